@@ -25,7 +25,7 @@ from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.plugins import is_ours, origin
+from buddy.compiler.graph.plugins import is_built_in, origin
 from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.transform.rewriting import observed
 from buddy.compiler.mlir.bindings import ir
@@ -292,7 +292,7 @@ def reported(backend: Backend[Any]) -> Iterator[None]:
     except CompilationError:
         raise
     except Exception as error:
-        if is_ours(backend):
+        if is_built_in(backend):
             raise
         raise CompilationError(diagnosis.of_plugin_backend(backend.name, error)) from error
 

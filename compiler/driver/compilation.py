@@ -211,7 +211,7 @@ class Compiler:
 
     def _top(self, key: str, lowered: LoweredModule, progress: _Progress) -> Snapshot:
         known = self._snapshots.get(key)
-        name = "import" if lowered.given else "lower"
+        name = "import" if lowered.is_imported else "lower"
         snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
         self._remember(key, snapshot)
         progress.add(snapshot, reused=known is not None)

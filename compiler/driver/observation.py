@@ -22,7 +22,7 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import ObserveOp
 from buddy.compiler.graph.partition import Partition, PartitionCall
-from buddy.compiler.graph.transform.rewriting import BEHIND, SHOWS, can_be_shown
+from buddy.compiler.graph.transform.rewriting import AFTER_SEPARATOR, OBSERVER_PREFIX, is_observable
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.ops.registry import Registry
@@ -77,7 +77,7 @@ def observation(
 
 
 def _observe_all(graph: Graph, recipe: Recipe, program: compile_graph.GraphAfterPasses, free: set[str]) -> Observation:
-    shown = {op.stable: op.stable for op in program.graph.operations if can_be_shown(op)}
+    shown = {op.stable: op.stable for op in program.graph.operations if is_observable(op)}
     names = set(shown)
     note = f"{len(names - free)} values were written to memory to be recorded: this is a program without their fusions"
     seen = _how_observed(graph, program.graph, names & free, names - free)
@@ -101,7 +101,7 @@ def _with_observations(recipe: Recipe, shown: dict[str, str]) -> Recipe:
     """Adds a last graph pass to the recipe that records each node in `shown` after the node that it is mapped to."""
     if not shown:
         return recipe
-    words = (name if name == place else f"{name}{BEHIND}{place}" for name, place in shown.items())
+    words = (name if name == place else f"{name}{AFTER_SEPARATOR}{place}" for name, place in shown.items())
     step = PassStep("observe", "graph", "", (("nodes", " ".join(words)),), phase="graph")
     first = next((i for i, found in enumerate(recipe.steps) if found.level != "graph"), len(recipe.steps))
     return replace(recipe, steps=(*recipe.steps[:first], step, *recipe.steps[first:]))
@@ -122,7 +122,7 @@ def _fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
     loops = [op for op in collect(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
     numbers = {locations.number_of(op.location) for op in loops}
     sets = ({*locations.sets[number]} - {*locations.derived.get(number, ())} for number in numbers)
-    names = (frozenset(name for name in found if not name.startswith(SHOWS)) for found in sets)
+    names = (frozenset(name for name in found if not name.startswith(OBSERVER_PREFIX)) for found in sets)
     return frozenset(found for found in names if len(found) > 1)
 
 
@@ -145,7 +145,7 @@ class _ValuePlaces:
 
         A view shares the memory of its operand, so it is not recorded separately, unless it is a result.
         """
-        if isinstance(op, ObserveOp) or not can_be_shown(op):
+        if isinstance(op, ObserveOp) or not is_observable(op):
             return False
         if isinstance(op, ReshapeFamilyOp):
             return any(isinstance(reader, OutputOp) for reader in op._children)

@@ -41,7 +41,7 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
     used |= {("graph pass", step.name) for step in recipe.steps}
     used |= {("MLIR pass", step.name) for step in recipe.steps}
     used |= {("lowering", f"{dialect}.{cls.__name__}") for dialect in plugins.DIALECTS for cls in classes}
-    return all(map(plugins.is_ours, classes)) and used.isdisjoint(plugins.plugin_registrations())
+    return all(map(plugins.is_built_in, classes)) and used.isdisjoint(plugins.plugin_registrations())
 
 
 def key(graph: Graph, recipe: Recipe) -> str:

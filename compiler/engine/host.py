@@ -122,7 +122,7 @@ class Host:
         """Imports each graph with `frontend` and notes the rejected ones; raises if all are rejected."""
         from buddy.compiler.frontend.torch_dialect import import_in_child
 
-        captured = [found for found in self._program.graphs if found.graph.given is None]
+        captured = [found for found in self._program.graphs if found.graph.imported_ir is None]
         self._progress(f"importing by {frontend}")
         refused = []
         for found in captured:
@@ -130,7 +130,7 @@ class Host:
             if isinstance(reply, Refused):
                 refused.append(reply.diagnostic)
             else:
-                found.graph.given = reply.given
+                found.graph.imported_ir = reply.given
         if captured and len(refused) == len(captured):
             raise SourceRefused(refused[0])
         self._program.notes.extend(map(str, refused))
@@ -169,11 +169,11 @@ def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Repl
     """Has torch-mlir import the graph; the import is kept in addition to its nodes."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
 
-    if captured.graph.given is None:
+    if captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
             return reply
-        captured.graph.given = reply.given
+        captured.graph.imported_ir = reply.given
     return GraphWithImport(_data(captured))
 
 
@@ -189,7 +189,7 @@ def _not_loaded(graph: int) -> Refused:
 
 def _rejection(captured: Any, request: Any) -> Refused | None:
     """Returns the rejection of a request that needs PyTorch ops or a reference, if the graph has none, else `None`."""
-    begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
+    begins_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"

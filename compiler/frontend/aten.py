@@ -159,7 +159,7 @@ def load_plugins() -> None:
 
 def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
     """The registered rules by overload; a rule for an op that is not defined yet is left out."""
-    found = ((_overload(target), rule) for target, rule in plugins.registered().items())
+    found = ((_overload(target), rule) for target, rule in plugins.plugin_decompositions().items())
     return {overload: _guard_rule(overload, rule) for overload, rule in found if overload is not None}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.node import Parameter, Schema
-from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.runtime.torch_values import plain_argument
 
 _NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
@@ -94,4 +94,8 @@ def schema_of(target: Any) -> Schema | None:
 
 def _default(argument: Any) -> Any:
     value = argument.default_value
-    return [plain(plain_argument(item)) for item in value] if isinstance(value, list) else plain(plain_argument(value))
+    return (
+        [to_plain(plain_argument(item)) for item in value]
+        if isinstance(value, list)
+        else to_plain(plain_argument(value))
+    )

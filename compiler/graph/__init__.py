@@ -8,7 +8,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_WHERE = {
+_MODULE_OF_CLASS = {
     "Graph": "graph",
     "GraphDriver": "driver",
     "GraphError": "types",
@@ -21,10 +21,10 @@ _WHERE = {
 
 def __getattr__(name: str) -> Any:
     """Returns a class that scripts import from this package, such as an op class; loads its module on first access."""
-    if name in _WHERE:
-        return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+    if name in _MODULE_OF_CLASS:
+        return getattr(import_module(f"{__name__}.{_MODULE_OF_CLASS[name]}"), name)
     if name == "__all__":
-        return [*_WHERE, *import_module(f"{__name__}.operation").__all__]
+        return [*_MODULE_OF_CLASS, *import_module(f"{__name__}.operation").__all__]
     if name.endswith("Op") or name == "OpType":
         return getattr(import_module(f"{__name__}.operation"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

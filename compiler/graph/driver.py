@@ -8,19 +8,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph, graph_lowering
-from buddy.compiler.graph.linking import depth_first
+from buddy.compiler.graph.linking import topological_order
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.partition import Partition, PartitionCall, PartitionFunction
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
 
-# The name of the only group of a graph without `op_groups`.
-WHOLE = "subgraph0"
+# The name of the only subgraph of a graph without `op_groups`.
+_DEFAULT_GROUP = "subgraph0"
 Ops = dict[str, list[Op]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Unit:
-    """A unit that the main graph executes: a group of ops, or a single op outside of all groups, with an empty name."""
+    """A group of ops that the main graph calls, or a single op outside of all groups, whose `name` is ""."""
 
     name: str
     ops: list[Op]
@@ -29,8 +29,9 @@ class _Unit:
 class GraphDriver:
     """Splits a graph into the subgraphs that its `op_groups` name, and builds the main graph that calls them.
 
-    Without groups all ops are one subgraph. Ops outside of all groups stay in the main graph. A `GetItemOp` goes to the
-    unit of its tuple, since only tensors are passed to calls; a group of such ops only is dropped.
+    Without groups, all ops form one subgraph. Ops outside of all groups stay in the main graph. A `GetItemOp` belongs
+    to the group of the op whose result it picks, since calls can only pass tensors; a group left empty by this is
+    dropped.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -42,21 +43,22 @@ class GraphDriver:
         return list(self._subgraphs.values())
 
     def build_subgraph_by_group(self) -> tuple[dict[str, Graph], Ops, Ops]:
-        """Rebuilds the subgraphs from the current graph. Returns them, their inputs and their outputs by name.
+        """Rebuilds the subgraphs from the current graph. Returns, by name: the subgraphs, their inputs, their outputs.
 
         A subgraph returns the values that another subgraph, the main graph or the caller reads. Raises `GraphError` for
-        a group with an op that is not in the graph, an op in two groups, and groups with cyclic dependencies.
+        a group with the name of the main function, a group with an op that is not in the graph, an op in two groups,
+        and groups with cyclic dependencies.
         """
         self._graph.link()
-        home = _unit_by_op(self._graph)
-        self._order = _topological_order(self._graph, home)
-        groups = {unit.name: unit for unit in self._order if unit.name}
-        named = {name: groups[name] for name in self._graph.op_groups or [WHOLE] if name in groups}
-        self._subgraphs_inputs = {name: _inputs(unit, home) for name, unit in named.items()}
-        self._subgraphs_outputs = {name: _outputs(unit, home) for name, unit in named.items()}
+        unit_of = _unit_by_op(self._graph)
+        self._order = _topological_order(self._graph, unit_of)
+        called = {unit.name: unit for unit in self._order if unit.name}
+        groups = {name: called[name] for name in self._graph.op_groups or [_DEFAULT_GROUP] if name in called}
+        self._subgraphs_inputs = {name: _inputs(unit, unit_of) for name, unit in groups.items()}
+        self._subgraphs_outputs = {name: _outputs(unit, unit_of) for name, unit in groups.items()}
         self._subgraphs = {
             name: _subgraph(self._graph, unit, self._subgraphs_inputs[name], self._subgraphs_outputs[name])
-            for name, unit in named.items()
+            for name, unit in groups.items()
         }
         return self._subgraphs, self._subgraphs_inputs, self._subgraphs_outputs
 
@@ -71,24 +73,24 @@ class GraphDriver:
         `graph.params`, before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot
         be lowered.
         """
-        return self._main(do_param_pack).module
+        return self._lower_main(do_param_pack).module
 
-    def _main(self, pack: bool) -> Any:
-        """Returns the main graph's `TopLevel`: its module, and the arguments of its function."""
+    def _lower_main(self, pack: bool) -> Any:
+        """Returns the `TopLevel` of the main graph: the MLIR module, and the arguments of its function."""
         lowering = graph_lowering()
-        declared = tuple(self._declaration(name) for name in self._subgraphs)
+        declarations = tuple(self._declaration(name) for name in self._subgraphs)
         body = tuple(item for unit in self._order for item in ([self._call(unit)] if unit.name else unit.ops))
-        found = lowering.top_level(self._graph, pack, Partition(declared, body))
+        top_level = lowering.top_level(self._graph, pack, Partition(declarations, body))
         for name, subgraph in self._subgraphs.items():
             if subgraph.device is not DeviceType.CPU:
-                lowering.set_device(found.module, name, subgraph.device)
-        return found
+                lowering.set_device(top_level.module, name, subgraph.device)
+        return top_level
 
     def _declaration(self, name: str) -> PartitionFunction:
-        """Returns the function's signature, without nodes."""
+        """Returns the function of subgraph `name` with its signature only: it has no nodes."""
         inputs = self._subgraphs_inputs[name]
-        state = tuple(isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode for op in inputs)
-        return PartitionFunction(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), state)
+        is_parameter = tuple(isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode for op in inputs)
+        return PartitionFunction(name, (), _values(inputs), _values(self._subgraphs_outputs[name]), ((),), is_parameter)
 
     def _call(self, unit: _Unit) -> PartitionCall:
         inputs, outputs = self._subgraphs_inputs[unit.name], self._subgraphs_outputs[unit.name]
@@ -100,77 +102,85 @@ def _values(ops: Sequence[Op]) -> tuple[tuple[Op, int], ...]:
 
 
 def _unit_by_op(graph: Graph) -> dict[Op, _Unit]:
-    """Returns the unit of each op. A `GetItemOp` belongs to the unit of its tuple."""
-    home: dict[Op, _Unit] = {}
-    for name, ops in (graph.op_groups or {WHOLE: graph.operations}).items():
+    """Returns the unit of each op. A `GetItemOp` belongs to the unit of the op whose result it picks.
+
+    Raises `GraphError` for invalid groups.
+    """
+    unit_of: dict[Op, _Unit] = {}
+    for name, ops in (graph.op_groups or {_DEFAULT_GROUP: graph.operations}).items():
         unit = _Unit(name, [])
         if name == graph._func_name:
             raise GraphError(f"group {name} has the name of the main function · graph {graph.name} · rename the group")
         for op in ops:
             if graph.node_table.get(op.name) is not op:
                 raise GraphError(f"{op.name} is not in the graph · group {name} · remove it from the group")
-            if home.setdefault(op, unit) is not unit:
-                both = f"{home[op].name} and {name}"
-                raise GraphError(f"{op.name} is in two groups, {both} · graph {graph.name} · leave it in one of them")
+            if unit_of.setdefault(op, unit) is not unit:
+                groups = f"{unit_of[op].name} and {name}"
+                raise GraphError(f"{op.name} is in two groups, {groups} · graph {graph.name} · remove it from one")
     for op in graph.operations:
         source = op.args[0] if isinstance(op, GetItemOp) else op
-        home[op] = home.get(source) or _Unit("", [])
-        home[op].ops.append(op)
-    return {op: home[op] for op in graph.operations}
+        unit_of[op] = unit_of.get(source) or _Unit("", [])
+        unit_of[op].ops.append(op)
+    return {op: unit_of[op] for op in graph.operations}
 
 
-def _inputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
+def _inputs(unit: _Unit, unit_of: Mapping[Op, _Unit]) -> list[Op]:
     """Returns the values that the unit reads from outside, in order of first use."""
-    return list(dict.fromkeys(parent for op in unit.ops for parent in op.parents if home.get(parent) is not unit))
+    return list(dict.fromkeys(parent for op in unit.ops for parent in op.parents if unit_of.get(parent) is not unit))
 
 
-def _outputs(unit: _Unit, home: Mapping[Op, _Unit]) -> list[Op]:
-    """Returns the values of the unit that are read outside, including by the graph's output."""
-    return [op for op in unit.ops if any(home.get(child) is not unit for child in op._children)]
+def _outputs(unit: _Unit, unit_of: Mapping[Op, _Unit]) -> list[Op]:
+    """Returns the values of the unit that are read outside of it, also by the graph's output."""
+    return [op for op in unit.ops if any(unit_of.get(child) is not unit for child in op._children)]
 
 
-def _topological_order(graph: Graph, home: Mapping[Op, _Unit]) -> list[_Unit]:
+def _topological_order(graph: Graph, unit_of: Mapping[Op, _Unit]) -> list[_Unit]:
     """Returns the units of the main graph in topological order; independent units keep the graph's order."""
 
-    def reads(unit: _Unit) -> list[_Unit]:
-        found = (home[parent] for parent in _inputs(unit, home) if parent in home)
-        return list(dict.fromkeys(found))
+    def dependencies(unit: _Unit) -> list[_Unit]:
+        units = (unit_of[parent] for parent in _inputs(unit, unit_of) if parent in unit_of)
+        return list(dict.fromkeys(units))
 
     def cycle_error(units: list[_Unit]) -> GraphError:
         names = ", ".join(unit.name or unit.ops[0].name for unit in units)
-        return GraphError(f"cyclic dependency: {names} · the groups of {graph.name} · group the ops otherwise")
+        return GraphError(f"cyclic dependency: {names} · the groups of {graph.name} · group the ops differently")
 
-    return depth_first(dict.fromkeys(home[op] for op in graph.operations), reads, cycle_error)
+    return topological_order(dict.fromkeys(unit_of[op] for op in graph.operations), dependencies, cycle_error)
 
 
 def _subgraph(graph: Graph, unit: _Unit, inputs: Sequence[Op], outputs: Sequence[Op]) -> Graph:
     """Returns the unit as a separate graph of copied nodes."""
-    found = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
-    found.settings, found._context, found._location_sets = graph.settings, graph._ctx, graph._locations
+    subgraph = Graph(unit.name, unit.name, graph.group_map_device.get(unit.name, DeviceType.CPU))
+    subgraph.settings, subgraph._context, subgraph._location_sets = graph.settings, graph._ctx, graph._locations
     copies: dict[Op, Op] = {}
     for op in inputs:
         copies[op] = _placeholder(op)
-        found.add_node(copies[op])
+        subgraph.add_node(copies[op])
     for op in unit.ops:
         copies[op] = _copy(op, copies)
-        found.add_node(copies[op])
+        subgraph.add_node(copies[op])
     output = OutputOp("output")
     output.stable = "output"
     output._arguments = [tuple(copies[op] for op in outputs)]
-    found.add_node(output)
-    return found
+    subgraph.add_node(output)
+    return subgraph
 
 
 def _placeholder(op: Op) -> PlaceholderOp:
-    found = PlaceholderOp(op.name, op.kind if isinstance(op, PlaceholderOp) else NodeType.InputNode)
-    found.stable, found.module, found.location, found.target = op.stable, op.module, op.location, op.target
-    found.metas = op.metas[:1]
-    return found
+    new = PlaceholderOp(op.name, op.kind if isinstance(op, PlaceholderOp) else NodeType.InputNode)
+    new.stable, new.module, new.location, new.target = (
+        op.stable,
+        op.module,
+        op.location,
+        op.target,
+    )
+    new.metas = op.metas[:1]
+    return new
 
 
 def _copy(op: Op, copies: Mapping[Op, Op]) -> Op:
-    found = copy.copy(op)
-    found._arguments = map_nodes(op._arguments, copies.__getitem__)
-    found._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
-    found._children, found._declared, found._announced, found._view = [], [], False, None
-    return found
+    node = copy.copy(op)
+    node._arguments = map_nodes(op._arguments, copies.__getitem__)
+    node._keyword_arguments = map_nodes(op._keyword_arguments, copies.__getitem__)
+    node._children, node._declared, node._announced, node._view = [], [], False, None
+    return node

@@ -11,93 +11,93 @@ import msgspec
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data
-from buddy.compiler.graph.sizes import parsed, symbols_in, value_of
+from buddy.compiler.graph.sizes import parse_size, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType
 
 
 class ExtractionError(ValueError):
-    """The selected nodes cannot become a graph; the text says which, why, and what to do."""
+    """The selected nodes cannot become a graph; the text says which nodes, why, and what to do."""
 
 
-def find_nodes(graph: Graph, wanted: Sequence[str]) -> list[Op]:
-    """Returns the computing nodes with the stable or FX names `wanted`, in the graph's order.
+def find_nodes(graph: Graph, names: Sequence[str]) -> list[Op]:
+    """Returns the op nodes with the stable or FX `names`, in the graph's order.
 
-    Raises `ExtractionError` for an unknown name.
+    Raises `ExtractionError` for an unknown name, and for a placeholder or the output.
     """
-    known = {name: op for op in graph.operations for name in (op.name, op.stable)}
-    for name in wanted:
-        if name not in known:
-            close = get_close_matches(name, known, n=1)
+    nodes_by_name = {name: op for op in graph.operations for name in (op.name, op.stable)}
+    for name in names:
+        if name not in nodes_by_name:
+            close = get_close_matches(name, nodes_by_name, n=1)
             hint = f"did you mean {close[0]}?" if close else "take a name from the FX table"
-            raise ExtractionError(f"{graph.name} has no node {name!r} that computes something · {hint}")
-    chosen = {known[name].name for name in wanted}
-    return [op for op in graph.operations if op.name in chosen]
+            raise ExtractionError(f"{graph.name} has no op node {name!r} · {hint}")
+    selected = {nodes_by_name[name].name for name in names}
+    return [op for op in graph.operations if op.name in selected]
 
 
 def extract_graph(graph: Graph, nodes: Collection[Op], symbols: Mapping[str, int] | None = None) -> Graph:
-    """Returns a graph of `nodes` only, with their names. They need not be connected.
+    """Returns a graph that contains only `nodes`, under the same names. The nodes need not be connected.
 
-    An op with several results and the nodes that pick one of them stay together. A value from outside becomes a
-    placeholder of its name: a parameter if it depends on parameters only, so that it is packed like a weight, otherwise
-    an input. Results are values that the rest of the graph reads, and those without readers. Symbolic sizes become the
-    numbers in `symbols`. Raises `ExtractionError` for a selection without a tensor result, and for a size that is
-    missing in `symbols`.
+    An op with several results and its `GetItemOp`s stay together. A value that the nodes read from outside becomes a
+    placeholder with the same name: a parameter if the value depends on parameters only, so that it is packed like a
+    weight, otherwise an input. The results are the values that the rest of the graph reads, and the values without
+    readers. Symbolic sizes become the numbers in `symbols`. Raises `ExtractionError` for a selection without a tensor
+    result, and for a size that uses a symbol missing from `symbols`.
     """
-    inside = _with_inseparable(graph, {op.name for op in nodes})
-    chosen = [op for op in graph.operations if op.name in inside]
-    results = [op for op in chosen if _is_result(op, inside)]
+    inside = _add_inseparable(graph, {op.name for op in nodes})
+    ops = [op for op in graph.operations if op.name in inside]
+    results = [op for op in ops if _is_result(op, inside)]
     if not results:
         raise ExtractionError(
-            f"{_title(chosen)}: none of these nodes returns a tensor · choose nodes with a tensor result"
+            f"{_title(ops)}: none of these nodes returns a tensor · select nodes with a tensor result"
         )
     whole = to_data(graph)
     data = {node.name: node for node in whole.nodes}
-    kinds = _kinds(graph)
-    edges = list(dict.fromkeys(parent.name for op in chosen for parent in op.parents if parent.name not in inside))
-    placeholders = [_placeholder(data[name]) for name in edges]
+    kinds = _placeholder_kinds(graph)
+    outside = list(dict.fromkeys(parent.name for op in ops for parent in op.parents if parent.name not in inside))
+    placeholders = [_placeholder(data[name]) for name in outside]
     output = NodeData(
         "output", OutputOp.__name__, "output", [[{"n": op.name} for op in results]], {}, [], False, "output"
     )
-    body = [_with_static_sizes(data[op.name], symbols or {}) for op in chosen]
+    body = [_with_static_sizes(data[op.name], symbols or {}) for op in ops]
     inputs = [_with_static_sizes(node, symbols or {}) for node in placeholders]
     targets = {node.target for node in body}
     return from_data(
         GraphData(
-            _title(chosen),
+            _title(ops),
             whole.func_name,
             [*inputs, *body, output],
-            [kinds[name].value for name in edges],
+            [kinds[name].value for name in outside],
             schemas={target: schema for target, schema in whole.schemas.items() if target in targets},
         )
     )
 
 
-def _with_inseparable(graph: Graph, names: set[str]) -> set[str]:
-    """Returns `names` and those of inseparable nodes: an op with several results and its `GetItemOp`s."""
-    found = set(names)
+def _add_inseparable(graph: Graph, names: set[str]) -> set[str]:
+    """Returns `names`, and adds those that cannot be separated: an op with several results and its `GetItemOp`s."""
+    selected = set(names)
     for op in graph.operations:
-        if isinstance(op, GetItemOp) and (op.name in found or op.args[0].name in found):
-            found |= {op.name, op.args[0].name}
+        if isinstance(op, GetItemOp) and (op.name in selected or op.args[0].name in selected):
+            selected |= {op.name, op.args[0].name}
     for op in graph.operations:
-        if isinstance(op, GetItemOp) and op.args[0].name in found:
-            found.add(op.name)
-    return found
+        if isinstance(op, GetItemOp) and op.args[0].name in selected:
+            selected.add(op.name)
+    return selected
 
 
 def _is_result(op: Op, inside: set[str]) -> bool:
-    """True if a node is a result of the subgraph: a tensor that is read outside of it, or not at all."""
+    """True if a node is a result of the subgraph: a tensor that is read outside of the subgraph, or not at all."""
     if op.multiple or not op.metas or op.metas[0] is None:
         return False
     return not op._children or any(reader.name not in inside for reader in op._children)
 
 
-def _kinds(graph: Graph) -> dict[str, NodeType]:
+def _placeholder_kinds(graph: Graph) -> dict[str, NodeType]:
     """Returns the kind of each node as a placeholder: a parameter if it depends on parameters only, else an input."""
     kinds: dict[str, NodeType] = {op.name: op.kind for op in graph.placeholders}
     for op in graph.operations:
-        constant = bool(op.parents) and all(kinds[parent.name] is NodeType.FakeNode for parent in op.parents)
+        reads_parameters_only = bool(op.parents) and all(kinds[p.name] is NodeType.FakeNode for p in op.parents)
         # The result of a node that draws random numbers, or has another effect, differs between calls.
-        kinds[op.name] = NodeType.FakeNode if constant and not op.has_effect else NodeType.InputNode
+        kinds[op.name] = NodeType.FakeNode if reads_parameters_only and not op.has_effect else NodeType.InputNode
     return kinds
 
 
@@ -109,7 +109,7 @@ def _placeholder(node: NodeData) -> NodeData:
 
 def _with_static_sizes(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
     """Returns the node with every symbolic size replaced by its number."""
-    metas = [None if meta is None else ([_number(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
+    metas = [None if meta is None else ([_evaluate(size, symbols) for size in meta[0]], meta[1]) for meta in node.metas]
     args, kwargs = _replace_sizes(node.args, symbols), _replace_sizes(node.kwargs, symbols)
     return msgspec.structs.replace(node, metas=metas, args=args, kwargs=kwargs)
 
@@ -117,17 +117,16 @@ def _with_static_sizes(node: NodeData, symbols: Mapping[str, int]) -> NodeData:
 def _replace_sizes(value: Any, symbols: Mapping[str, int]) -> Any:
     if isinstance(value, dict):
         if "s" in value:
-            return _number(value["s"], symbols)
+            return _evaluate(value["s"], symbols)
         return {key: _replace_sizes(item, symbols) for key, item in value.items()}
     return [_replace_sizes(item, symbols) for item in value] if isinstance(value, list) else value
 
 
-def _number(size: int | str, symbols: Mapping[str, int]) -> int:
-    found = parsed(size)
-    missing = [name for name in symbols_in(found) if name not in symbols]
-    if missing:
-        raise ExtractionError(f"the size {size} depends on data · choose nodes without it")
-    return value_of(found, symbols)
+def _evaluate(size: int | str, symbols: Mapping[str, int]) -> int:
+    symbolic = parse_size(size)
+    if any(name not in symbols for name in symbols_in(symbolic)):
+        raise ExtractionError(f"the size {size} is unknown, it depends on data · select nodes that do not use it")
+    return value_of(symbolic, symbols)
 
 
 def _title(nodes: Sequence[Op]) -> str:
@@ -136,6 +135,6 @@ def _title(nodes: Sequence[Op]) -> str:
     return f"{nodes[0].name} … {nodes[-1].name} ({len(nodes)} nodes)" if nodes else "no nodes"
 
 
-def edges(graph: Graph) -> Iterator[str]:
+def outside_values(graph: Graph) -> Iterator[str]:
     """Yields the names of the values that an extracted graph reads from outside, in the order of its placeholders."""
     return (op.name for op in graph.placeholders)

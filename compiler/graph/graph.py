@@ -22,8 +22,9 @@ Transform = Callable[["Graph"], object]
 class GraphSettings:
     """How a script's graph is lowered to MLIR.
 
-    `first()` returns a registry of lowerings that takes precedence over the dialect's registries. `on_node` is called
-    with each node and the MLIR ops created for it. `external_calls` allows nodes to call functions of libraries.
+    `first()` returns a registry of lowerings, or `None`. That registry takes precedence over those of the dialect.
+    `on_node` is called with each node and the MLIR ops created for it. `external_calls` allows nodes to call functions
+    of libraries.
     """
 
     dialect: Literal["linalg", "tosa"] = "tosa"
@@ -36,12 +37,12 @@ class Graph:
     """Nodes in execution order: placeholders, ops, one output.
 
     Each placeholder is an input or a parameter (or buffer) of the model. `mutated` holds the indices of the
-    placeholders that the program writes to, `symbols` where a call finds the values of symbolic sizes. `op_groups` are
-    the ops of each subgraph of `GraphDriver`, by its name, and `group_map_device` is the device of each. `given` is an
+    placeholders that the program writes to. `symbols` says where a call finds the values of symbolic sizes. `op_groups`
+    are the ops of each subgraph of `GraphDriver`, by name, and `group_map_device` its device. `imported_ir` is an
     imported module that is compiled instead of the nodes; nodes of an imported module have no lowering themselves.
 
     Arguments are the links between nodes. The editing methods keep `_children`, the groups and the order consistent
-    with them; after manual edits call `link()`, as `fuse_ops`, `perform` and all lowering methods do.
+    with the arguments; after manual edits call `link()`. `fuse_ops`, `perform` and all lowering methods also call it.
     """
 
     def __init__(self, name: str = "forward", func_name: str = "forward", device: DeviceType = DeviceType.CPU) -> None:
@@ -49,7 +50,7 @@ class Graph:
         self.device = device
         self.mutated: tuple[int, ...] = ()
         self.symbols: tuple[SymbolSource, ...] = ()
-        self.given: ImportedIR | None = None
+        self.imported_ir: ImportedIR | None = None
         self.op_groups: dict[str, list[Op]] = {}
         self.group_map_device: dict[str, DeviceType] = {}
         self._func_name = func_name
@@ -70,11 +71,11 @@ class Graph:
     @body.setter
     def body(self, nodes: Iterable[Op]) -> None:
         self._body = list(nodes)
-        self._table.renew()
+        self._table.rebuild()
 
     @property
     def node_table(self) -> NodeTable:
-        """Returns the nodes by name; a node as key returns itself."""
+        """Returns the nodes by name. A node is also a valid key."""
         return self._table
 
     @property
@@ -141,12 +142,12 @@ class Graph:
 
     @property
     def operations(self) -> list[Op]:
-        """Returns the nodes that compute: neither placeholders nor the output."""
+        """Returns the op nodes: all nodes except placeholders and the output."""
         return [op for op in self._body if not isinstance(op, (PlaceholderOp, OutputOp))]
 
     @property
     def results(self) -> list[Any]:
-        """Returns the results of the program, in order: nodes, `None`, or Python scalars."""
+        """Returns the results of the program, in order; each is a node, `None`, or a Python scalar."""
         arguments = self.output.args
         returned = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], (list, tuple)) else arguments
         return list(returned)
@@ -154,9 +155,9 @@ class Graph:
     # ---- edits -------------------------------------------------------------------------------------------------------
 
     def add_node(self, node: Op, node_type: NodeType = NodeType.OtherNode) -> None:
-        """Appends `node`. For a placeholder, `node_type` says whether it is an input or state of the model."""
+        """Appends `node`. For a placeholder, `node_type` says whether it is an input or a parameter (or buffer)."""
         self._body.append(node)
-        self._table.enter(node)
+        self._table.add(node)
         if isinstance(node, PlaceholderOp) and node_type is not NodeType.OtherNode:
             node.kind = node_type
         for parent in node.parents:
@@ -164,20 +165,20 @@ class Graph:
                 _add_child(parent, node)
 
     def link(self) -> None:
-        """Updates parents, children, names, order and groups from the nodes' arguments.
+        """Updates the node table, children, node order and groups from the nodes' arguments.
 
-        Raises `GraphError` for two nodes with the same name, for a node that reads a node outside of the graph, and for
-        cycles.
+        Raises `GraphError` for a node without a name, for two nodes with the same name, for a node that reads a node
+        outside of the graph, and for cycles.
         """
         if not self._rewriting:
             link(self)
 
     @contextmanager
     def rewriting(self) -> Iterator[None]:
-        """Links once after all edits in the `with` block, which makes edits by the methods of this class cheap.
+        """Links the graph once after the `with` block instead of after each edit in it, which makes edits cheap.
 
-        During the block, children and names match the arguments, but the order of the body and the groups may not.
-        Raises `GraphError` as `link` does, before and after the block.
+        In the block, edit with the methods of this class: these keep children and the node table up to date. The order
+        of the body and the groups may be outdated. Raises `GraphError` as `link` does, before and after the block.
         """
         self.link()
         self._rewriting = True
@@ -188,7 +189,7 @@ class Graph:
         self.link()
 
     def check(self) -> None:
-        """Links the graph, and checks that it can be lowered: it has an output, and each node its result types.
+        """Links the graph, and checks that it has an output and that each node has result types, as lowering requires.
 
         Raises `GraphError` as `link` does, and for a node without `tensor_meta` or a graph without output.
         """
@@ -202,7 +203,7 @@ class Graph:
         _ = self.output
 
     def readers(self, node: Op) -> list[Op]:
-        """Returns the nodes that read `node`, including the output, without using `_children`."""
+        """Returns the nodes that read `node`, including the output. Searches all arguments, unless in `rewriting`."""
         return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
 
     def set_arguments(self, node: Op, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
@@ -214,9 +215,9 @@ class Graph:
         self._add_to_parents(node)
 
     def _remove_child(self, parent: Op | str, child: Op) -> None:
-        found = self._table.get(parent)
-        if found is not None and child in found._children:
-            found._children.remove(child)
+        node = self._table.get(parent)
+        if node is not None and child in node._children:
+            node._children.remove(child)
 
     def _add_to_parents(self, node: Op) -> None:
         for parent in node.parents:
@@ -229,7 +230,7 @@ class Graph:
         return not self.readers(node)
 
     def delete_node(self, node: Op, parents: Sequence[Op] | None = None) -> None:
-        """Removes a node without readers, also from the children of its parents and of `parents`, which may be omitted.
+        """Removes a node without readers, also from its group and from the children of its parents and of `parents`.
 
         Raises `GraphError` if the node has readers, or is not in the graph.
         """
@@ -238,35 +239,39 @@ class Graph:
             names = ", ".join(map(str, readers[:5])) + (", …" if len(readers) > 5 else "")
             raise GraphError(
                 f"{node.name} cannot be deleted: {names} still read{'s' if len(readers) == 1 else ''} it · "
-                f"graph {self.name}, node {node!r} · displace it by another node, or replace it in its readers first"
+                f"graph {self.name}, node {node!r} · "
+                "replace it with displace_node, or change the arguments of its readers first"
             )
         if isinstance(node, PlaceholderOp):
-            removed = self.placeholders.index(node)
-            self.mutated = tuple(i - (i > removed) for i in self.mutated if i != removed)
+            index = self.placeholders.index(node)
+            self.mutated = tuple(i - (i > index) for i in self.mutated if i != index)
         del self._body[position]
-        self._table.forget(node)
+        self._table.remove(node)
         for parent in (*node.parents, *(parents or ())):
             self._remove_child(parent, node)
         for group in self.op_groups.values():
             group[:] = [op for op in group if op is not node]
 
     def displace_node(self, node: Op, newnode: Op) -> None:
-        """Replaces `node` by `newnode`, which takes its arguments, result types and readers.
+        """Replaces `node` by `newnode`, which takes over its arguments, result types and readers.
 
-        Raises `GraphError` if `node` is not in the graph, or if another node has the new one's name.
+        Raises `GraphError` if `node` is not in the graph, or if another node has the name of `newnode`.
         """
         newnode._op_type = node._op_type
         self.displace_node_with_chain(node, [newnode])
 
     def displace_node_with_chain(self, node: Op, chain: Sequence[Op]) -> None:
-        """Replaces `node` by several nodes.
+        """Replaces `node` by the nodes of `chain`.
 
-        The first takes its arguments, the last its result types and readers. The arguments of the others must be set
-        already. Raises `GraphError` as `displace_node` does.
+        The first node of `chain` takes over the arguments of `node`, the last one its result types and readers. The
+        caller has set the arguments of all but the first. Raises `GraphError` as `displace_node` does, and for an empty
+        chain.
         """
         position, readers = self._position(node), self.readers(node)
         if not chain:
-            raise GraphError(f"{node.name} cannot be displaced by an empty chain · graph {self.name} · delete_node it")
+            raise GraphError(
+                f"{node.name} cannot be replaced by an empty chain · graph {self.name} · call delete_node instead"
+            )
         head, tail = chain[0], chain[-1]
         for parent in node.parents:
             self._remove_child(parent, node)
@@ -277,9 +282,9 @@ class Graph:
             _inherit_origin(new, node)
             self._add_to_parents(new)
         self._body[position : position + 1] = chain
-        self._table.forget(node)
+        self._table.remove(node)
         for new in chain:
-            self._table.enter(new)
+            self._table.add(new)
         for reader in readers:
             if not any(reader is new for new in chain):
                 self.replace_argument(reader, node, tail)
@@ -291,7 +296,7 @@ class Graph:
     def replace_as_child(self, parent_ops: Sequence[Op | str] | Op | str, child_op: Op, new_op: Op) -> None:
         """Replaces `child_op` by `new_op` among the children of `parent_ops`.
 
-        Children are derived from arguments: `new_op` must read those parents before the graph is linked again.
+        `link` derives children from arguments, so make `new_op` read these parents before the next `link`.
         """
         for parent in _as_sequence(parent_ops):
             children = self._table[parent]._children
@@ -319,18 +324,18 @@ class Graph:
                 self.replace_argument(user, old, new)
 
     def insert_before(self, node: Op, *new: Op) -> None:
-        """Inserts nodes before `node`, in order, and into its group. Raises `GraphError` if it is not in the graph."""
+        """Inserts nodes before `node` and into its group. Raises `GraphError` if `node` is not in the graph."""
         position = self._position(node)
         self._body[position:position] = new
         for op in new:
-            self._table.enter(op)
+            self._table.add(op)
             self._add_to_parents(op)
         for group in self.op_groups.values():
             group[:] = [member for op in group for member in ((*new, op) if op is node else (op,))]
         self.link()
 
     def drop_unused(self) -> None:
-        """Removes nodes without readers, except placeholders and nodes with an effect."""
+        """Removes nodes without readers, except placeholders and nodes with a side effect."""
         for op in reversed(self.operations):
             if not op._children and not op.has_effect:
                 self.delete_node(op)
@@ -344,7 +349,7 @@ class Graph:
     # ---- transforms --------------------------------------------------------------------------------------------------
 
     def init_op_group(self) -> None:
-        """Puts every op into a group of its own, on the CPU: the initial state of a fusion that merges groups."""
+        """Puts each op into a separate group, on the CPU: the initial state of a fusion that merges groups."""
         self.op_groups = {
             f"subgraph{i}": [op]
             for i, op in enumerate(self._body)
@@ -404,13 +409,13 @@ class Graph:
     def compile(self, do_params_pack: bool = False) -> Callable[..., list[Any]]:
         """Lowers the graph again, completely, and returns a function from tensors to the list of results.
 
-        It takes the arguments that `lower_to_top_level_ir` describes. `_imported_module` is in the LLVM dialect
-        afterwards. Raises `CompilationError` as the other lowering methods do.
+        The function takes the arguments that `lower_to_top_level_ir` describes. Afterwards, `_imported_module` is in
+        the LLVM dialect. Raises `CompilationError` as the other lowering methods do.
         """
         lowering = graph_lowering()
-        found = lowering.top_level(self, do_params_pack)
-        self._imported_module = found.module
-        return lowering.runnable(found, self)
+        top_level = lowering.top_level(self, do_params_pack)
+        self._imported_module = top_level.module
+        return lowering.runnable(top_level, self)
 
     def __str__(self) -> str:
         """Returns the graph as text, one node per line, with its result types."""
@@ -422,26 +427,26 @@ class Graph:
 
 
 class GraphLowering(Protocol):
-    """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, which is above this layer.
+    """Lowers a script's graph to MLIR; implemented by `driver/modules.py`, in a layer above this one.
 
-    `top_level` returns an object with the `module`, to be passed to `runnable`; `parts` is a `Partition`.
+    `top_level` returns an object with the MLIR `module`, which `runnable` accepts; `parts` is a `Partition`.
     """
 
     def new_context(self) -> Any: ...
     def top_level(self, graph: Graph, pack: bool, parts: Any = None) -> Any: ...
     def set_device(self, module: Any, name: str, device: DeviceType) -> None: ...
     def lower_to_llvm(self, graph: Graph) -> None: ...
-    def runnable(self, found: Any, graph: Graph) -> Callable[..., list[Any]]: ...
+    def runnable(self, top_level: Any, graph: Graph) -> Callable[..., list[Any]]: ...
 
 
 def graph_lowering() -> GraphLowering:
-    """Returns the implementation in the layer above; the first call loads MLIR."""
-    found: GraphLowering = hooks.graph_lowering()
-    return found
+    """Returns the implementation of `GraphLowering`; the first call loads MLIR."""
+    lowering: GraphLowering = hooks.graph_lowering()
+    return lowering
 
 
 def _add_child(parent: Op, node: Op) -> None:
-    """Adds `node` to the children of `parent`; searches a long list only if it may contain the node."""
+    """Adds `node` to the children of `parent`; searches them only if they may already contain the node."""
     children = parent._children
     if not node._announced:
         children.append(node)
@@ -454,11 +459,11 @@ def _as_sequence(ops: Sequence[Op | str] | Op | str) -> Sequence[Op | str]:
 
 
 def _inherit_origin(new: Op, node: Op) -> None:
-    """Copies the module path and the source location of the replaced `node` to `new`, unless it has its own."""
+    """Copies the module path and the source location of the replaced `node` to `new` where `new` has none."""
     new.module, new.location = new.module or node.module, new.location or node.location
 
 
 def symbols_of(graph: Graph) -> list[ArtifactSymbol]:
-    """Returns where a call of `graph` finds the value of each symbol."""
-    numbers = {op.name: i for i, op in enumerate(graph.placeholders)}
-    return [ArtifactSymbol(found.name, numbers.get(found.node, -1), found.place) for found in graph.symbols]
+    """Returns where a call of `graph` finds the value of each symbol, with the index of the placeholder, or -1."""
+    indices = {op.name: i for i, op in enumerate(graph.placeholders)}
+    return [ArtifactSymbol(symbol.name, indices.get(symbol.node, -1), symbol.place) for symbol in graph.symbols]

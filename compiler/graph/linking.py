@@ -1,4 +1,4 @@
-"""Updates a graph's names, children, order and groups from its nodes' arguments."""
+"""Updates a graph's node table, children, node order and groups from its nodes' arguments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Item = TypeVar("Item")
 
 
 class NodeList(Protocol):
-    """The members of `Graph` that this module reads and updates."""
+    """The members of `Graph` that this module reads and updates; `Graph` itself imports this module."""
 
     op_groups: dict[str, list[Op]]
     _body: list[Op]
@@ -28,20 +28,20 @@ class NodeList(Protocol):
 
 
 class NodeTable(dict[Any, Op]):
-    """A graph's nodes by name. Accepts nodes as keys, and finds nodes that scripts have appended to the body."""
+    """A graph's nodes by name or by node. A lookup also finds nodes that a script has appended to the body."""
 
     def __init__(self, graph: NodeList) -> None:
         super().__init__()
         self._graph = graph
 
-    def enter(self, node: Op) -> None:
+    def add(self, node: Op) -> None:
         self[node.name] = node
 
-    def forget(self, node: Op) -> None:
+    def remove(self, node: Op) -> None:
         if super().get(node.name) is node:
             del self[node.name]
 
-    def renew(self) -> None:
+    def rebuild(self) -> None:
         self.clear()
         self.update((op.name, op) for op in self._graph.body)
 
@@ -50,7 +50,7 @@ class NodeTable(dict[Any, Op]):
             return self[key.name]
         for op in self._graph.body:
             if op.name == key:
-                self.enter(op)
+                self.add(op)
                 return op
         raise KeyError(key)
 
@@ -74,9 +74,9 @@ def link(graph: NodeList) -> None:
     """Implements `Graph.link`."""
     table = _unique_names(graph)
     for op in graph._body:
-        _resolve(op, table, graph)
-    graph._body[:] = in_order(graph)
-    graph.node_table.renew()
+        _resolve_arguments(op, table, graph)
+    graph._body[:] = ordered_body(graph)
+    graph.node_table.rebuild()
     for op in graph._body:
         op._children = []
     for op in graph._body:
@@ -88,19 +88,22 @@ def link(graph: NodeList) -> None:
 
 
 def _unique_names(graph: NodeList) -> dict[str, Op]:
-    """Returns the nodes by name, and sets missing stable names and targets. Raises `GraphError` for equal names."""
+    """Returns the nodes by name, and sets missing stable names and targets.
+
+    Raises `GraphError` for a node without a name, and for two nodes with the same name.
+    """
     table: dict[str, Op] = {}
     for op in graph._body:
         if not op.name or table.setdefault(op.name, op) is not op:
-            what = f"two nodes have the name {op.name}" if op.name else f"a {type(op).__name__} has no name"
-            raise GraphError(f"{what} · graph {graph.name} · give each node a unique name")
+            problem = f"two nodes have the name {op.name}" if op.name else f"a {type(op).__name__} has no name"
+            raise GraphError(f"{problem} · graph {graph.name} · give each node a unique name")
         op.stable = op.stable or op.name
         op.target = op.target or (type(op).targets[0] if type(op).targets else type(op).__name__)
     return table
 
 
-def _resolve(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
-    """Replaces names by nodes, and replaced nodes by the current ones of the same name."""
+def _resolve_arguments(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
+    """Replaces names in the arguments by nodes, and replaced nodes by the current nodes of the same name."""
     if op._declared or isinstance(op, OutputOp) or any(table.get(parent.name) is not parent for parent in op.parents):
         names = {str(parent) for parent in op._declared}
         op._declared = []
@@ -109,14 +112,18 @@ def _resolve(op: Op, table: Mapping[str, Op], graph: NodeList) -> None:
 
 
 def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph: NodeList) -> Any:
+    """Returns the argument `value` of `op` with its nodes, and the strings in `names`, replaced by nodes of `table`.
+
+    All strings of an output are names. Raises `GraphError` for a node that is not in the graph.
+    """
     if isinstance(value, Op) or (isinstance(value, str) and (value in names or isinstance(op, OutputOp))):
-        found = table.get(str(value))
-        if found is None:
+        node = table.get(str(value))
+        if node is None:
             raise GraphError(
                 f"{op.name} reads {value}, which is not in the graph · graph {graph.name}, node {op!r} · "
                 "add that node before this one, or change the argument"
             )
-        return found
+        return node
     if isinstance(value, (list, tuple)):
         return type(value)(_look_up(item, names, op, table, graph) for item in value)
     if isinstance(value, dict):
@@ -124,7 +131,7 @@ def _look_up(value: Any, names: set[str], op: Op, table: Mapping[str, Op], graph
     return value
 
 
-def in_order(graph: NodeList) -> list[Op]:
+def ordered_body(graph: NodeList) -> list[Op]:
     """Returns the body in topological order; independent nodes keep their order, and the output is last.
 
     Raises `GraphError` for cycles.
@@ -134,31 +141,33 @@ def in_order(graph: NodeList) -> list[Op]:
         names = " → ".join(op.name for op in nodes)
         return GraphError(f"the graph has a cycle · graph {graph.name}, {names} · remove one of its edges")
 
-    computing = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
-    placed = depth_first([*graph.placeholders, *computing], lambda op: op.parents, cycle_error)
-    return [*placed, *(op for op in graph._body if isinstance(op, OutputOp))]
+    ops = (op for op in graph._body if not isinstance(op, (PlaceholderOp, OutputOp)))
+    ordered = topological_order([*graph.placeholders, *ops], lambda op: op.parents, cycle_error)
+    return [*ordered, *(op for op in graph._body if isinstance(op, OutputOp))]
 
 
-def depth_first(
-    items: Iterable[Item], reads: Callable[[Item], Iterable[Item]], cycle_error: Callable[[list[Item]], Exception]
+def topological_order(
+    items: Iterable[Item],
+    dependencies: Callable[[Item], Iterable[Item]],
+    cycle_error: Callable[[list[Item]], Exception],
 ) -> list[Item]:
     """Returns `items` and their dependencies in topological order; independent items keep their order.
 
-    `reads` returns the items that an item depends on. The function is not recursive, since a graph may be thousands of
-    nodes deep. Raises the result of `cycle_error` for the items of a cycle.
+    `dependencies(item)` returns the items that `item` depends on. The search is depth-first but not recursive, since a
+    graph may be thousands of nodes deep. If the items of `cycle` form a cycle, raises `cycle_error(cycle)`.
     """
     placed: dict[Item, None] = {}
     for item in items:
-        path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(reads(item))}
+        path: dict[Item, Iterator[Item]] = {} if item in placed else {item: iter(dependencies(item))}
         while path:
             top = next(reversed(path))
-            dependency = next((found for found in path[top] if found not in placed), None)
+            dependency = next((item for item in path[top] if item not in placed), None)
             if dependency is None:
                 placed[top] = None
                 del path[top]
             elif dependency in path:
-                unplaced = list(path)
-                raise cycle_error(unplaced[unplaced.index(dependency) :])
+                items_on_path = list(path)
+                raise cycle_error(items_on_path[items_on_path.index(dependency) :])
             else:
-                path[dependency] = iter(reads(dependency))
+                path[dependency] = iter(dependencies(dependency))
     return list(placed)

@@ -1,7 +1,7 @@
-"""The nodes of the Buddy graph: one class per operation, their arguments, schemas and metas of results.
+"""The nodes of the Buddy graph: the base class of op classes, with arguments, schema, and metas of the results.
 
-A node has only the arguments that were passed in its call. Conversion to the torch dialect (`ops.torch_mlir`) also
-needs the omitted arguments, and the type of each.
+A node only has the arguments that its call passed. Conversion to the torch dialect (`ops.torch_mlir`) also needs the
+defaults of omitted arguments, and each argument's type; `Schema` has these.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import msgspec
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import GraphError, NodeType, TensorDType, TensorMeta
 
-_KEYS = ("shape", "dtype")
+_META_KEYS = ("shape", "dtype")
 
 
 class NodeMeta(TensorMeta):
-    """A live view: `.shape` and `.dtype` are those of the first result.
+    """A live view of a node's metas: `.shape` and `.dtype` are those of the first result.
 
-    `meta["shape"]` is the same, or a list for a node with several results; `meta["shape"] = …` changes the node.
+    `meta["shape"]` equals `meta.shape`, or is a list of shapes for a node with several results. `meta["shape"] = …`
+    changes the node.
     """
 
     def __init__(self, node: Op) -> None:
@@ -31,7 +32,7 @@ class NodeMeta(TensorMeta):
         object.__setattr__(self, "_draft", {})
 
     @property
-    def _first(self) -> TensorMeta:
+    def _first_meta(self) -> TensorMeta:
         node: Op = self.__dict__["_node"]
         if not node.metas or node.metas[0] is None:
             raise ValueError(f"{node.name} ({node.target or type(node).__name__}) has no tensor result")
@@ -39,30 +40,30 @@ class NodeMeta(TensorMeta):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        return self._first.shape
+        return self._first_meta.shape
 
     @property
     def dtype(self) -> TensorDType:
-        return self._first.dtype
+        return self._first_meta.dtype
 
     def _content(self) -> dict[str, Any]:
-        """Returns the node's shape and dtype by key; while a script has assigned only one of them, that one."""
+        """Returns the node's shape and dtype by key, or only the one that a script has assigned so far."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
             return dict(self.__dict__["_draft"])
         if node.multiple:
-            return {key: [getattr(meta, key, None) for meta in node.metas] for key in _KEYS}
-        return {key: getattr(self, key) for key in _KEYS}
+            return {key: [getattr(meta, key, None) for meta in node.metas] for key in _META_KEYS}
+        return {key: getattr(self, key) for key in _META_KEYS}
 
     def __getitem__(self, key: str) -> Any:
         return self._content()[key]
 
     def __setitem__(self, key: str, value: Any) -> None:
-        if key not in _KEYS:
+        if key not in _META_KEYS:
             raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
         content = {**self._content(), key: value}
         self.__dict__["_draft"].update(content)
-        if len(content) == len(_KEYS):
+        if len(content) == len(_META_KEYS):
             self.__dict__["_node"].tensor_meta = content
 
     def __contains__(self, key: object) -> bool:
@@ -73,27 +74,27 @@ class NodeMeta(TensorMeta):
 
 
 def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
-    """Returns the metas in `value`, as assigned to `tensor_meta`, and whether the node has several results.
+    """Returns the metas in a `value` assigned to `tensor_meta`, and whether the node has several results.
 
-    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results. Raises
-    `GraphError` for any other value.
+    `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results; without one of
+    the keys there are no metas. Raises `GraphError` for any other value.
     """
     if isinstance(value, NodeMeta):
         node: Op = value.__dict__["_node"]
         return node.metas, node.multiple
     if isinstance(value, TensorMeta):
         return (value,), False
-    if not isinstance(value, Mapping) or not {*value} <= {*_KEYS}:
+    if not isinstance(value, Mapping) or not {*value} <= {*_META_KEYS}:
         raise GraphError(f"tensor_meta is {value!r}: assign a TensorMeta, or a dict with 'shape' and 'dtype'")
-    if len(value) < len(_KEYS):
+    if len(value) < len(_META_KEYS):
         return (), False
     shapes, dtypes = value["shape"], value["dtype"]
     if isinstance(dtypes, (list, tuple)):
-        return tuple(_meta(*pair) for pair in zip(shapes, dtypes, strict=True)), True
-    return (_meta(shapes, dtypes),), False
+        return tuple(_make_meta(*pair) for pair in zip(shapes, dtypes, strict=True)), True
+    return (_make_meta(shapes, dtypes),), False
 
 
-def _meta(shape: Any, dtype: Any) -> TensorMeta:
+def _make_meta(shape: Any, dtype: Any) -> TensorMeta:
     try:
         return TensorMeta(tuple(size if isinstance(size, Size) else int(size) for size in shape), TensorDType(dtype))
     except (TypeError, ValueError) as error:
@@ -101,7 +102,7 @@ def _meta(shape: Any, dtype: Any) -> TensorMeta:
 
 
 class Parameter(msgspec.Struct, frozen=True):
-    """A parameter by name. `type` is spelled as in torch (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
+    """A parameter of an op. `type` is spelled as in torch (`Tensor`, `Optional[int]`, `List[float]`, `number`)."""
 
     name: str
     type: str
@@ -109,19 +110,19 @@ class Parameter(msgspec.Struct, frozen=True):
 
 
 class Schema(msgspec.Struct, frozen=True):
-    """The parameters in order, and the types of the results."""
+    """The schema of an op: its parameters in order, and the types of its results."""
 
     parameters: tuple[Parameter, ...]
     results: tuple[str, ...]
 
     def arguments(self, args: list[Any], kwargs: dict[str, Any]) -> list[tuple[Any, str]]:
-        """Returns every argument of a call with its type; omitted ones have their defaults."""
+        """Returns every argument of a call with its type; an omitted argument has its default value."""
         passed = dict(zip((parameter.name for parameter in self.parameters), args, strict=False)) | kwargs
         return [(passed.get(p.name, p.default), p.type) for p in self.parameters]
 
 
 class OpType(Enum):
-    """How an op accesses its operands; Buddy-MLIR's scripts use it to select ops to fuse."""
+    """How an op accesses its operands; Buddy-MLIR's scripts select the ops to fuse by it."""
 
     BroadcastType = 0
     ElementwiseType = 1
@@ -141,20 +142,20 @@ class Op:
 
     A node equals its name, so that scripts can search for either among arguments, parents and children; two nodes are
     equal only if they are the same object. Only arguments define what a node reads: parents are derived from them. A
-    script may use names for nodes in arguments; `Graph.link` replaces them.
+    script may write names of nodes in arguments; `Graph.link` replaces the names by nodes.
 
     `metas` has one entry per result. `stable` is a name that survives renumbering (module path, target, index),
-    `module` the path of the `nn.Module` it came from, `location` its Python line as `file:line`. `schema` is torch's
-    schema of the op, if known.
+    `module` the path of the `nn.Module` that created the node, `location` its Python line as `file:line`. `schema` is
+    torch's schema of the op, if known.
     """
 
     op_type: ClassVar[OpType] = OpType.ComplexType
     targets: ClassVar[tuple[str, ...]] = ()
-    # Whether it has a side effect, so that it is not removed if it has no readers.
+    # Whether the op has a side effect, so that a node without readers is not removed.
     has_effect: ClassVar[bool] = False
-    # Whether its lowerings accept complex numbers, stored as pairs of floats along a last dim.
+    # Whether the op's lowerings accept complex tensors, which are float tensors with a last dim of size 2.
     takes_complex: ClassVar[bool] = False
-    # The reason why no dialect can lower it; "" if one may.
+    # The reason why the op always runs in eager; "" if a dialect may lower it.
     only_eager: ClassVar[str] = ""
 
     def __init__(self, name: str = "") -> None:
@@ -171,7 +172,7 @@ class Op:
         self._keyword_arguments: dict[str, Any] = {}
         self._children: list[Op] = []
         self._declared: list[Any] = []
-        # Whether its parents may already have it among their children.
+        # Whether parents may already have this node among their children.
         self._announced = False
         self._view: NodeMeta | None = None
 
@@ -194,8 +195,8 @@ class Op:
     @property
     def parents(self) -> list[Op]:
         """Returns the nodes that this node reads, without duplicates, in order of use; then declared parents."""
-        found = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
-        return [*found, *(parent for parent in self._declared if parent not in found)] if self._declared else found
+        read = list(dict.fromkeys(nodes_in((self._arguments, self._keyword_arguments))))
+        return [*read, *(parent for parent in self._declared if parent not in read)] if self._declared else read
 
     @property
     def _parents(self) -> list[Op]:
@@ -207,7 +208,7 @@ class Op:
 
     @property
     def tensor_meta(self) -> NodeMeta:
-        """Shape and element type of the first result; see `NodeMeta` for several. Can be assigned.
+        """Shape and element type of the first result; `NodeMeta` describes nodes with several. Can be assigned.
 
         Its `shape` and `dtype` raise `ValueError` if the node has no tensor result.
         """
@@ -233,7 +234,7 @@ class Op:
             self._declared.append(argument)
 
     def add_parent(self, parent: Op | str) -> None:
-        """Declares `parent`, a node or its name, to be a parent of this node; an argument must read it."""
+        """Declares `parent`, a node or the name of one, to be a parent of this node. An argument must read it."""
         self._announced = True
         if isinstance(parent, Op):
             parent.add_children(self)
@@ -242,14 +243,14 @@ class Op:
 
     def add_children(self, child: Op | str) -> None:
         # Nodes are compared by identity, which is faster: a node may have thousands of readers.
-        known = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
-        if not known:
+        is_present = any(map(partial(is_, child), self._children)) if isinstance(child, Op) else child in self._children
+        if not is_present:
             self._children.append(child)  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and other == self.name)
 
-    # By identity, since a name may change; a set or dict must not mix nodes and names.
+    # Hashes by identity, since a name may change. A set or dict must therefore not mix nodes and names.
     __hash__ = object.__hash__
 
     def __str__(self) -> str:
@@ -261,7 +262,7 @@ class Op:
 
 
 def _text(value: Any) -> str:
-    """Returns an argument as text, in which names stand for nodes at any depth."""
+    """Returns an argument as text, with names for nodes at any depth."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return str(value)
@@ -289,20 +290,21 @@ def map_nodes(value: Any, function: Any) -> Any:
     return value
 
 
-def _find_all(base: type[Op]) -> Iterator[type[Op]]:
+def _subclasses(base: type[Op]) -> Iterator[type[Op]]:
+    """Yields all direct and indirect subclasses."""
     for subclass in base.__subclasses__():
         yield subclass
-        yield from _find_all(subclass)
+        yield from _subclasses(subclass)
 
 
 def op_classes() -> dict[str, type[Op]]:
     """Returns every op class by name, including user-defined ones."""
-    return {cls.__name__: cls for cls in _find_all(Op)}
+    return {cls.__name__: cls for cls in _subclasses(Op)}
 
 
 def default_ops_map() -> dict[str, type[Op]]:
-    """Returns op classes by the ATen targets that they declare, such as `"add.Tensor"`."""
-    return {target: cls for cls in _find_all(Op) for target in cls.targets}
+    """Returns op classes by the targets that they declare, such as `"add.Tensor"`."""
+    return {target: cls for cls in _subclasses(Op) for target in cls.targets}
 
 
 class ElementwiseOp(Op):
@@ -337,13 +339,13 @@ class GetItemOp(Op):
 
 
 class EagerOp(Op):
-    """An op that has no class of its own: it falls back to eager."""
+    """An op without a specific class; its nodes fall back to eager."""
 
 
 def new_op(
     cls: type[Op], name: str, target: str, args: Sequence[Any] = (), metas: Sequence[TensorMeta | None] = ()
 ) -> Op:
-    """Creates a node of class `cls` that reads `args`."""
+    """Creates a node of class `cls` with arguments `args`, and adds it to the children of the nodes in them."""
     op = cls()
     op.name, op.target, op.metas = name, target, tuple(metas)
     op.stable = op.stable or name
@@ -355,26 +357,26 @@ def new_op(
 
 
 def argument(node: Op, position: int, name: str, default: Any = None) -> Any:
-    """Returns an argument of `node`, passed by position or by name, else `default`."""
+    """Returns an argument of `node` that was passed by position or by name; `default` if it was not passed."""
     if position < len(node.args):
         return node.args[position]
     return node.kwargs.get(name, default)
 
 
-def normalized(dim: int, rank: int) -> int:
-    """Returns a dimension counted from the front; a rank of 0 counts as 1, as in PyTorch."""
+def normalize_dim(dim: int, rank: int) -> int:
+    """Returns `dim` counted from the front; a negative `dim` counts from the end. Rank 0 counts as 1, as in PyTorch."""
     return dim + max(rank, 1) if dim < 0 else dim
 
 
 def permutation_of(node: Op) -> list[int]:
-    """Returns the operand's dims in the order of the result's, for a node that transposes or permutes."""
+    """Returns the operand's dim that becomes each dim of the result, for a `t`, `transpose` or `permute` node."""
     rank = len(node.tensor_meta.shape)
     if len(node.args) == 1:
         return list(range(rank))[::-1]
     if len(node.args) == 2:
-        return [normalized(dim, rank) for dim in node.args[1]]
+        return [normalize_dim(dim, rank) for dim in node.args[1]]
     order = list(range(rank))
-    first, second = normalized(node.args[1], rank), normalized(node.args[2], rank)
+    first, second = normalize_dim(node.args[1], rank), normalize_dim(node.args[2], rank)
     if rank:
         order[first], order[second] = order[second], order[first]
     return order

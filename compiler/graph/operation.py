@@ -1,6 +1,6 @@
 """The names under which Buddy-MLIR's scripts import nodes and op classes.
 
-`from buddy.compiler.graph.operation import AddOp` finds every class, those of plug-ins too.
+`from buddy.compiler.graph.operation import AddOp` works for every op class, including those of plug-ins.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.graph.node import *  # noqa: F403
 from buddy.compiler.graph.node import op_classes
 
-# Buddy-MLIR has one class per overload: its names of the equivalent classes here.
+# Buddy-MLIR has one class per overload. This maps its class names to the equivalent classes of this package.
 _BUDDY_MLIR_NAMES = {
     "BitwiseAndScalarOp": "BitwiseAndOp",
     "BitwiseAndTensorOp": "BitwiseAndOp",
@@ -36,13 +36,13 @@ _BUDDY_MLIR_NAMES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Returns an op class by its own name or Buddy-MLIR's, also for `from buddy.compiler.graph.operation import *`."""
+    """Returns an op class by its name in this package or in Buddy-MLIR; `__all__` has both, for `import *`."""
     if name != "__all__" and not name.endswith("Op"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     classes = op_classes()
     if name == "__all__":
         return ["Op", "OpType", *classes, *_BUDDY_MLIR_NAMES]
-    found = classes.get(_BUDDY_MLIR_NAMES.get(name, name))
-    if found is None:
+    op_class = classes.get(_BUDDY_MLIR_NAMES.get(name, name))
+    if op_class is None:
         raise AttributeError(f"unknown op class {name}: `buddy-tui ops` lists all")
-    return found
+    return op_class

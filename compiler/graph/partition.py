@@ -1,10 +1,10 @@
 """Partitions a graph into functions, so that a repeated layer is compiled once.
 
 A run of nodes from one item of a module list (`encoder.layer.3`) becomes a function if the same run occurs elsewhere in
-the graph; all other nodes stay in the main function. A long main function is split into parts, because the time of
-bufferization and LLVM grows faster than a function's length. Two runs share a function if they have the same structure
-and the same lowering for each of their nodes; if another lowering is chosen at one call site, that call site gets its
-own copy. Nodes that only pass values to an observer do not affect the partition.
+the graph; all other nodes stay in the main function. A long main function is split into parts, because compile time in
+bufferization and LLVM grows faster than linearly with the function's length. Two runs share a function if they have the
+same structure and the same lowering for each node; a call site with another lowering gets a separate copy. Nodes that
+only pass values to an observer do not affect the partition.
 """
 
 from __future__ import annotations
@@ -18,48 +18,49 @@ from itertools import groupby
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes, nodes_in
 from buddy.compiler.graph.operations.effects import ObserveOp
-from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.protocol.recipe import digest
 
 
-def split_nodes(nodes: Sequence[Op], uses: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
-    """Splits consecutive `nodes` into parts of `length / 2` to `3 * length / 2` nodes.
+def split_nodes(nodes: Sequence[Op], readers: Mapping[str, set[str]], length: int) -> list[tuple[Op, ...]]:
+    """Splits consecutive `nodes` into parts of about `length` nodes, at most `3 * length / 2`.
 
-    `uses` maps the name of a node to those of its readers. A cut is made where the fewest values are live, and never
-    between a node with several results and the nodes that pick one of them.
+    `readers` maps a node's name to the names of its readers. A cut is made where the fewest values are live, and never
+    between a node with several results and its `GetItemOp`s.
     """
-    live = _live_values(nodes, uses)
-    found, start = [], 0
+    live = _live_values(nodes, readers)
+    parts, start = [], 0
     while len(nodes) - start > length + length // 2:
         window = range(start + length // 2, start + length + length // 2)
         cut = min(window, key=lambda position: (live[position], abs(position - start - length)))
-        found.append(tuple(nodes[start:cut]))
+        parts.append(tuple(nodes[start:cut]))
         start = cut
-    found.append(tuple(nodes[start:]))
-    return found
+    parts.append(tuple(nodes[start:]))
+    return parts
 
 
-def _live_values(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> list[float]:
-    """Returns for each position the number of values that are live across it; infinite where no cut is possible."""
+def _live_values(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> list[float]:
+    """Returns, for each node, how many values are live just before it; infinite if no cut is possible there."""
     positions = {op.name: i for i, op in enumerate(nodes)}
     change = [0.0] * (len(nodes) + 1)
-    barred = [False] * (len(nodes) + 1)
+    is_barred = [False] * (len(nodes) + 1)
     for i, op in enumerate(nodes):
-        readers = [positions[name] for name in uses.get(op.name, ()) if name in positions]
-        last = max(readers, default=i)
+        reader_positions = [positions[name] for name in readers.get(op.name, ()) if name in positions]
+        last = max(reader_positions, default=i)
         change[i + 1] += 1
         change[last + 1] -= 1
-        if op.multiple or not op.metas or op.metas[0] is None or any(isinstance(nodes[r], GetItemOp) for r in readers):
-            barred[i + 1 : last + 1] = [True] * (last - i)
+        has_one_tensor = not op.multiple and bool(op.metas) and op.metas[0] is not None
+        if not has_one_tensor or any(isinstance(nodes[r], GetItemOp) for r in reader_positions):
+            is_barred[i + 1 : last + 1] = [True] * (last - i)
     live, count = list[float](), 0.0
     for i in range(len(nodes)):
         count += change[i]
-        live.append(float("inf") if barred[i] else count)
+        live.append(float("inf") if is_barred[i] else count)
     return live
 
 
-# Shorter runs are not outlined: a call prevents fusion across it.
+# Shorter runs are not outlined, because a call prevents fusion across it.
 MIN_NODES = 8
 
 # Up to this many nodes the main function is not split; a longer one is split into parts of about PART_NODES.
@@ -67,15 +68,19 @@ MAX_MAIN_NODES = 256
 PART_NODES = 96
 PART = "part"
 
-# The shortest path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
+# The shortest module path that ends in a number: `encoder.layer.3`, or `3` if the model itself is a list.
 _LIST_ITEM = re.compile(r"^(?:[^.]*\.)*?\d+(?=\.|$)")
 
+# A node and the index of one of its results.
 Value = tuple[Op, int]
 
 
 @dataclass(frozen=True)
 class PartitionFunction:
-    """A function to lower. `sites[k]` are the nodes of call site `k`; `nodes` are those of call site 0."""
+    """A function to lower. `sites[k]` are the nodes of call site `k`, and `nodes` those of call site 0.
+
+    `is_parameter` says of each input whether it is a parameter of the model.
+    """
 
     name: str
     nodes: tuple[Op, ...]
@@ -85,13 +90,13 @@ class PartitionFunction:
     is_parameter: tuple[bool, ...]
 
     def origins(self, position: int) -> list[str]:
-        """Returns the stable names of node number `position`, one per call site."""
+        """Returns the stable names of the node at `position`, one per call site."""
         return [site[position].stable for site in self.sites]
 
 
 @dataclass(frozen=True)
 class PartitionCall:
-    """A call of `function` with the caller's values `inputs`; its results are the values `outputs`."""
+    """A call of `function` with the caller's values `inputs`; its results are the values `outputs` of `nodes`."""
 
     function: str
     inputs: tuple[Value, ...]
@@ -101,19 +106,21 @@ class PartitionCall:
 
 @dataclass(frozen=True)
 class Partition:
-    """Functions to compile, and the main body as nodes and calls in order."""
+    """The functions to compile, and the body of the main function: nodes and calls in order."""
 
     functions: tuple[PartitionFunction, ...]
     body: tuple[Op | PartitionCall, ...]
 
     def function_of(self) -> dict[str, str]:
-        """Returns the function's name for each node's name; nodes of the main body are omitted."""
+        """Returns the name of the function that each node was moved to, by node name; omits nodes of the main body."""
         calls = (item for item in self.body if isinstance(item, PartitionCall))
         return {node.name: call.function for call in calls for node in call.nodes}
 
 
 @dataclass(frozen=True)
 class _Run:
+    """Consecutive nodes. Only a run with a label becomes a function, named after the label."""
+
     label: str
     nodes: tuple[Op, ...]
     inputs: tuple[Value, ...]
@@ -121,18 +128,18 @@ class _Run:
 
 
 def as_one_function(graph: Graph) -> Partition:
-    """Returns a partition with everything in the main function."""
+    """Returns a partition with all nodes in the main function."""
     return Partition((), tuple(graph.operations))
 
 
 def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
-    """Outlines repeated layers; `choices` maps stable node names to lowerings chosen by hand."""
+    """Outlines repeated layers. `choices` maps stable node names to the lowerings that the recipe selects for them."""
     kinds = {op.name: kind for op, kind in zip(graph.placeholders, graph.kinds, strict=True)}
-    computing = [op for op in graph.operations if not isinstance(op, ObserveOp)]
-    uses = _uses([*computing, graph.output])
-    runs = _in_parts(_only_repeated(_runs(computing, uses), kinds), uses)
-    runs = _with_observers(runs, graph) if len(computing) < len(graph.operations) else runs
-    keys = [_structure(run, kinds, choices) if run.label else "" for run in runs]
+    ops = [op for op in graph.operations if not isinstance(op, ObserveOp)]
+    readers = _reader_names([*ops, graph.output])
+    runs = _split_long_runs(_unlabel_single(_runs(ops, readers), kinds), readers)
+    runs = _add_observers(runs, graph) if len(ops) < len(graph.operations) else runs
+    keys = [_structure_hash(run, kinds, choices) if run.label else "" for run in runs]
     groups: dict[str, list[_Run]] = {}
     for run, key in zip(runs, keys, strict=True):
         if key:
@@ -147,7 +154,7 @@ def by_layers(graph: Graph, choices: Mapping[str, str]) -> Partition:
     return Partition(tuple(functions.values()), tuple(body))
 
 
-def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
+def _runs(operations: Sequence[Op], readers: Mapping[str, set[str]]) -> list[_Run]:
     """Splits a graph's ops into consecutive runs; a run has a label if it comes from one item of a module list."""
     labels: dict[str, str] = {}
     for op in operations:
@@ -157,15 +164,15 @@ def _runs(operations: Sequence[Op], uses: Mapping[str, set[str]]) -> list[_Run]:
             labels.get(op.args[0].name, "") if isinstance(op, GetItemOp) else match.group() if match else ""
         )
     runs = []
-    for label, found in groupby(operations, key=lambda op: labels[op.name]):
-        nodes = tuple(found)
-        keep = label if len(nodes) >= MIN_NODES else ""
-        runs.append(_Run(keep, nodes, _inputs(nodes), _outputs(nodes, uses)))
+    for label, ops in groupby(operations, key=lambda op: labels[op.name]):
+        nodes = tuple(ops)
+        label_if_long = label if len(nodes) >= MIN_NODES else ""
+        runs.append(_Run(label_if_long, nodes, _inputs(nodes), _outputs(nodes, readers)))
     return [run if _passes_only_tensors(run) else _Run("", run.nodes, (), ()) for run in runs]
 
 
-def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
-    """Inserts the graph's observing nodes into the runs, each after the node that it follows in the graph."""
+def _add_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
+    """Returns the runs with the graph's `ObserveOp`s, each after the node that it follows in the graph."""
     followers: dict[str, list[Op]] = {}
     last = ""
     for op in graph.operations:
@@ -173,111 +180,114 @@ def _with_observers(runs: Sequence[_Run], graph: Graph) -> list[_Run]:
             followers.setdefault(last, []).append(op)
         else:
             last = op.name
-    uses, found = _uses(graph.body), []
+    readers, with_observers = _reader_names(graph.body), []
     for run in runs:
         nodes = tuple(op for node in run.nodes for op in (node, *followers.get(node.name, ())))
-        found.append(
-            _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, uses)) if run.label else _Run("", nodes, (), ())
+        with_observers.append(
+            _Run(run.label, nodes, _inputs(nodes), _outputs(nodes, readers)) if run.label else _Run("", nodes, (), ())
         )
-    return found
+    return with_observers
 
 
-def _only_repeated(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
+def _unlabel_single(runs: Sequence[_Run], kinds: Mapping[str, NodeType]) -> list[_Run]:
     """Removes the labels of runs that occur only once in the graph."""
-    structures = [_structure(run, kinds, {}) if run.label else "" for run in runs]
+    structures = [_structure_hash(run, kinds, {}) if run.label else "" for run in runs]
     counts = Counter(structures)
     return [
-        run if s and counts[s] > 1 else _Run("", run.nodes, (), ()) for run, s in zip(runs, structures, strict=True)
+        run if structure and counts[structure] > 1 else _Run("", run.nodes, (), ())
+        for run, structure in zip(runs, structures, strict=True)
     ]
 
 
-def _in_parts(runs: Sequence[_Run], uses: Mapping[str, set[str]]) -> list[_Run]:
-    """Splits the runs without a label into parts if they have more than `MAX_MAIN_NODES` nodes."""
+def _split_long_runs(runs: Sequence[_Run], readers: Mapping[str, set[str]]) -> list[_Run]:
+    """Splits the runs without a label into parts, if these runs have more than `MAX_MAIN_NODES` nodes in total."""
     if sum(len(run.nodes) for run in runs if not run.label) <= MAX_MAIN_NODES:
         return list(runs)
-    found: list[_Run] = []
-    for unlabelled, group in groupby(runs, key=lambda run: not run.label):
-        if unlabelled:
+    result: list[_Run] = []
+    for is_unlabelled, group in groupby(runs, key=lambda run: not run.label):
+        if is_unlabelled:
             nodes = [op for run in group for op in run.nodes]
-            parts = split_nodes(nodes, uses, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
-            found.extend(_part(part, uses) for part in parts)
+            parts = split_nodes(nodes, readers, PART_NODES) if len(nodes) > PART_NODES else [tuple(nodes)]
+            result.extend(_part(part, readers) for part in parts)
         else:
-            found.extend(group)
-    return found
+            result.extend(group)
+    return result
 
 
-def _part(nodes: tuple[Op, ...], uses: Mapping[str, set[str]]) -> _Run:
-    run = _Run(f"{PART}.0", nodes, _inputs(nodes), _outputs(nodes, uses))
+def _part(nodes: tuple[Op, ...], readers: Mapping[str, set[str]]) -> _Run:
+    """Returns a run of `nodes`, without a label if it is too short or passes values that are not tensors."""
+    run = _Run(f"{PART}.0", nodes, _inputs(nodes), _outputs(nodes, readers))
     return run if len(nodes) >= MIN_NODES and _passes_only_tensors(run) else _Run("", nodes, (), ())
 
 
 def _passes_only_tensors(run: _Run) -> bool:
-    """True if the run needs no call, or its inputs and outputs are tensors."""
+    """True if a call of the run would pass only tensors; also for a run without a label, which is not called."""
     return not run.label or all(
         not op.multiple or isinstance(op, PlaceholderOp) for op, _ in (*run.inputs, *run.outputs)
     )
 
 
-def _uses(nodes: Sequence[Op]) -> dict[str, set[str]]:
-    uses: dict[str, set[str]] = {}
+def _reader_names(nodes: Sequence[Op]) -> dict[str, set[str]]:
+    """Returns the names of each node's readers among `nodes`, by the node's name."""
+    readers: dict[str, set[str]] = {}
     for op in nodes:
         for parent in op.parents:
-            uses.setdefault(parent.name, set()).add(op.name)
-    return uses
+            readers.setdefault(parent.name, set()).add(op.name)
+    return readers
 
 
 def _inputs(nodes: Sequence[Op]) -> tuple[Value, ...]:
     inside = {op.name for op in nodes}
-    found = (parent for op in nodes for parent in nodes_in((op.args, op.kwargs)))
-    return tuple(dict.fromkeys((op, 0) for op in found if op.name not in inside))
+    read = (parent for op in nodes for parent in nodes_in((op.args, op.kwargs)))
+    return tuple(dict.fromkeys((op, 0) for op in read if op.name not in inside))
 
 
-def _outputs(nodes: Sequence[Op], uses: Mapping[str, set[str]]) -> tuple[Value, ...]:
+def _outputs(nodes: Sequence[Op], readers: Mapping[str, set[str]]) -> tuple[Value, ...]:
     inside = {op.name for op in nodes}
-    return tuple((op, 0) for op in nodes if uses.get(op.name, set()) - inside)
+    return tuple((op, 0) for op in nodes if readers.get(op.name, set()) - inside)
 
 
-def _structure(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, str]) -> str:
-    """Returns a hash that two runs share if they lower to the same function."""
-    numbers: dict[str, str] = {op.name: f"in{i}" for i, (op, _) in enumerate(run.inputs)}
-    numbers |= {op.name: f"n{i}" for i, op in enumerate(run.nodes)}
+def _structure_hash(run: _Run, kinds: Mapping[str, NodeType], choices: Mapping[str, str]) -> str:
+    """Returns a hash that is equal for two runs if they lower to the same function."""
+    canonical: dict[str, str] = {op.name: f"in{i}" for i, (op, _) in enumerate(run.inputs)}
+    canonical |= {op.name: f"n{i}" for i, op in enumerate(run.nodes)}
     ops = [
-        (type(op).__name__, op.target, _numbered(op.args, numbers), _numbered(op.kwargs, numbers), _metas(op.metas),
-         choices.get(op.stable, ""))
+        (type(op).__name__, op.target, _canonical_arguments(op.args, canonical),
+         _canonical_arguments(op.kwargs, canonical), _meta_texts(op.metas), choices.get(op.stable, ""))
         for op in run.nodes
     ]  # fmt: skip
-    inputs = [(_metas(op.metas), kinds.get(op.name) is NodeType.FakeNode) for op, _ in run.inputs]
-    return digest(ops, inputs, [numbers[op.name] for op, _ in run.outputs])
+    inputs = [(_meta_texts(op.metas), kinds.get(op.name) is NodeType.FakeNode) for op, _ in run.inputs]
+    return digest(ops, inputs, [canonical[op.name] for op, _ in run.outputs])
 
 
-def _numbered(value: object, numbers: Mapping[str, str]) -> object:
-    """Returns arguments in plain form, with numbers in place of names of nodes."""
-    mapped = map_nodes(value, lambda op: numbers[op.name])
-    return {key: plain(item) for key, item in mapped.items()} if isinstance(mapped, dict) else plain(mapped)
+def _canonical_arguments(value: object, canonical: Mapping[str, str]) -> object:
+    """Returns arguments in plain form, with the names of nodes replaced by those in `canonical`."""
+    mapped = map_nodes(value, lambda op: canonical[op.name])
+    return {key: to_plain(item) for key, item in mapped.items()} if isinstance(mapped, dict) else to_plain(mapped)
 
 
-def _metas(metas: Sequence[TensorMeta | None]) -> list[str]:
+def _meta_texts(metas: Sequence[TensorMeta | None]) -> list[str]:
     return [str(meta) for meta in metas]
 
 
 def _functions(groups: Mapping[str, Sequence[_Run]], kinds: Mapping[str, NodeType]) -> dict[str, PartitionFunction]:
     functions: dict[str, PartitionFunction] = {}
-    taken: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for key, runs in groups.items():
-        first = runs[0]
-        base = re.sub(r"\W", "_", first.label.rpartition(".")[0]) or "layer"
-        taken[base] += 1
-        name = base if taken[base] == 1 else f"{base}_v{taken[base]}"
-        parameters = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in first.inputs)
+        sample = runs[0]
+        base = re.sub(r"\W", "_", sample.label.rpartition(".")[0]) or "layer"
+        counts[base] += 1
+        name = base if counts[base] == 1 else f"{base}_v{counts[base]}"
+        is_parameter = tuple(kinds.get(op.name) is NodeType.FakeNode for op, _ in sample.inputs)
         sites = tuple(run.nodes for run in runs)
-        functions[key] = PartitionFunction(name, first.nodes, first.inputs, first.outputs, sites, parameters)
+        functions[key] = PartitionFunction(name, sample.nodes, sample.inputs, sample.outputs, sites, is_parameter)
     return functions
 
 
 def main_function(graph: Graph, name: str) -> PartitionFunction:
-    """Returns the main function: its inputs are all placeholders, its outputs the graph's tensor results."""
+    """Returns the graph as one function: its inputs are all placeholders, its outputs the graph's tensor results."""
     outputs = tuple((op, 0) for op in graph.results if isinstance(op, Op))
     inputs = tuple((op, 0) for op in graph.placeholders)
-    parameters = tuple(kind is NodeType.FakeNode for kind in graph.kinds)
+    is_parameter = tuple(kind is NodeType.FakeNode for kind in graph.kinds)
     nodes = tuple(op for op in graph.body if not isinstance(op, (PlaceholderOp, OutputOp)))
-    return PartitionFunction(name, nodes, inputs, outputs, (nodes,), parameters)
+    return PartitionFunction(name, nodes, inputs, outputs, (nodes,), is_parameter)

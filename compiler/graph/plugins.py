@@ -1,9 +1,9 @@
 """Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes, passes and backends.
 
-An installed package names a module or a function in the entry point group `buddy.plugins`; a user's file is given by
-its path. Both register their contents when they are loaded. The error of a plug-in becomes a `Diagnostic`, and affects
-neither other plug-ins nor the compiler. This module imports neither torch nor MLIR, so a registry counts as empty until
-its module has been imported; plug-ins may import both.
+A plug-in is a module or function that an installed package names in the entry point group `buddy.plugins`, or a file
+that the user names. Loading a plug-in registers its contents. An error in a plug-in becomes a `Diagnostic`, and affects
+neither other plug-ins nor the compiler. Plug-ins may import torch and MLIR; this module imports neither, so it treats a
+registry as empty until another module has imported it.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _RULES: dict[str, Callable[..., Any]] = {}
 
 
 def decomposition(*targets: str) -> Callable[[Rule], Rule]:
-    """Registers the decorated function as the decomposition of the ops `targets` on capture, before all other rules.
+    """Registers the decorated function as the decomposition of the ops `targets` at capture, before all other rules.
 
-    Targets are spelled as in an op class: ATen's without `aten.`, others in full, such as `"demo.squareplus.default"`.
+    Targets are spelled as in op classes: those of ATen without `aten.`, others in full: `"demo.squareplus.default"`.
     The function takes the op's arguments, including tensors, and returns its results in terms of other ops, or
     `NotImplemented` for a case that it does not handle.
     """
@@ -44,27 +44,27 @@ def decomposition(*targets: str) -> Callable[[Rule], Rule]:
     return decorate
 
 
-def registered() -> dict[str, Callable[..., Any]]:
-    """Returns the decompositions of plug-ins, by target."""
+def plugin_decompositions() -> dict[str, Callable[..., Any]]:
+    """Returns the decompositions that `decomposition` has registered, by target."""
     return dict(_RULES)
 
 
 Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass", "backend"]
-# The key of an entry: a lowering is `linalg.AddOp`, a decomposition its target.
+# The key of a registration: its kind and name. A lowering is named like `linalg.AddOp`, a decomposition by its target.
 Key = tuple[Kind, str]
 
-_OURS = "buddy.compiler."
+_PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
 
 
 def plugin_registrations() -> dict[Key, Any]:
-    """Returns the entries of all registries that are defined outside of this package."""
-    return {key: entry for key, entry in _all_entries() if not is_ours(entry)}
+    """Returns the entries of all registries whose class or function is defined outside of this package."""
+    return {key: entry for key, entry in _all_entries() if not is_built_in(entry)}
 
 
-def is_ours(entry: Any) -> bool:
+def is_built_in(entry: Any) -> bool:
     """True if a class or function is defined in this package."""
-    return str(getattr(entry, "__module__", "")).startswith(_OURS)
+    return str(getattr(entry, "__module__", "")).startswith(_PACKAGE_PREFIX)
 
 
 def code_hash(entries: Iterable[Any]) -> str:
@@ -77,25 +77,27 @@ def _all_entries() -> Iterator[tuple[Key, Any]]:
     for name, cls in op_classes().items():
         yield ("op class", name), cls
     for dialect in DIALECTS:
-        for name, lowering in getattr(sys.modules.get(f"{_OURS}ops.{dialect}"), "ops_registry", {}).items():
+        for name, lowering in getattr(sys.modules.get(f"{_PACKAGE_PREFIX}ops.{dialect}"), "ops_registry", {}).items():
             yield ("lowering", f"{dialect}.{name}"), lowering
-    for target, rule in registered().items():
+    for target, rule in plugin_decompositions().items():
         yield ("decomposition", target), rule
     for name, transform in transforms().items():
         yield ("graph pass", name), transform
     modules: dict[Kind, str] = {"MLIR pass": "passes.base", "backend": "driver.backends"}
     for kind, module in modules.items():
-        registry = getattr(sys.modules.get(_OURS + module), "registered", dict)
-        for name, found in registry().items():
-            yield (kind, name), found
+        registry = getattr(sys.modules.get(_PACKAGE_PREFIX + module), "registered", dict)
+        for name, entry in registry().items():
+            yield (kind, name), entry
 
 
 def _file(entry: Any) -> str:
+    """Returns the path of the file that defines a class or function; "" if it is unknown."""
     code = getattr(entry, "__code__", None)
     return code.co_filename if code else str(getattr(sys.modules.get(entry.__module__), "__file__", ""))
 
 
 def _content(file: str) -> str:
+    """Returns a hash of the file's content, or its path if it cannot be read."""
     try:
         return hashlib.sha256(Path(file).read_bytes()).hexdigest()
     except OSError:
@@ -103,44 +105,47 @@ def _content(file: str) -> str:
 
 
 GROUP = "buddy.plugins"
-_PACKAGE = str(Path(__file__).parent.parent)
-_HINT = "correct it, or remove it; its registrations up to the error remain"
-_CHANGED = "open the program again"
-_NO_PASS = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
+_PACKAGE_FOLDER = str(Path(__file__).parent.parent)
+_ERROR_HINT = "correct the plug-in, or remove it; what it registered before the error stays registered"
+_CHANGED_HINT = "open the program again"
+_NO_PASS_HINT = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
 
 @dataclass(frozen=True)
 class Plugin:
-    """A loaded plug-in: a name to show, and its error, if it failed."""
+    """A loaded plug-in: its display name, and its error if loading failed."""
 
     name: str
     problem: Diagnostic | None = None
 
 
-# The plug-in that registered each external entry.
+# The name of the plug-in that registered each entry, and the entry.
 _origins: dict[Key, tuple[str, Any]] = {}
 _files: dict[PluginFile, Plugin] = {}
 
 
 @lru_cache(maxsize=1)
 def installed_plugins() -> tuple[Plugin, ...]:
-    """Returns the plug-ins of installed packages by name; the first call in a process loads them."""
-    found = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
-    return tuple(_load(_label(point), _importer(point), _location(point.module)) for point in found)
+    """Returns the plug-ins of installed packages, sorted by name; the first call in a process loads them."""
+    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    return tuple(_load(_label(point), _importer(point), _location(point.module)) for point in points)
 
 
 def load_file(file: PluginFile) -> Plugin:
-    """Loads the plug-in in a file, once per process, and checks its hash."""
+    """Loads the plug-in in a file, once per process.
+
+    The result has a problem if loading fails, if the file's hash differs, or if a file of passes registers no pass.
+    """
     if file not in _files:
         path, before = Path(file.path), plugin_registrations()
-        found = _load(path.name, lambda: _execute(file), str(path))
-        if file.passes and found.problem is None and not _passes_in(registered_since(before)):
-            found = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS))
-        _files[file] = found
+        plugin = _load(path.name, lambda: _execute(file), str(path))
+        if file.passes and plugin.problem is None and not _pass_names(registered_since(before)):
+            plugin = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS_HINT))
+        _files[file] = plugin
     return _files[file]
 
 
-def _passes_in(keys: Iterable[Key]) -> list[str]:
+def _pass_names(keys: Iterable[Key]) -> list[str]:
     return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
 
 
@@ -150,10 +155,13 @@ def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
 
 
 def origin(*keys: Key) -> str:
-    """Returns the names of the plug-ins that registered `keys`; "" if the package itself did."""
+    """Returns the names of the plug-ins that registered `keys`, comma-separated; "" if this package registered them.
+
+    An entry that a script registered itself, without a plug-in, has the origin "elsewhere".
+    """
     external = plugin_registrations()
-    known = (_origins.get(key, ("elsewhere", None)) for key in keys if key in external)
-    return ", ".join(dict.fromkeys(name for name, _ in known))
+    origins = (_origins.get(key, ("elsewhere", None)) for key in keys if key in external)
+    return ", ".join(dict.fromkeys(name for name, _ in origins))
 
 
 def registered_since(before: dict[Key, Any]) -> dict[Key, Any]:
@@ -162,7 +170,7 @@ def registered_since(before: dict[Key, Any]) -> dict[Key, Any]:
 
 
 def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
-    """Loads a plug-in whose code is below `home`, and records the entries that it registers."""
+    """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder."""
     before = plugin_registrations()
     problem = None
     try:
@@ -183,27 +191,27 @@ def _importer(point: metadata.EntryPoint) -> Callable[[], Any]:
     """Returns a function that imports the entry point, and calls it if it names a function."""
 
     def load() -> None:
-        found = point.load()
+        module_or_function = point.load()
         if point.attr:
-            found()
+            module_or_function()
 
     return load
 
 
 def _location(module: str) -> str:
-    """Returns the folder or file of an importable module's top level; "" if it cannot be found."""
+    """Returns the folder or file of a module's top-level package; "" if it cannot be found."""
     try:
         spec = util.find_spec(module.partition(".")[0])
     except (ImportError, ValueError):
         return ""
-    places = list(spec.submodule_search_locations or []) if spec else []
-    return places[0] if places else str(spec.origin) if spec and spec.origin else ""
+    folders = list(spec.submodule_search_locations or []) if spec else []
+    return folders[0] if folders else str(spec.origin) if spec and spec.origin else ""
 
 
 def _execute(file: PluginFile) -> None:
-    """Executes a file as a module with a unique name; it may import files in its folder.
+    """Executes a file as a module with a unique name. The file may import other files of its folder.
 
-    Raises `PluginChangedError` if the file does not match its hash, and the exceptions of the file.
+    Raises `PluginChangedError` if the file does not match its hash, and passes on what the file raises.
     """
     path = Path(file.path)
     source = path.read_bytes()
@@ -223,24 +231,30 @@ def _execute(file: PluginFile) -> None:
 
 
 class PluginChangedError(Exception):
-    """The file does not match its hash."""
+    """The file of a plug-in does not match the hash in the recipe."""
 
 
 def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
     if isinstance(error, PluginChangedError):
-        return Diagnostic(f"plug-in {error}", home, _CHANGED)
+        return Diagnostic(f"plug-in {error}", home, _CHANGED_HINT)
     if isinstance(error, SyntaxError):
-        where, what = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
+        position, problem = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
     else:
         text = next(iter(str(error).strip().splitlines()), "")
-        where, what = _line(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
+        position, problem = _error_position(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
     detail = "".join(traceback.format_exception(error))
-    return Diagnostic(f"plug-in {name} {what}", where, _HINT, detail=detail)
+    return Diagnostic(f"plug-in {name} {problem}", position, _ERROR_HINT, detail=detail)
 
 
-def _line(error: BaseException, home: str) -> str:
-    """Returns `file:line` of the innermost frame in the plug-in, else outside of this package and the import system."""
+def _error_position(error: BaseException, home: str) -> str:
+    """Returns `file:line` of the innermost frame in the plug-in.
+
+    If no frame is in the plug-in, returns that of the innermost frame outside of this package and the import system; if
+    there is none either, returns `home`.
+    """
     frames = traceback.extract_tb(error.__traceback__)
-    others = [f for f in frames if not f.filename.startswith((_PACKAGE, "<frozen")) and "importlib" not in f.filename]
-    own = [f for f in others if home and f.filename.startswith(home)] or others
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else home
+    external = [
+        f for f in frames if not f.filename.startswith((_PACKAGE_FOLDER, "<frozen")) and "importlib" not in f.filename
+    ]
+    candidates = [f for f in external if home and f.filename.startswith(home)] or external
+    return f"{candidates[-1].filename}:{candidates[-1].lineno}" if candidates else home

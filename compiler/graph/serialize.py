@@ -1,8 +1,8 @@
-"""Graphs as plain data, for passing to other processes and for hashing.
+"""Converts graphs to plain data and back, for passing to other processes and for hashing.
 
-A node argument is a number, a string, a bool, `None`, a list, or one of the tagged forms `{"n": name}` (a node), `{"d":
-"f32"}` (an element type), `{"s": "2*s0"}` (a symbolic size), `{"o": text}` (a device, layout or memory format, by its
-torch spelling).
+In plain form, a node argument is a number, a string, a bool, `None`, a list, or a tagged dict: `{"n": name}` is a node,
+`{"d": "f32"}` an element type, `{"s": "2*s0"}` a symbolic size, `{"o": text}` a device, layout or memory format by its
+torch spelling.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ import msgspec
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, Op, Schema, op_classes
-from buddy.compiler.graph.sizes import Size, SymbolSource, parsed, plain_size
+from buddy.compiler.graph.sizes import Size, SymbolSource, parse_size, plain_size
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.recipe import digest
 
 
 class Opaque(msgspec.Struct, frozen=True):
-    """A torch value that only eager needs, such as a device or a memory format, by its torch spelling."""
+    """A torch value that only eager execution uses, such as a device or a memory format, by its torch spelling."""
 
     text: str
 
@@ -49,11 +49,11 @@ class GraphData(msgspec.Struct, frozen=True):
     mutated: list[int] = []
     symbols: list[SymbolSource] = []
     schemas: dict[str, Schema] = {}
-    given: ImportedIR | None = None
+    imported_ir: ImportedIR | None = None
 
 
-def plain(value: Any) -> Any:
-    """Returns a node argument in plain form."""
+def to_plain(value: Any) -> Any:
+    """Returns the plain form of a node argument."""
     if isinstance(value, Op):
         return {"n": value.name}
     if isinstance(value, TensorDType):
@@ -63,18 +63,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, Opaque):
         return {"o": value.text}
     if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return value
 
 
-def unplain(value: Any, table: dict[str, Op]) -> Any:
-    """Returns the argument in plain form `value`; `table` has the nodes by name."""
+def from_plain(value: Any, table: dict[str, Op]) -> Any:
+    """Returns the node argument whose plain form is `value`; `table` has the nodes by name."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
-        decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parsed, "o": Opaque}
+        decode: dict[str, Any] = {"n": table.__getitem__, "d": TensorDType, "s": parse_size, "o": Opaque}
         return decode[tag](content)
     if isinstance(value, list):
-        return [unplain(item, table) for item in value]
+        return [from_plain(item, table) for item in value]
     return value
 
 
@@ -87,7 +87,7 @@ def to_data(graph: Graph) -> GraphData:
         list(graph.mutated),
         list(graph.symbols),
         {op.target: op.schema for op in graph.body if op.schema is not None},
-        graph.given,
+        graph.imported_ir,
     )
 
 
@@ -95,12 +95,12 @@ def _node_data(op: Op) -> NodeData:
     metas = [
         None if meta is None else ([plain_size(size) for size in meta.shape], meta.dtype.value) for meta in op.metas
     ]
-    kwargs = {key: plain(value) for key, value in op.kwargs.items()}
+    kwargs = {key: to_plain(value) for key, value in op.kwargs.items()}
     return NodeData(
         op.name,
         type(op).__name__,
         op.target,
-        plain(op.args),
+        to_plain(op.args),
         kwargs,
         metas,
         op.multiple,
@@ -111,7 +111,7 @@ def _node_data(op: Op) -> NodeData:
 
 
 def from_data(data: GraphData) -> Graph:
-    """Returns the graph in `data`; a class that is unknown in this process becomes an `EagerOp`."""
+    """Returns the graph in `data`; a node whose op class is unknown in this process becomes an `EagerOp`."""
     graph, classes = Graph(data.name, data.func_name), op_classes()
     table: dict[str, Op] = {}
     kinds = iter(data.kinds)
@@ -121,13 +121,13 @@ def from_data(data: GraphData) -> Graph:
         op.stable, op.module, op.location = node.stable, node.module, node.location
         op.schema = data.schemas.get(node.target)
         op.metas = tuple(
-            None if m is None else TensorMeta(tuple(map(parsed, m[0])), TensorDType(m[1])) for m in node.metas
+            None if m is None else TensorMeta(tuple(map(parse_size, m[0])), TensorDType(m[1])) for m in node.metas
         )
-        op._arguments = unplain(node.args, table)
-        op._keyword_arguments = {key: unplain(value, table) for key, value in node.kwargs.items()}
+        op._arguments = from_plain(node.args, table)
+        op._keyword_arguments = {key: from_plain(value, table) for key, value in node.kwargs.items()}
         table[op.name] = op
         graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
-    graph.mutated, graph.symbols, graph.given = tuple(data.mutated), tuple(data.symbols), data.given
+    graph.mutated, graph.symbols, graph.imported_ir = tuple(data.mutated), tuple(data.symbols), data.imported_ir
     return graph
 
 
@@ -140,5 +140,5 @@ def from_bytes(data: bytes) -> Graph:
 
 
 def graph_hash(graph: Graph) -> str:
-    """Returns a hash of all data of the graph that affect its compilation."""
+    """Returns a hash of all data of the graph, including the nodes' names and locations."""
     return digest(to_bytes(graph))

@@ -1,8 +1,8 @@
 """Symbolic sizes: polynomials in symbols such as `s0` and in inexact quotients, remainders, maxima and minima.
 
 A `Size` is plain data in a canonical form, so equal expressions compare equal. Arithmetic folds constants: a constant
-result is an `int`. Operations that need the value (`<`, `bool`, `range`) raise `UnknownSizeError`, so that a lowering
-that needs it fails instead of being right for one size only. Imports neither torch nor MLIR.
+result is an `int`. Operations that need the number (`<`, `bool`, `range`) raise `UnknownSizeError`, so that a lowering
+that needs the number fails instead of being correct for one size only. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -29,7 +29,10 @@ class BadSizeError(ValueError):
 
 @dataclass(frozen=True)
 class Inexact:
-    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`: factors that are not symbols."""
+    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, an atom of a term like a symbol.
+
+    `name` is `//`, `%`, `max` or `min`.
+    """
 
     name: str
     left: Dim
@@ -38,7 +41,7 @@ class Inexact:
     def __str__(self) -> str:
         if self.name in ("max", "min"):
             return f"{self.name}({self.left}, {self.right})"
-        return f"({_in_product(self.left)}{self.name}{_in_product(self.right)})"
+        return f"({_operand_text(self.left)}{self.name}{_operand_text(self.right)})"
 
 
 _INEXACT: dict[str, Callable[[int, int], int]] = {
@@ -48,7 +51,7 @@ _INEXACT: dict[str, Callable[[int, int], int]] = {
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """The sum of `factor * product(atoms)` over `terms`. They are sorted, and at least one has an atom."""
+    """The sum of `factor * product(atoms)` over `terms`, which are sorted; at least one term has an atom."""
 
     terms: tuple[tuple[tuple[Atom, ...], int], ...]
 
@@ -59,24 +62,24 @@ class Size:
         return hash(self.terms)
 
     def __str__(self) -> str:
-        texts = [_term(atoms, factor) for atoms, factor in self.terms]
+        texts = [_term_text(atoms, factor) for atoms, factor in self.terms]
         return texts[0] + "".join(f" - {text[1:]}" if text[0] == "-" else f" + {text}" for text in texts[1:])
 
     __repr__ = __str__
 
     def __add__(self, other: Dim) -> Dim:
-        found = _terms_of(self)
+        terms = _terms_of(self)
         for atoms, factor in _terms_of(other).items():
-            found[atoms] = found.get(atoms, 0) + factor
-        return _size(found)
+            terms[atoms] = terms.get(atoms, 0) + factor
+        return _from_terms(terms)
 
     def __mul__(self, other: Dim) -> Dim:
-        found: Terms = {}
+        terms: Terms = {}
         for left, a in self.terms:
             for right, b in _terms_of(other).items():
                 atoms = tuple(sorted((*left, *right), key=str))
-                found[atoms] = found.get(atoms, 0) + a * b
-        return _size(found)
+                terms[atoms] = terms.get(atoms, 0) + a * b
+        return _from_terms(terms)
 
     __radd__, __rmul__ = __add__, __mul__
 
@@ -90,33 +93,34 @@ class Size:
         return other + self * -1
 
     def __floordiv__(self, other: Dim) -> Dim:
-        exact = exactly(self, other)
+        exact = exact_quotient(self, other)
         return inexact("//", self, other) if exact is None else exact
 
     def __rfloordiv__(self, other: int) -> Dim:
         return inexact("//", other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return inexact("%", self, other) if exactly(self, other) is None else 0
+        return inexact("%", self, other) if exact_quotient(self, other) is None else 0
 
     def __rmod__(self, other: int) -> Dim:
         return inexact("%", other, self)
 
-    def _unknown(self, *_: object) -> Any:
+    def _raise_unknown(self, *_: object) -> Any:
         raise UnknownSizeError(f"the size {self} is unknown at compile time")
 
-    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __index__ = __float__ = _unknown
-    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _unknown
+    __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __index__ = __float__ = _raise_unknown
+    __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _raise_unknown
 
 
-# The first letter of symbols that may be negative: they are number arguments of the program, not sizes.
+# The first letter of symbols that may be negative: these are integer arguments of the program, not sizes.
 SIGNED = "i"
 
 
 class SymbolSource(NamedTuple):
     """Where a call finds the value of symbol `name`.
 
-    It is dim `place` of the placeholder `node`, or, if `node` is "", number `place` among the number arguments.
+    The value is the size of dim `place` of the placeholder `node`. If `node` is "", it is the integer argument number
+    `place` of the program.
     """
 
     name: str
@@ -129,28 +133,28 @@ def symbol(name: str) -> Size:
 
 
 def inexact(name: str, left: Dim, right: Dim) -> Dim:
-    """Returns `//`, `%`, `max` or `min` of two sizes, by `name`; a number if both sizes are numbers."""
+    """Returns the `name` of two sizes, which is `//`, `%`, `max` or `min`. The result is a number if both sizes are."""
     if isinstance(left, int) and isinstance(right, int):
         return _INEXACT[name](left, right)
     if name in ("max", "min"):
         difference = left - right
-        if is_counted(difference) or is_counted(-difference):
-            return left if is_counted(difference) == (name == "max") else right
+        if is_nonnegative(difference) or is_nonnegative(-difference):
+            return left if is_nonnegative(difference) == (name == "max") else right
     return Size((((Inexact(name, left, right),), 1),))
 
 
-def is_counted(size: Dim) -> bool:
-    """True if `size` cannot be negative; only `SIGNED` symbols may be."""
+def is_nonnegative(size: Dim) -> bool:
+    """True if `size` is certainly not negative. False if it may be, because of a `SIGNED` symbol or a subtraction."""
     if isinstance(size, int):
         return size >= 0
-    return all(factor > 0 and all(map(_is_counted, atoms)) for atoms, factor in size.terms)
+    return all(factor > 0 and all(map(_is_nonnegative_atom, atoms)) for atoms, factor in size.terms)
 
 
-def _is_counted(atom: Atom) -> bool:
+def _is_nonnegative_atom(atom: Atom) -> bool:
     if isinstance(atom, str):
         return not atom.startswith(SIGNED)
-    sides = (is_counted(atom.left), is_counted(atom.right))
-    return any(sides) if atom.name == "max" else all(sides)
+    operands = (is_nonnegative(atom.left), is_nonnegative(atom.right))
+    return any(operands) if atom.name == "max" else all(operands)
 
 
 def smallest(left: Dim, right: Dim) -> Dim:
@@ -162,11 +166,12 @@ def largest(left: Dim, right: Dim) -> Dim:
 
 
 def from_front(position: Dim, size: Dim) -> Dim:
-    """Returns `position` in a dim of `size` counted from the front; negative positions count from the end."""
+    """Returns the index in a dim of `size` that `position` means; a negative position counts from the end."""
     if isinstance(position, int):
         return position + size if position < 0 else position
-    if is_counted(position):
+    if is_nonnegative(position):
         return position
+    # The product is -size for a negative position, else 0.
     return position - size * largest(smallest(position, 0), -1)
 
 
@@ -174,13 +179,16 @@ def product(sizes: Sequence[Dim]) -> Dim:
     return reduce(operator.mul, sizes, 1)
 
 
-def exactly(size: Dim, divisor: Dim) -> Dim | None:
-    """Returns `size / divisor` if each term of `size` is a multiple of `divisor`, a single term; else `None`."""
+def exact_quotient(size: Dim, divisor: Dim) -> Dim | None:
+    """Returns `size / divisor` if both are equal, or if `divisor` is one term that divides each term of `size`.
+
+    Otherwise returns `None`.
+    """
     terms = _terms_of(divisor)
     if len(terms) != 1:
         return 1 if size == divisor else None
     ((atoms, factor),) = terms.items()
-    found: Terms = {}
+    quotient: Terms = {}
     for left, a in _terms_of(size).items():
         rest = list(left)
         for atom in atoms:
@@ -189,8 +197,8 @@ def exactly(size: Dim, divisor: Dim) -> Dim | None:
             rest.remove(atom)
         if a % factor:
             return None
-        found[tuple(rest)] = a // factor
-    return _size(found)
+        quotient[tuple(rest)] = a // factor
+    return _from_terms(quotient)
 
 
 def is_dynamic(shape: Sequence[Dim]) -> bool:
@@ -210,44 +218,44 @@ def symbols_in(value: Any) -> Iterator[str]:
         yield from symbols_in(list(value.values()))
 
 
-def computed(size: Dim, symbols: Mapping[str, Any], number: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
-    """Evaluates `size` in another arithmetic, such as that of MLIR's `index` values.
+def evaluate(size: Dim, symbols: Mapping[str, Any], constant: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
+    """Evaluates `size` on values of any kind, such as MLIR values of type `index`.
 
-    `symbols` has the values of symbols, `number(n)` returns that of a number, and `apply(op, a, b)` computes `+ * // %
-    max min`.
+    `symbols` has the value of each symbol. `constant(n)` returns the value of the number `n`. `apply(op, a, b)` returns
+    the value of `a op b`, where `op` is `+`, `*`, `//`, `%`, `max` or `min`.
     """
     if isinstance(size, int):
-        return number(size)
+        return constant(size)
 
     def atom_value(atom: Atom) -> Any:
         if isinstance(atom, str):
             return symbols[atom]
-        left, right = (computed(side, symbols, number, apply) for side in (atom.left, atom.right))
+        left, right = (evaluate(operand, symbols, constant, apply) for operand in (atom.left, atom.right))
         return apply(atom.name, left, right)
 
     def term_value(atoms: tuple[Atom, ...], factor: int) -> Any:
         values = [atom_value(atom) for atom in atoms]
         if factor != 1 or not values:
-            values.append(number(factor))
+            values.append(constant(factor))
         return reduce(lambda a, b: apply("*", a, b), values)
 
     return reduce(lambda a, b: apply("+", a, b), [term_value(*term) for term in size.terms])
 
 
 def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
-    """Returns the number that `size` is for the given values of its symbols."""
-    return int(computed(size, symbols, int, lambda name, a, b: _NUMBERS[name](a, b)))
+    """Returns the number that `size` has for these values of its symbols."""
+    return int(evaluate(size, symbols, int, lambda name, a, b: _ALL_OPERATIONS[name](a, b)))
 
 
-_NUMBERS = {**_INEXACT, "+": operator.add, "*": operator.mul}
+_ALL_OPERATIONS = {**_INEXACT, "+": operator.add, "*": operator.mul}
 
 
-def parsed(text: str | int) -> Dim:
-    """Parses the output of `str`. Raises `BadSizeError` for any other text."""
+def parse_size(text: str | int) -> Dim:
+    """Parses a size in the form of `plain_size`. Raises `BadSizeError` for any other text."""
     if isinstance(text, int):
         return text
     try:
-        return _parsed(ast.parse(text, mode="eval").body)
+        return _convert_expression(ast.parse(text, mode="eval").body)
     except (SyntaxError, KeyError, ValueError, ZeroDivisionError, RecursionError, MemoryError) as error:
         raise BadSizeError(f"{text:.200} is not a size") from error
 
@@ -258,22 +266,23 @@ _OPERATORS: dict[type[ast.operator], Callable[[Dim, Dim], Dim]] = {
 }  # fmt: skip
 
 
-def _parsed(node: ast.expr) -> Dim:
+def _convert_expression(node: ast.expr) -> Dim:
+    """Returns the size of a Python expression. Raises `KeyError` for an expression that is not a size."""
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
         return symbol(node.id)
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return _parsed(node.operand) * -1
+        return _convert_expression(node.operand) * -1
     if isinstance(node, ast.BinOp):
-        return _OPERATORS[type(node.op)](_parsed(node.left), _parsed(node.right))
+        return _OPERATORS[type(node.op)](_convert_expression(node.left), _convert_expression(node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        return inexact(node.func.id, _parsed(node.args[0]), _parsed(node.args[1]))
+        return inexact(node.func.id, *map(_convert_expression, node.args))
     raise KeyError(ast.dump(node))
 
 
 def plain_size(size: Dim) -> int | str:
-    """Returns the size as a number, or as the text that `parsed` reads."""
+    """Returns the size as a number, or as text if it is symbolic; `parse_size` is the inverse."""
     return size if isinstance(size, int) else str(size)
 
 
@@ -283,21 +292,22 @@ def _terms_of(size: Dim) -> Terms:
     return {(): int(size)}
 
 
-def _size(terms: Terms) -> Dim:
+def _from_terms(terms: Terms) -> Dim:
     nonzero = {atoms: factor for atoms, factor in terms.items() if factor}
     if not nonzero or set(nonzero) == {()}:
         return nonzero.get((), 0)
-    # In the usual order of polynomials: by falling degree, with the number last.
+    # The usual order of polynomials: by decreasing degree, with the constant last.
     return Size(tuple(sorted(nonzero.items(), key=lambda term: (-len(term[0]), tuple(map(str, term[0]))))))
 
 
-def _term(atoms: tuple[Atom, ...], factor: int) -> str:
+def _term_text(atoms: tuple[Atom, ...], factor: int) -> str:
     texts = [str(atom) for atom in atoms]
     if factor == -1 and texts:
         return "-" + "*".join(texts)
     return "*".join([str(factor), *texts] if factor != 1 or not texts else texts)
 
 
-def _in_product(size: Dim) -> str:
-    simple = isinstance(size, int) or (len(size.terms) == 1 and len(size.terms[0][0]) == 1 and size.terms[0][1] == 1)
-    return str(size) if simple else f"({size})"
+def _operand_text(size: Dim) -> str:
+    """Returns the size as text, in parentheses unless it is a number or a single atom."""
+    is_atomic = isinstance(size, int) or (len(size.terms) == 1 and len(size.terms[0][0]) == 1 and size.terms[0][1] == 1)
+    return str(size) if is_atomic else f"({size})"

@@ -8,7 +8,7 @@ from typing import Any
 
 
 class TensorDType(Enum):
-    """Element types; the value is the MLIR spelling if MLIR has one."""
+    """Element types; the value is the MLIR spelling, with the signedness of unsigned integers."""
 
     Bool = "i1"
     UInt8 = "ui8"
@@ -36,7 +36,7 @@ class TensorDType(Enum):
 
     @property
     def is_float8(self) -> bool:
-        """True for floats of eight bits, which are only stored and converted; arithmetic uses a wider type."""
+        """True for 8-bit floats. They are only stored and converted; arithmetic uses a wider type."""
         return self in _EIGHT_BITS
 
     @property
@@ -49,7 +49,7 @@ class TensorDType(Enum):
 
     @property
     def part(self) -> TensorDType:
-        """Returns the type of the real and the imaginary part of a complex number; other types return themselves."""
+        """Returns the type of the real and imaginary parts of a complex type; any other type returns itself."""
         return _PARTS.get(self, self)
 
     @property
@@ -71,12 +71,12 @@ class DeviceType(Enum):
     CPU = "cpu"
     GPU = "gpu"
     UNKNOWN = "unknown"
-    # Buddy-MLIR's spelling.
+    # Buddy-MLIR misspells the name.
     UNKNOW = "unknown"
 
 
 class NodeType(Enum):
-    """The kind of a placeholder: an input, or a parameter or buffer of the model."""
+    """The kind of a placeholder: an input, or a parameter or buffer of the model. The member names are Buddy-MLIR's."""
 
     InputNode = "input"
     FakeNode = "parameter"
@@ -99,7 +99,7 @@ class TensorMeta:
 
     @property
     def stored(self) -> TensorMeta:
-        """Returns the meta in compiled code: complex numbers are pairs of floats along a last dim, as in memory."""
+        """Returns the meta that compiled code uses: a complex tensor is a float tensor with a last dim of size 2."""
         return TensorMeta((*self.shape, 2), self.dtype.part) if self.dtype.is_complex else self
 
     def __getitem__(self, key: str) -> Any:

@@ -8,31 +8,34 @@ if TYPE_CHECKING:
     from buddy.compiler.ops.registry import Registry
     from buddy.compiler.protocol import OpInfo
 
-_ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
-# Dialects that are lowered node by node.
-OWN_DIALECTS = frozenset(_ORDER)
+# The dialect of the recipe, and the registries to search for it, in order.
+_SEARCH_ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
+# Dialects of recipes that are lowered node by node, by the registries of this package.
+OWN_DIALECTS = frozenset(_SEARCH_ORDER)
 
 
 def registries(dialect: str = "linalg") -> dict[str, Registry]:
     """Returns the registries by dialect name, in search order."""
     from importlib import import_module
 
-    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _ORDER[dialect]}
+    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _SEARCH_ORDER[dialect]}
 
 
 def op_table() -> tuple[OpInfo, ...]:
-    """Returns every ATen target with an op class or a decomposition, and the registries that lower it."""
+    """Returns every op target with an op class or a plug-in's decomposition, and the registries that lower it."""
     import buddy.compiler.graph.operations  # noqa: F401  (defines the classes)
     from buddy.compiler.graph import plugins
     from buddy.compiler.graph.node import default_ops_map
     from buddy.compiler.graph.plugins import Key, origin
     from buddy.compiler.protocol import OpInfo
 
-    found = registries()
+    all_registries = registries()
     table = []
     for target, cls in sorted(default_ops_map().items()):
-        dialects = tuple(name for name, registry in found.items() if cls.__name__ in registry)
+        dialects = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
         keys: list[Key] = [("lowering", f"{dialect}.{cls.__name__}") for dialect in dialects]
         table.append(OpInfo(target, cls.__name__, dialects, origin(("op class", cls.__name__), *keys)))
-    decomposed = (OpInfo(target, "", (), origin(("decomposition", target))) for target in plugins.registered())
+    decomposed = (
+        OpInfo(target, "", (), origin(("decomposition", target))) for target in plugins.plugin_decompositions()
+    )
     return tuple(sorted((*table, *decomposed), key=lambda info: info.target))

@@ -1,4 +1,4 @@
-"""Computes which blocks of keys each block of query rows attends to. Plain numbers, no MLIR."""
+"""Computes which blocks of keys each block of query rows attends to, as plain numbers; does not import MLIR."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class KeyTail:
-    """A partial or diagonal block of keys: its number of keys, and whether the diagonal passes through it.
+    """A partial block of keys, or one that contains the diagonal: it has `keys` keys.
 
-    `number` is its position among the blocks of keys; `None` means that of the block of rows.
+    `index` is the position among the blocks of keys; `None` means the index of the block of rows.
     """
 
-    number: int | None
+    index: int | None
     keys: int
-    diagonal: bool
+    has_diagonal: bool
 
 
 @dataclass(frozen=True)
 class RowBlocks:
-    """Blocks `first <= i < end` of `rows` query rows each; block `i` starts at row `i * block`.
+    """The blocks `i` of query rows with `first <= i < end`, of `rows` rows each; block `i` starts at row `i * block`.
 
-    Each block attends to the full blocks of keys `0 .. full - 1`, where a `full` of `None` means `i`, and to `tail`.
+    Each block attends to the first `full` blocks of keys completely, and to `tail`. A `full` of `None` means `i`.
     """
 
     first: int
@@ -32,10 +32,10 @@ class RowBlocks:
     tail: KeyTail | None
 
 
-def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
-    """Splits `queries` rows by `keys` columns into blocks; a causal row `i` attends to columns `0 .. i`.
+def split_rows(queries: int, keys: int, block: int, key_block: int, causal: bool) -> tuple[RowBlocks, ...]:
+    """Splits `queries` rows by `keys` columns into blocks; with `causal`, row `i` attends to columns `0 .. i`.
 
-    Raises `ValueError` if causal blocks are not square: the diagonal must pass through their corners.
+    Raises `ValueError` if `causal` blocks are not square: the diagonal must pass through their corners.
     """
     if causal and block != key_block:
         raise ValueError(f"causal blocks of {block} rows by {key_block} keys are not square")
@@ -47,7 +47,7 @@ def rows_of(queries: int, keys: int, block: int, key_block: int, causal: bool) -
 
 
 def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
-    """Yields (first block, end, rows in each) for the full blocks, then for the remainder."""
+    """Yields (first block, end block, rows per block) for the full blocks, then for the remainder."""
     full, rest = divmod(size, block)
     if full:
         yield 0, full, block
@@ -56,14 +56,14 @@ def _blocks(size: int, block: int) -> Iterator[tuple[int, int, int]]:
 
 
 def _causal(queries: int, keys: int, block: int) -> Iterator[RowBlocks]:
-    """Yields rows with a full diagonal block, then those with a partial one, then those below the diagonal."""
+    """Yields the blocks of rows with a full diagonal block, then with a partial one, then below the diagonal."""
     full, rest = divmod(keys, block)
     for first, end, rows in _blocks(queries, block):
-        on = min(end, full)
-        if first < on:
-            yield RowBlocks(first, on, rows, None, KeyTail(None, rows, True))
+        diagonal_end = min(end, full)
+        if first < diagonal_end:
+            yield RowBlocks(first, diagonal_end, rows, None, KeyTail(None, rows, True))
         if first <= full < end and rest:
             yield RowBlocks(full, full + 1, rows, full, KeyTail(full, min(rows, rest), True))
-        below = max(first, full + bool(rest))
-        if below < end:
-            yield RowBlocks(below, end, rows, full, KeyTail(full, rest, False) if rest else None)
+        below_diagonal = max(first, full + bool(rest))
+        if below_diagonal < end:
+            yield RowBlocks(below_diagonal, end, rows, full, KeyTail(full, rest, False) if rest else None)

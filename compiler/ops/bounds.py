@@ -1,8 +1,8 @@
-"""Checks of indices and other data that eager rejects, and bounds on all accesses.
+"""Checks for indices and other data that eager rejects, and clamps indices so that no access is out of bounds.
 
-Compiled code checks indices before use, and eager raises the error for an index that is out of range. The check does
-not protect memory, because compiled code cannot leave a loop early: each index is also limited to its dim by one
-unsigned minimum, without branches, so no access is out of bounds.
+Compiled code checks indices before it uses them. If one is out of range, it calls eager, which raises the error. The
+check does not protect memory, because compiled code cannot leave a loop early. Therefore each index is also clamped to
+its dim by one unsigned minimum, without a branch.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
-def within(index: Scalar, size: Extent, wraps: bool = False) -> Any:
-    """Returns a data-dependent index as a position in a dim of `size`.
+def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> Any:
+    """Returns a data-dependent index as a valid position in a dim of `size`.
 
-    With `wraps`, negative indices count from the end. An index out of range becomes the last position: one unsigned
-    comparison covers both sides. Raises `LoweringError` for a dim of size 0, which has no valid position.
+    With `wraps`, negative indices count from the end. An index out of range, below or above, becomes the last position.
+    Raises `LoweringError` for a dim of size 0, which has no valid position.
     """
     if isinstance(size, int) and size == 0:
         raise LoweringError("the indexed dim is empty, which eager rejects")
@@ -41,14 +41,14 @@ def within(index: Scalar, size: Extent, wraps: bool = False) -> Any:
 
 
 _FLAG = TensorDType.Int32
-# Whether the checks are emitted; the recipe decides.
-_checks_enabled = ContextVar("checking", default=True)
+# Whether to emit checks, which an option of the recipe decides.
+_checks_enabled = ContextVar("_checks_enabled", default=True)
 
 
 @contextmanager
-def value_checks(wanted: bool) -> Iterator[None]:
-    """Enables or disables the checks of this module while lowering."""
-    token = _checks_enabled.set(wanted)
+def value_checks(enabled: bool) -> Iterator[None]:
+    """Enables or disables the checks of this module for lowerings in the `with` block."""
+    token = _checks_enabled.set(enabled)
     try:
         yield
     finally:
@@ -62,10 +62,11 @@ def fall_back_if_outside(
     wraps: bool = False,
     read: Callable[[Scalar], Scalar] = lambda x: x,
 ) -> None:
-    """Falls back to eager for `node` if an element of an index tensor is out of range for its dim size in `indices`.
+    """Emits a check that falls back to eager for `node` if an index is out of range.
 
-    With `wraps`, negative indices count from the end; `read` converts an element to an index from 0. Index tensors that
-    do not depend on inputs are created by PyTorch's decompositions and are not checked.
+    `indices` are index tensors, each with the size of the dim that it indexes. With `wraps`, negative indices count
+    from the end. `read` converts an element to an index from 0. Index tensors that do not depend on inputs come from
+    PyTorch's decompositions, and are not checked.
     """
     if not _checks_enabled.get():
         return
@@ -73,32 +74,38 @@ def fall_back_if_outside(
         (op, size) for op, size in indices if 0 not in op.tensor_meta.shape and depends_on_inputs(op, symbol_table)
     ]
     for op, size in checked:
-        flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG)
+        flag = element(
+            _out_of_range_flag(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG
+        )
         fall_back_if(node, symbol_table, flag.compare("ne", 0))
 
 
-def fall_back_if(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
-    """Falls back to eager for `node` if `wrong`, a bool, is true."""
+def fall_back_if(node: Op, symbol_table: SymbolTable, condition: Scalar) -> None:
+    """Emits a check that falls back to eager for `node` if `condition`, a bool, is true."""
     if not _checks_enabled.get():
         return
-    LoopState([]).choose(wrong, lambda: call_eager_for_errors(node, symbol_table))
+    LoopState([]).choose(condition, lambda: call_eager_for_errors(node, symbol_table))
 
 
-def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:
-    """Returns a zero-dimensional tensor: 1 if an index is out of range, by one unsigned comparison, else 0."""
+def _out_of_range_flag(
+    value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]
+) -> Any:
+    """Returns a zero-dimensional tensor: 1 if an index in `value` is out of range for `size`, else 0."""
     shape = st.shape_of(value)
 
-    def body(x: Scalar, found: Scalar) -> Scalar:
+    def body(x: Scalar, flag: Scalar) -> Scalar:
         at, length = index_position(read(x)), position(size)
-        at, count = (arith.addi(at, length), arith.addi(length, length)) if wraps else (at, length)
-        outside = arith.cmpi(arith.CmpIPredicate.uge, at, count)
-        return found | cast(Scalar(outside, TensorDType.Bool), _FLAG)
+        # Valid wrapping indices are -length .. length - 1; adding the length makes them 0 .. 2 * length - 1.
+        at, end = (arith.addi(at, length), arith.addi(length, length)) if wraps else (at, length)
+        # An unsigned comparison: a negative index is a large number.
+        outside = arith.cmpi(arith.CmpIPredicate.uge, at, end)
+        return flag | cast(Scalar(outside, TensorDType.Bool), _FLAG)
 
     return st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, _FLAG, body)
 
 
 def depends_on_inputs(index: Op, symbol_table: SymbolTable) -> bool:
-    """True if a tensor depends on arguments of the function, and not only on constants and positions."""
+    """True if a tensor depends on arguments of the function, and not only on constants and `arange`."""
     pending, seen = [index], set[Op]()
     while pending:
         op = pending.pop()
@@ -116,10 +123,10 @@ ops_registry = Registry()
 
 
 @ops_registry.lowering("AssertOp")
-def check(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def check_assertion(node: Op, symbol_table: SymbolTable) -> list[Any]:
     meta = node.args[0].tensor_meta
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"the condition has shape {list(meta.shape)}, not one element")
-    holds = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
-    fall_back_if(node, symbol_table, holds.compare("eq", 0))
+    condition = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
+    fall_back_if(node, symbol_table, condition.compare("eq", 0))
     return [None]

@@ -1,4 +1,4 @@
-"""Matrix products, grouped ones as in mixtures of experts, and attention, which consists of two of them."""
+"""Lowers matrix products, grouped products as in mixtures of experts, and attention, which has two products."""
 
 from __future__ import annotations
 
@@ -32,26 +32,28 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+def contract_exact(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
     """Emits a contraction of tensors of element type `dtype`.
 
-    Raises `LoweringError` for element types whose products accumulate in another type.
+    Raises `LoweringError` for an element type that needs a wider accumulator.
     """
     if dtype not in (TensorDType.Float32, TensorDType.Float64) and not dtype.is_integer:
         raise LoweringError(f"no matrix product of {dtype.value}: it needs a wider accumulator")
     return contract(a, b, a_dims, b_dims, out_dims, dtype)
 
 
-def summed(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> tuple[Any, TensorDType]:
-    """Emits a contraction of tensors of element type `dtype`.
+def contract_wide(
+    a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType
+) -> tuple[Any, TensorDType]:
+    """Emits a contraction of tensors of element type `dtype` with sums in the accumulator type: f32 for 16-bit floats.
 
-    Returns it with its element type, which is the accumulator type: f32 for half types.
+    Returns the sums and their element type.
     """
     wide = TensorDType.Float32 if dtype in (TensorDType.Float16, TensorDType.BFloat16) else dtype
     return contract(a, b, a_dims, b_dims, out_dims, wide), wide
 
 
-def _factors(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
+def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
 
@@ -59,8 +61,8 @@ def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> Non
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         dtype = node.tensor_meta.dtype
-        found, wide = summed(*_factors(node, symbol_table), a_dims, b_dims, out_dims, dtype)
-        return found if wide is dtype else pointwise([(found, wide)], shape_of(found), dtype, lambda x: cast(x, dtype))
+        sums, wide = contract_wide(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
+        return cast_tensor(sums, wide, dtype)
 
 
 _register_product("MatmulOp", "mk", "kn", "mn")
@@ -71,43 +73,43 @@ _register_product("DotOp", "k", "k", "")
 
 
 @lowering("IntMatmulOp")
-def product_of_bytes(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_bytes(node: Op, symbol_table: SymbolTable) -> Any:
     """Multiplies matrices of 8-bit integers, each signed or unsigned, with 32-bit accumulation."""
     unsigned = node.args[0].tensor_meta.dtype.is_unsigned, node.args[1].tensor_meta.dtype.is_unsigned
-    return contract(*_factors(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
+    return contract(*_operands(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
 
 
-def _register_sum_with_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
+def _register_product_plus_addend(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
     """Registers a lowering of `beta * addend + alpha * (a @ b)`.
 
-    The addition is a separate op after the product, because it then fuses with the following ops.
+    The addition is a separate op after the product, so that it can be fused with the ops that follow.
     """
 
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         meta = node.tensor_meta
         addend = value_of(node.args[0], symbol_table)
-        a, b = _factors(node, symbol_table, 1)
+        a, b = _operands(node, symbol_table, 1)
         alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-        multiplied, wide = summed(a, b, a_dims, b_dims, out_dims, meta.dtype)
+        product, wide = contract_wide(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
         def body(x: Scalar, y: Scalar) -> Scalar:
             scaled = x if alpha == 1 else x * alpha
-            addend = cast(y, wide)
-            return cast(scaled if beta == 0 else scaled + (addend if beta == 1 else addend * beta), meta.dtype)
+            wide_y = cast(y, wide)
+            return cast(scaled if beta == 0 else scaled + (wide_y if beta == 1 else wide_y * beta), meta.dtype)
 
-        return pointwise([(multiplied, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
+        return pointwise([(product, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
 
 
-_register_sum_with_product("AddMMOp", "mk", "kn", "mn")
-_register_sum_with_product("BaddbmmOp", "bmk", "bkn", "bmn")
-_register_sum_with_product("AddBatchMatmulOp", "bmk", "bkn", "mn")
-_register_sum_with_product("AddMatVecOp", "mk", "k", "m")
+_register_product_plus_addend("AddMMOp", "mk", "kn", "mn")
+_register_product_plus_addend("BaddbmmOp", "bmk", "bkn", "bmn")
+_register_product_plus_addend("AddBatchMatmulOp", "bmk", "bkn", "mn")
+_register_product_plus_addend("AddMatVecOp", "mk", "k", "m")
 
 
 @lowering("TrilinearOp")
 def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
-    """Inserts unit dims into the operands where they are broadcast, multiplies the operands and sums over some dims."""
+    """Inserts unit dims into the three operands, multiplies the operands with broadcasting, and sums over some dims."""
     meta, summed_dims = node.tensor_meta, node.args[6]
     wide, dtype = accumulator_type(meta.dtype), meta.dtype
     operands = []
@@ -117,30 +119,33 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
             shape.insert(dim, 1)
         operands.append((reshape(value_of(arg, symbol_table), shape, dtype), dtype))
     shapes = zip(*(shape_of(value) for value, _ in operands), strict=True)
-    full = [next((size for size in sizes if size != 1), 1) for sizes in shapes]
+    broadcast_shape = [next((size for size in sizes if size != 1), 1) for sizes in shapes]
 
     def body(a: Scalar, b: Scalar, c: Scalar, total: Scalar) -> Scalar:
         return total + cast(a, wide) * cast(b, wide) * cast(c, wide)
 
-    found = reduce(operands, full, summed_dims, False, 0, wide, body)
-    return cast_tensor(found, wide, dtype)
+    sums = reduce(operands, broadcast_shape, summed_dims, False, 0, wide, body)
+    return cast_tensor(sums, wide, dtype)
 
 
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    multiplied, wide = summed(*_factors(node, symbol_table), "mk", "nk", "mn", meta.dtype)
-    operands = [(multiplied, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
+    product, wide = contract_wide(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    operands = [(product, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
     return pointwise(operands, meta.shape, meta.dtype, lambda x, y: cast(x + cast(y, wide), meta.dtype))
 
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
 def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Lowers `softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width]. Also returns each row's log-sum-exp."""
+    """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
+
+    The second result is the log-sum-exp of each row of scores.
+    """
     q, k, v = (value_of(arg, symbol_table) for arg in node.args[:3])
     dtype = node.tensor_meta.dtype
     if argument(node, 3, "dropout_p", 0.0):
-        raise LoweringError("attention with dropout is random: it stays in eager")
+        raise LoweringError("attention with dropout draws random numbers")
     scale = node.kwargs.get("scale")
     scale = shape_of(q)[-1] ** -0.5 if scale is None else scale
     scores = _product_by_head(q, k, "md", "nd", "mn", dtype)
@@ -148,8 +153,8 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     weights = reductions.softmax(scores, dtype, 3, dtype, scale)
     sums, wide = reductions.log_sum_exp(scores, dtype, 3, scale)
     if node.kwargs.get("attn_mask") is not None:
-        peak = reductions.extreme(scores, dtype, [3], True, largest=True)
-        weights, sums = (_zero_where_masked(x, t, peak, dtype) for x, t in ((weights, dtype), (sums, wide)))
+        row_maxima = reductions.extreme(scores, dtype, [3], True, largest=True)
+        weights, sums = (_zero_masked_rows(x, t, row_maxima, dtype) for x, t in ((weights, dtype), (sums, wide)))
     log_meta = node.metas[1]
     results = [_product_by_head(weights, v, "mn", "nd", "md", dtype)]
     if log_meta is not None:
@@ -159,28 +164,31 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _product_by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
-    """Emits a product per batch and head of [batch, heads, …] operands. Several heads of `a` may read one of `b`."""
+    """Emits a product per batch and head of operands [batch, heads, …]; several heads of `a` may share one of `b`."""
     (batch, heads, *rest), groups = shape_of(a), shape_of(b)[1]
     if heads == groups:
-        return product(a, b, f"bh{a_dims}", f"bh{b_dims}", f"bh{out_dims}", dtype)
+        return contract_exact(a, b, f"bh{a_dims}", f"bh{b_dims}", f"bh{out_dims}", dtype)
     a = reshape(a, (batch, groups, heads // groups, *rest), dtype)
-    multiplied = product(a, b, f"bgh{a_dims}", f"bg{b_dims}", f"bgh{out_dims}", dtype)
-    return reshape(multiplied, (batch, heads, *shape_of(multiplied)[3:]), dtype)
+    product = contract_exact(a, b, f"bgh{a_dims}", f"bg{b_dims}", f"bgh{out_dims}", dtype)
+    return reshape(product, (batch, heads, *shape_of(product)[3:]), dtype)
 
 
-def _zero_where_masked(value: Any, dtype: TensorDType, peak: Any, of_scores: TensorDType) -> Any:
-    """Returns `value` with zeros in fully masked rows, as in eager's kernel; softmax returns NaN for them."""
+def _zero_masked_rows(value: Any, dtype: TensorDType, row_maxima: Any, score_type: TensorDType) -> Any:
+    """Returns `value` with zeros in fully masked rows, as in eager's kernel, where softmax would return NaN.
 
-    def body(x: Scalar, m: Scalar) -> Scalar:
-        return s.select(m.compare("eq", float("-inf")), x.like(0), x)
+    The maximum of the scores of such a row is -inf.
+    """
 
-    return pointwise([(value, dtype), (peak, of_scores)], shape_of(value), dtype, body)
+    def body(x: Scalar, row_maximum: Scalar) -> Scalar:
+        return s.select(row_maximum.compare("eq", float("-inf")), x.like(0), x)
+
+    return pointwise([(value, dtype), (row_maxima, score_type)], shape_of(value), dtype, body)
 
 
 def _apply_masks(
     node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float
 ) -> tuple[Any, float]:
-    """Returns the scores with mask and causality applied, and the scale that remains to be applied."""
+    """Returns the scores with the masks applied, and the scale that is not applied yet: 1 if there are masks."""
     mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
     if mask is None and not causal:
         return scores, scale
@@ -211,65 +219,65 @@ def _causal_mask(shape: tuple[int, ...]) -> Any:
 
 
 # Rows per block. A group with fewer rows still computes a whole block.
-_ROWS = 32
+_BLOCK_ROWS = 32
 
 
 @ops_registry.lowering("GroupedMatmulOp")
-def grouped_product(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
     """Multiplies rows [rows, depth] by matrices [groups, depth, width]; returns [rows, width].
 
-    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. All blocks have the same
-    number of rows, may start at any row, and write only the rows of their group. Raises `LoweringError` for other
-    ranks, a bias, and dynamic sizes.
+    Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. The rows of a group are
+    computed in blocks of equal size; a block may extend beyond its group, but writes only the rows of the group. Raises
+    `LoweringError` for other ranks, a bias, and dynamic sizes.
     """
     x, w, ends = node.args[:3]
     shapes = [list(op.tensor_meta.shape) for op in (x, w) if isinstance(op, Op)]
     if [len(shape) for shape in shapes] != [2, 3] or not isinstance(ends, Op):
         raise LoweringError("the rows are not grouped along one dim")
     if argument(node, 3, "bias") is not None:
-        raise LoweringError("a grouped product with a bias")
+        raise LoweringError("the grouped product has a bias")
     (rows, depth), (groups, _, width) = shapes
     if not all(isinstance(size, int) for size in (rows, depth, groups, width)):
-        raise LoweringError("a grouped product of dynamic sizes")
+        raise LoweringError("the grouped product has dynamic sizes")
     fall_back_if_outside(node, symbol_table, [(ends, rows + 1)])
-    given, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
+    in_dtype, out_dtype = x.tensor_meta.dtype, node.tensor_meta.dtype
     values, weights, limits = (value_of(op, symbol_table) for op in (x, w, ends))
-    carried = LoopState([st.filled(0, [rows, width], out_dtype)])
+    state = LoopState([st.filled(0, [rows, width], out_dtype)])
     if 0 in (rows, depth, groups, width):
-        return carried.tensors[0]
-    block = min(rows, _ROWS)
+        return state.tensors[0]
+    block = min(rows, _BLOCK_ROWS)
 
-    def limit(group: Any) -> Any:
+    def group_end(group: Any) -> Any:
         """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
-        at = index_position(element(limits, [group], ends.tensor_meta.dtype))
-        return arith.minsi(arith.maxsi(at, position(0)), position(rows))
+        end = index_position(element(limits, [group], ends.tensor_meta.dtype))
+        return arith.minsi(arith.maxsi(end, position(0)), position(rows))
 
-    def each_group(group: Any) -> None:
+    def multiply_group(group: Any) -> None:
         is_first = compare("eq", group, 0)
-        first = pick(is_first, 0, limit(pick(is_first, 0, minus(group, 1))))
-        last = limit(group)
-        count = arith.ceildivsi(arith.maxsi(minus(last, first), position(0)), position(block))
-        matrix = st.slice_of(weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], given)
-        carried.each(0, count, lambda number: multiply(plus(first, arith.muli(number, position(block))), last, matrix))
+        start = pick(is_first, 0, group_end(pick(is_first, 0, minus(group, 1))))
+        end = group_end(group)
+        count = arith.ceildivsi(arith.maxsi(minus(end, start), position(0)), position(block))
+        matrix = st.slice_of(weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], in_dtype)
+        state.each(0, count, lambda i: multiply_block(plus(start, arith.muli(i, position(block))), end, matrix))
 
-    def multiply(first: Any, last: Any, matrix: Any) -> None:
-        """Multiplies the rows `first <= row < last`, at most one block.
+    def multiply_block(group_row: Any, group_end: Any, matrix: Any) -> None:
+        """Computes a block, and writes its rows `group_row <= row < group_end`.
 
-        The block starts earlier if it would exceed the tensor.
+        The block starts at `group_row`, or earlier if it would exceed the tensor.
         """
-        (out,) = carried.tensors
-        start = arith.minsi(first, position(rows - block))
-        taken = st.slice_of(values, [start, 0], [block, depth], [1, 1], [block, depth], given)
-        product, wide = summed(taken, matrix, "mk", "kn", "mn", given)
+        (out,) = state.tensors
+        start = arith.minsi(group_row, position(rows - block))
+        block_rows = st.slice_of(values, [start, 0], [block, depth], [1, 1], [block, depth], in_dtype)
+        product, wide = contract_wide(block_rows, matrix, "mk", "kn", "mn", in_dtype)
         before = st.slice_of(out, [start, 0], [block, width], [1, 1], [block, width], out_dtype)
 
         def merge(new: Scalar, old: Scalar) -> Scalar:
             row = plus(start, st.loop_index(0))
-            inside = compare("sge", row, first) & compare("slt", row, last)
-            return Scalar(arith.select(inside.value, cast(new, out_dtype).value, old.value), out_dtype)
+            is_inside = compare("sge", row, group_row) & compare("slt", row, group_end)
+            return Scalar(arith.select(is_inside.value, cast(new, out_dtype).value, old.value), out_dtype)
 
         merged = st.pointwise([(product, wide), (before, out_dtype)], [block, width], out_dtype, merge)
-        carried.tensors = [st.insert_slice(merged, out, [start, 0], [block, width], [1, 1])]
+        state.tensors = [st.insert_slice(merged, out, [start, 0], [block, width], [1, 1])]
 
-    carried.each(0, groups, each_group)
-    return carried.tensors[0]
+    state.each(0, groups, multiply_group)
+    return state.tensors[0]

@@ -1,4 +1,4 @@
-"""Convolutions, transposed convolutions and the gradients of both, all expressed as plain convolutions."""
+"""Lowers convolutions, transposed convolutions and the gradients of both, all in terms of plain convolutions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
-from buddy.compiler.ops.windows import SlidingWindow, padded, placed, spread
+from buddy.compiler.ops.windows import SlidingWindow, pad_for_window, per_dim, place
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
@@ -30,57 +30,57 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
     setup = ConvolutionSetup(_window(node, 3, weight), groups, meta.dtype)
     value, kernel = value_of(x, symbol_table), value_of(weight, symbol_table)
     emit = convolve_transposed if node.args[6] else convolve
-    summed = emit(value, kernel, setup, meta.shape)
-    operands = [(summed, wide)]
+    sums = emit(value, kernel, setup, meta.shape)
+    operands = [(sums, wide)]
     if bias is not None:
         per_channel = st.reshape(value_of(bias, symbol_table), [meta.shape[1], *[1] * setup.spatial], meta.dtype)
         operands.append((per_channel, meta.dtype))
     if len(operands) == 1 and wide is meta.dtype:
-        return summed
+        return sums
 
-    def finished(total: Scalar, *addend: Scalar) -> Scalar:
-        return cast(total + cast(addend[0], wide) if addend else total, meta.dtype)
+    def add_bias(total: Scalar, *bias: Scalar) -> Scalar:
+        return cast(total + cast(bias[0], wide) if bias else total, meta.dtype)
 
-    return st.pointwise(operands, meta.shape, meta.dtype, finished)
+    return st.pointwise(operands, meta.shape, meta.dtype, add_bias)
 
 
 @lowering("ConvolutionBackwardOp")
 def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
-    The gradient of the input is a convolution of the other kind (transposed or plain). That of the kernel is a
-    convolution of the longer with the shorter tensor, with the batch as channels and strides and dilations exchanged.
+    The gradient of the input is the transposed convolution of a plain one, and the plain one of a transposed one. The
+    gradient of the kernel is computed by `correlate`.
     """
     gradient, value, kernel = (value_of(arg, symbol_table) for arg in node.args[:3])
-    is_transposed, groups, wanted = node.args[7], node.args[9], node.args[10]
+    is_transposed, groups, output_mask = node.args[7], node.args[9], node.args[10]
     dtype = node.args[0].tensor_meta.dtype
     setup = ConvolutionSetup(_window(node, 4, node.args[2]), groups, dtype)
     wide = setup.accumulator
     results: list[Any] = [None, None, None]
-    if wanted[0]:
+    if output_mask[0]:
         emit = convolve if is_transposed else convolve_transposed
         results[0] = emit(gradient, kernel, setup, st.shape_of(value))
-    if wanted[1]:
+    if output_mask[1]:
         pair = (gradient, value) if is_transposed else (value, gradient)
         results[1] = correlate(*pair, setup, st.shape_of(kernel))
-    if wanted[2]:
+    if output_mask[2]:
         axes = [i for i in range(2 + setup.spatial) if i != 1]
         shape = st.shape_of(gradient)
         results[2] = st.reduce([(gradient, dtype)], shape, axes, False, 0, wide, lambda x, t: t + cast(x, wide))
-    return [None if found is None else cast_tensor(found, wide, dtype) for found in results]
+    return [None if result is None else cast_tensor(result, wide, dtype) for result in results]
 
 
 def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
-    """Returns the window; stride, padding and dilation are the arguments from `first` on."""
+    """Returns the window; the node's arguments from `first` on are stride, padding and dilation."""
     size = weight.tensor_meta.shape[2:]
     if not size:
-        raise LoweringError("a convolution without spatial dims")
-    return SlidingWindow(size, *(spread(node.args[i], len(size)) for i in range(first, first + 3)))
+        raise LoweringError("the convolution has no spatial dims")
+    return SlidingWindow(size, *(per_dim(node.args[i], len(size)) for i in range(first, first + 3)))
 
 
 @dataclass(frozen=True)
 class ConvolutionSetup:
-    """The window, the number of groups, and the element type of the factors of a convolution."""
+    """The window, the number of groups, and the element type of the operands of a convolution."""
 
     window: SlidingWindow
     groups: int
@@ -98,44 +98,46 @@ class ConvolutionSetup:
 
 
 def convolve(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
-    """Emits a convolution of `value` with a result of `shape`, in the accumulator type."""
-    return slide(padded(value, setup.window, shape[2:], 0, setup.dtype), kernel, setup, shape)
+    """Emits a convolution of `value`. The result has `shape` and the accumulator type."""
+    return slide(pad_for_window(value, setup.window, shape[2:], 0, setup.dtype), kernel, setup, shape)
 
 
 def slide(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
-    """Emits a convolution of `value`, which is padded already.
+    """Emits a convolution of `value`, which is padded already. The result has `shape` and the accumulator type.
 
-    Its loops are batch, group (if there are groups), output channel and positions; then input channel and window.
+    The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     spatial, wide = setup.spatial, setup.accumulator
-    grouped = [groups] if groups > 1 else []
-    if grouped:
+    group_size = [groups] if groups > 1 else []
+    if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
         value = st.reshape(value, [n, groups, c // groups, *space], dtype)
         kernel = st.reshape(kernel, [groups, o // groups, i, *size], dtype)
-    split = [shape[0], *grouped, shape[1] // groups, *shape[2:]]
-    outer, lead = len(split), 1 + len(grouped)
-    group, channel, inner = list(range(1, lead)), outer, outer + 1
-    reads: list[st.Dim] = [0, *group, channel, *window.dims(lead + 1, inner)]
-    weights: list[st.Dim] = [*group, lead, channel, *range(inner, inner + spatial)]
-    iterators = [st.PARALLEL] * outer + [st.REDUCTION] * (1 + spatial)
+    grouped_shape = [shape[0], *group_size, shape[1] // groups, *shape[2:]]
+    # The numbers of the loops.
+    parallel, out_channel = len(grouped_shape), 1 + len(group_size)
+    group, in_channel, first_inner = list(range(1, out_channel)), parallel, parallel + 1
+    value_dims: list[st.Dim] = [0, *group, in_channel, *window.dims(out_channel + 1, first_inner)]
+    kernel_dims: list[st.Dim] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
+    iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
 
-    def body(a: Any, b: Any, total: Any) -> list[Any]:
-        x, y = (cast(Scalar(factor, dtype), wide) for factor in (a, b))
-        return [(Scalar(total, wide) + x * y).value]
+    def body(x: Any, weight: Any, total: Any) -> list[Any]:
+        wide_x, wide_weight = (cast(Scalar(operand, dtype), wide) for operand in (x, weight))
+        return [(Scalar(total, wide) + wide_x * wide_weight).value]
 
-    out = st.filled(0, split, wide)
-    (summed,) = st.generic([value, kernel], [reads, weights], [out], [list(range(outer))], iterators, body)
-    return st.reshape(summed, shape, wide)
+    out, dims = st.filled(0, grouped_shape, wide), [value_dims, kernel_dims]
+    (sums,) = st.generic([value, kernel], dims, [out], [list(range(parallel))], iterators, body)
+    return st.reshape(sums, shape, wide)
 
 
 @dataclass(frozen=True)
 class OutputPhase:
-    """The outputs `start + i * stride` of a transposed convolution along a dim, which read the same taps of the kernel.
+    """The outputs `start + i * stride`, with `i < count`, of a transposed convolution along a dim.
 
-    These are `taps` elements of the reversed kernel, from `first` on with step `step`. They slide over the input with
-    stride 1 and dilation `gap`; the input's first element is at `offset`.
+    They all read the same elements of the reversed kernel: `taps` elements, from index `first` on with step `step`.
+    These slide over the input with stride 1 and dilation `dilation`. The first input element has the index `offset` in
+    the padded input.
     """
 
     start: int
@@ -143,89 +145,95 @@ class OutputPhase:
     first: int
     taps: int
     step: int
-    gap: int
+    dilation: int
     offset: int
 
 
-def phases(window: SlidingWindow, axis: int, outputs: int) -> list[OutputPhase]:
-    """Returns the phases of a dim with `outputs` elements; omits those that no tap reaches, whose outputs are 0.
+def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[OutputPhase]:
+    """Returns the phases of a dim with `outputs` elements; omits phases without taps, whose outputs are 0.
 
-    Output `q` sums input `(q + padding - k * dilation) / stride` over the taps `k` for which that is an integer.
+    Output `q` is the sum of the inputs `(q + padding - k * dilation) / stride`, times the weight of tap `k`, over the
+    taps `k` for which this index is an integer.
     """
     size, stride, padding, dilation = (
         values[axis] for values in (window.size, window.stride, window.padding, window.dilation)
     )
-    step, gap, found = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
-    for rest in range(stride):
-        first = next((k for k in range(size) if k * dilation % stride == rest), None)
-        start = (rest - padding) % stride
+    step, phase_dilation, phases = stride // gcd(stride, dilation), dilation // gcd(stride, dilation), []
+    for remainder in range(stride):
+        first = next((k for k in range(size) if k * dilation % stride == remainder), None)
+        start = (remainder - padding) % stride
         if first is None or start >= outputs:
             continue
-        taps, base = -((first - size) // step), (start + padding - first * dilation) // stride
-        before, count = size - 1 - first - step * (taps - 1), -((start - outputs) // stride)
-        found.append(OutputPhase(start, count, before, taps, step, gap, (taps - 1) * gap - base))
-    return found
+        taps, count = -((first - size) // step), -((start - outputs) // stride)
+        first_reversed = size - 1 - first - step * (taps - 1)
+        # The input index that output `start` multiplies with tap `first`.
+        first_input = (start + padding - first * dilation) // stride
+        offset = (taps - 1) * phase_dilation - first_input
+        phases.append(OutputPhase(start, count, first_reversed, taps, step, phase_dilation, offset))
+    return phases
 
 
 def convolve_transposed(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
-    """Emits the transposed convolution of `value`, with a result of `shape`, in the accumulator type.
+    """Emits a transposed convolution of `value`. The result has `shape` and the accumulator type.
 
-    The kernel is [channels, out / groups, *window]. Emits a plain convolution for each combination of the dims' phases.
+    The kernel has the shape [channels, out / groups, *window]. Emits one plain convolution for each combination of the
+    dims' phases, and interleaves the results.
     """
     window, spatial, wide = setup.window, setup.spatial, setup.accumulator
-    backwards = reverse_dims(_swap_channels(kernel, setup), range(2, 2 + spatial), setup.dtype)
+    reversed_kernel = reverse_dims(_swap_channels(kernel, setup), range(2, 2 + spatial), setup.dtype)
     out = None
-    for chosen in product(*(phases(window, axis, shape[2 + axis]) for axis in range(spatial))):
-        found = _convolve_phase(value, backwards, chosen, shape[:2], setup)
-        sizes = st.shape_of(found)
+    for phases in product(*(output_phases(window, axis, shape[2 + axis]) for axis in range(spatial))):
+        phase_outputs = _convolve_phase(value, reversed_kernel, phases, shape[:2], setup)
+        sizes = st.shape_of(phase_outputs)
         if sizes == tuple(shape):
-            return found
+            return phase_outputs
         out = st.filled(0, shape, wide) if out is None else out
-        out = st.insert_slice(found, out, [0, 0, *(p.start for p in chosen)], sizes, [1, 1, *window.stride])
+        out = st.insert_slice(phase_outputs, out, [0, 0, *(p.start for p in phases)], sizes, [1, 1, *window.stride])
     return st.filled(0, shape, wide) if out is None else out
 
 
 def _convolve_phase(
-    value: Any, backwards: Any, chosen: Sequence[OutputPhase], lead: Sequence[int], setup: ConvolutionSetup
+    value: Any, reversed_kernel: Any, phases: Sequence[OutputPhase], leading: Sequence[int], setup: ConvolutionSetup
 ) -> Any:
-    """Returns the outputs of one phase of each dim, as [*lead, *counts]; `backwards` is the reversed kernel."""
-    dtype, ones = setup.dtype, (1,) * len(chosen)
-    taps, counts = tuple(p.taps for p in chosen), [p.count for p in chosen]
-    window = SlidingWindow(taps, ones, (0,) * len(chosen), tuple(p.gap for p in chosen))
-    sizes = [*st.shape_of(backwards)[:2], *taps]
-    firsts, steps = [0, 0, *(p.first for p in chosen)], [1, 1, *(p.step for p in chosen)]
-    kernel = st.slice_of(backwards, firsts, sizes, steps, sizes, dtype)
-    offsets, reach = [0, 0, *(p.offset for p in chosen)], [*st.shape_of(value)[:2], *window.reach(counts)]
-    around = placed(value, offsets, [1] * len(reach), reach, 0, dtype)
-    return slide(around, kernel, replace(setup, window=window), [*lead, *counts])
+    """Returns the outputs of one phase of each dim, of the shape [*leading, *counts of the phases]."""
+    dtype, ones = setup.dtype, (1,) * len(phases)
+    taps, counts = tuple(p.taps for p in phases), [p.count for p in phases]
+    window = SlidingWindow(taps, ones, (0,) * len(phases), tuple(p.dilation for p in phases))
+    sizes = [*st.shape_of(reversed_kernel)[:2], *taps]
+    firsts, steps = [0, 0, *(p.first for p in phases)], [1, 1, *(p.step for p in phases)]
+    kernel = st.slice_of(reversed_kernel, firsts, sizes, steps, sizes, dtype)
+    offsets, padded_sizes = [0, 0, *(p.offset for p in phases)], [*st.shape_of(value)[:2], *window.padded_sizes(counts)]
+    padded = place(value, offsets, [1] * len(padded_sizes), padded_sizes, 0, dtype)
+    return slide(padded, kernel, replace(setup, window=window), [*leading, *counts])
 
 
 def _swap_channels(kernel: Any, setup: ConvolutionSetup) -> Any:
     """Rearranges a kernel [channels, out / groups, …] to [out, channels / groups, …]."""
     groups, dtype = setup.groups, setup.dtype
     c, o, *size = st.shape_of(kernel)
-    apart = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
-    turned = st.transpose(apart, [0, 2, 1, *range(3, 3 + len(size))], dtype)
-    return st.reshape(turned, [groups * o, c // groups, *size], dtype)
+    grouped = st.reshape(kernel, [groups, c // groups, o, *size], dtype)
+    swapped = st.transpose(grouped, [0, 2, 1, *range(3, 3 + len(size))], dtype)
+    return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
 
 
 def correlate(longer: Any, shorter: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
     """Returns the kernel's gradient, of `shape` [out, channels / groups, *window], in the accumulator type.
 
     `longer` [batch, channels, *space] is the convolved tensor, `shorter` [batch, out, *positions] the gradient of the
-    convolution's result.
+    convolution's result. (For a transposed convolution, they are exchanged.) The kernel's gradient is a convolution of
+    `longer` with the kernel `shorter`: the batch takes the role of the channels, and stride and dilation are exchanged.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
     (n, c, *_), (_, o, *positions) = st.shape_of(longer), st.shape_of(shorter)
-    over = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
-    full = padded(longer, over, shape[2:], 0, dtype)
+    window_of_shorter = SlidingWindow(tuple(positions), window.dilation, window.padding, window.stride)
+    padded = pad_for_window(longer, window_of_shorter, shape[2:], 0, dtype)
     spatial = range(3, 3 + len(positions))
     # Exchange batch and channels within each group.
-    apart = st.reshape(full, [n, groups, c // groups, *st.shape_of(full)[2:]], dtype)
-    rows = st.reshape(
-        st.transpose(apart, [2, 1, 0, *spatial], dtype), [c // groups, groups * n, *st.shape_of(full)[2:]], dtype
-    )
-    columns = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
-    columns = st.reshape(st.transpose(columns, [1, 2, 0, *spatial], dtype), [o, n, *positions], dtype)
-    found = slide(rows, columns, replace(setup, window=over.without_padding()), [c // groups, o, *shape[2:]])
-    return st.transpose(found, [1, 0, *range(2, 2 + len(positions))], setup.accumulator)
+    space = st.shape_of(padded)[2:]
+    value = st.reshape(padded, [n, groups, c // groups, *space], dtype)
+    value = st.reshape(st.transpose(value, [2, 1, 0, *spatial], dtype), [c // groups, groups * n, *space], dtype)
+    kernel = st.reshape(shorter, [n, groups, o // groups, *positions], dtype)
+    kernel = st.reshape(st.transpose(kernel, [1, 2, 0, *spatial], dtype), [o, n, *positions], dtype)
+    setup = replace(setup, window=window_of_shorter.without_padding())
+    gradient = slide(value, kernel, setup, [c // groups, o, *shape[2:]])
+    return st.transpose(gradient, [1, 0, *range(2, 2 + len(positions))], setup.accumulator)

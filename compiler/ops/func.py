@@ -1,4 +1,4 @@
-"""Lowers ops that fall back to eager to calls of functions, which the runner provides."""
+"""Lowers ops that fall back to eager to calls of external functions, which the runtime provides."""
 
 from __future__ import annotations
 
@@ -9,18 +9,19 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.graph.node import GetItemOp, Op, nodes_in
-from buddy.compiler.graph.serialize import plain
+from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_in
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.sizes import RESULTS, index_value, remember, sizes_attribute, symbol_attributes
+from buddy.compiler.ops.sizes import RESULTS, index_value, record_shape, sizes_attribute, symbol_attributes
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
 from buddy.compiler.protocol.artifact import EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import digest
 
-ATTRIBUTE = "buddy.eager"
+# On the declaration of such a function: the `EagerCall` as JSON.
+EAGER_CALL_ATTRIBUTE = "buddy.eager"
 
 ops_registry = Registry()
 
@@ -29,13 +30,13 @@ ops_registry = Registry()
 def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Emits a call of the node's op on its tensor arguments. Equal ops on equal shapes share one declaration.
 
-    Results that are not tensors, such as gradients that were not requested, are `None`. Raises `LoweringError` if a
-    node reads one of them, if a shape is unknown at compile time, or if the node has no torch op.
+    Results that are not tensors, such as gradients that were not requested, are `None`. Raises `LoweringError` if
+    another node reads such a result, if a shape is unknown at compile time, or if the node has no torch op.
     """
     if "." not in node.target:
         raise LoweringError(f"{type(node).__name__} has no torch op, so eager cannot run it")
     if not node.metas or any(node.metas[index] is None for index in _read_results(node)):
-        raise LoweringError(f"{node.target} has a result that is not a tensor of static shape")
+        raise LoweringError(f"{node.target} has a result that is not a tensor, and that other nodes read")
     call = _describe(node, [meta for meta in node.metas if meta is not None])
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     metas = [meta for meta in node.metas if meta is not None]
@@ -43,12 +44,12 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     results = [meta_type(meta) for meta in with_elements]
     _declare(call, [value.type for value in operands], with_elements)
     operands += map(_symbol_value, call.symbols)
-    made = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
-    return [_result_value(meta, made) for meta in node.metas]
+    values = iter(func.CallOp(results, ir.FlatSymbolRefAttr.get(call.symbol), operands).results)
+    return [_result_value(meta, values) for meta in node.metas]
 
 
 def call_eager_for_errors(node: Op, symbol_table: SymbolTable) -> None:
-    """Emits a call of the node's op only for the error that eager raises; the results are unused."""
+    """Emits a call of the node's op in eager, which raises the error for invalid data; the results are not used."""
     call = msgspec.structs.replace(_describe(node, ()), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
@@ -66,24 +67,25 @@ def _read_results(node: Op) -> list[int]:
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 
-def _result_value(meta: TensorMeta | None, made: Iterator[Any]) -> Any:
-    """Returns the value of a result: the next value of the call, a new tensor if it has no elements, or `None`."""
+def _result_value(meta: TensorMeta | None, values: Iterator[Any]) -> Any:
+    """Returns a result: the next of the call's `values`, a new tensor if it is empty, `None` if it is not a tensor."""
     if meta is None:
         return None
     stored = meta.stored
-    return empty(stored.shape, stored.dtype) if 0 in stored.shape else remember(next(made), stored.shape)
+    return empty(stored.shape, stored.dtype) if 0 in stored.shape else record_shape(next(values), stored.shape)
 
 
 def _tensor_arguments(node: Op) -> list[Op]:
     return list(nodes_in((node.args, node.kwargs)))
 
 
-def _describe(node: Op, of_results: Sequence[TensorMeta]) -> EagerCall:
+def _describe(node: Op, result_metas: Sequence[TensorMeta]) -> EagerCall:
+    """Returns the call of the node's op. Its symbol contains a hash, so that equal calls share one declaration."""
     count = iter(range(len(_tensor_arguments(node))))
-    arguments = tuple(_number_tensors(plain(arg), count) for arg in node.args)
-    keywords = {key: _number_tensors(plain(arg), count) for key, arg in node.kwargs.items()}
+    arguments = tuple(_number_tensors(to_plain(arg), count) for arg in node.args)
+    keywords = {key: _number_tensors(to_plain(arg), count) for key, arg in node.kwargs.items()}
     inputs = tuple(_spec(op.tensor_meta) for op in _tensor_arguments(node))
-    results = tuple(map(_spec, of_results))
+    results = tuple(map(_spec, result_metas))
     shapes = [meta.shape for op in (node, *_tensor_arguments(node)) for meta in op.metas if meta is not None]
     symbols = tuple(sorted({*symbols_in((node.args, node.kwargs, shapes))}, key=lambda name: (len(name), name)))
     key = digest(node.target, arguments, keywords, inputs, results)[:8]
@@ -96,7 +98,7 @@ def _spec(meta: TensorMeta) -> TensorSpec:
 
 
 def _number_tensors(value: Any, count: Any) -> Any:
-    """Returns an argument for JSON: each node becomes `{"t": i}`, with the next number of `count`.
+    """Returns an argument in plain form for JSON: each node becomes `{"t": i}`, with the next number of `count`.
 
     Infinities and NaN, which JSON cannot express, become `{"f": text}`.
     """
@@ -107,23 +109,26 @@ def _number_tensors(value: Any, count: Any) -> Any:
     return [_number_tensors(item, count) for item in value] if isinstance(value, list) else value
 
 
-def _declare(call: EagerCall, inputs: list[Any], results: list[TensorMeta]) -> None:
+def _declare(call: EagerCall, input_types: list[Any], results: list[TensorMeta]) -> None:
+    """Declares the function of `call` in the current module, unless it is declared already."""
     module = _module_of(ir.InsertionPoint.current.block)
-    if any(_name(op) == call.symbol for op in module.regions[0].blocks[0]):
+    if any(_symbol_name(op) == call.symbol for op in module.regions[0].blocks[0]):
         return
     with ir.InsertionPoint.at_block_begin(module.regions[0].blocks[0]):
-        types = [*inputs, *[ir.IndexType.get()] * len(call.symbols)]
-        kind = ir.FunctionType.get(types, list(map(meta_type, results)))
-        declaration = func.FuncOp(call.symbol, kind, visibility="private")
+        types = [*input_types, *[ir.IndexType.get()] * len(call.symbols)]
+        function_type = ir.FunctionType.get(types, list(map(meta_type, results)))
+        declaration = func.FuncOp(call.symbol, function_type, visibility="private")
     # Without this attribute, bufferization copies every operand, since the callee might write to it.
-    readable = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
-    declaration.arg_attrs = ir.ArrayAttr.get([readable] * len(inputs) + list(map(symbol_attributes, call.symbols)))
+    read_only = ir.DictAttr.get({"bufferization.access": ir.StringAttr.get("read")})
+    declaration.arg_attrs = ir.ArrayAttr.get(
+        [read_only] * len(input_types) + list(map(symbol_attributes, call.symbols))
+    )
     if any(is_dynamic(meta.shape) for meta in results):
         declaration.attributes[RESULTS] = ir.ArrayAttr.get([sizes_attribute(meta.stored.shape) for meta in results])
-    declaration.attributes[ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
+    declaration.attributes[EAGER_CALL_ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 
-def _name(op: Any) -> str:
+def _symbol_name(op: Any) -> str:
     attributes = op.operation.attributes
     return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else ""
 
@@ -137,6 +142,10 @@ def _module_of(block: Any) -> Any:
 
 def eager_calls(module: Any) -> tuple[EagerCall, ...]:
     """Returns the eager calls that `module`, an operation, declares."""
-    found = (op.operation.attributes for op in module.regions[0].blocks[0])
-    texts = [ir.StringAttr(attributes[ATTRIBUTE]).value for attributes in found if ATTRIBUTE in attributes]
+    declared = (op.operation.attributes for op in module.regions[0].blocks[0])
+    texts = [
+        ir.StringAttr(attributes[EAGER_CALL_ATTRIBUTE]).value
+        for attributes in declared
+        if EAGER_CALL_ATTRIBUTE in attributes
+    ]
     return tuple(msgspec.json.decode(text, type=EagerCall) for text in texts)

@@ -1,4 +1,4 @@
-"""Reads by index: gathers, embeddings, subscripts by index tensors, and triangles."""
+"""Lowers reads by index: gathers, embeddings, indexing by index tensors, and triangular parts."""
 
 from __future__ import annotations
 
@@ -10,69 +10,73 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, tensor
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, constant, normalized, value_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, constant, normalize_dim, value_of
 
 
 @dataclass(frozen=True)
 class Subscripts:
-    """Index `tensors`, of element types `types`, for the dims `chosen` of a tensor of shape `source`.
+    """The index tensors of `x[…]`, where `x` has the shape `source`.
 
-    `shape` is the shape that is read or written, and `dims` are the loops over it that each index tensor reads.
-    `loops[axis]` is the loop along an axis that is not indexed, else `None`.
+    The index tensors `tensors`, of element types `types`, index the dims `indexed_dims` of `x`. `shape` is the shape of
+    `x[…]`, and there is one loop per dim of it. `dims[k]` are the loops that index dims of `tensors[k]`, and `loops[i]`
+    is the loop along dim `i` of `x`, or `None` if a tensor indexes this dim.
     """
 
     tensors: tuple[Any, ...]
     types: tuple[TensorDType, ...]
-    chosen: tuple[int, ...]
+    indexed_dims: tuple[int, ...]
     source: tuple[int, ...]
     shape: tuple[int, ...]
     dims: tuple[tuple[int | None, ...], ...]
     loops: tuple[int | None, ...]
 
-    def place(self, elements: Sequence[Any], at: Sequence[Any]) -> list[Any]:
-        """Returns the position in the source of the element at `at`; `elements` are the indices there."""
-        indices = map(Scalar, elements, self.types)
-        found = {
-            axis: within(index, self.source[axis], wraps=True)
-            for axis, index in zip(self.chosen, indices, strict=False)
+    def source_indices(self, elements: Sequence[Any], loop_indices: Sequence[Any]) -> list[Any]:
+        """Returns the indices into `x` for an iteration of the loops; `elements` are those of the index tensors."""
+        scalars = map(Scalar, elements, self.types)
+        clamped = {
+            dim: clamp_index(index, self.source[dim], wraps=True)
+            for dim, index in zip(self.indexed_dims, scalars, strict=False)
         }
-        return [found[axis] if loop is None else at[loop] for axis, loop in enumerate(self.loops)]
+        return [clamped[dim] if loop is None else loop_indices[loop] for dim, loop in enumerate(self.loops)]
 
-    def sized(self, listed: Sequence[Op | None]) -> list[tuple[Op, int]]:
-        """Returns the index tensors among the subscripts, each with the size of the dim that it indexes."""
-        return [(op, self.source[axis]) for axis, op in enumerate(listed) if op is not None]
+    def with_sizes(self, subscripts: Sequence[Op | None]) -> list[tuple[Op, int]]:
+        """Returns the index tensors among `subscripts`, each with the size of the dim that it indexes."""
+        return [(op, self.source[dim]) for dim, op in enumerate(subscripts) if op is not None]
 
 
-def subscripts_of(source: Sequence[int], listed: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
-    """Returns the subscripts `listed` of a tensor of shape `source`.
+def subscripts_of(source: Sequence[int], items: Sequence[Op | None], symbol_table: SymbolTable) -> Subscripts:
+    """Returns the subscripts of a tensor of shape `source`; `items` has the index tensor of each dim, or `None`.
 
-    As in NumPy, the dims that the indices broadcast to replace the indexed dims, or come first if a slice separates
-    these. Raises `LoweringError` for masks, for which the size of the result is unknown at compile time.
+    As in NumPy, the index tensors are broadcast to one shape. Its dims replace the indexed dims, or come first if the
+    indexed dims are not adjacent. Raises `LoweringError` for masks, because the size of the result depends on data.
     """
-    if any(item is not None and is_mask(item) for item in listed):
+    if any(item is not None and is_mask(item) for item in items):
         raise LoweringError("the size of the result of a mask depends on data")
-    chosen = [axis for axis, item in enumerate(listed) if item is not None]
-    indices = [listed[axis] for axis in chosen]
+    indexed = [dim for dim, item in enumerate(items) if item is not None]
+    indices = [items[dim] for dim in indexed]
     shapes = [op.tensor_meta.shape for op in indices if op is not None]
-    block = broadcast_shape(shapes)
-    first = chosen[0] if chosen[-1] - chosen[0] == len(chosen) - 1 else 0
-    kept = [axis for axis in range(len(source)) if axis not in chosen]
-    before, after = kept[:first], kept[first:]
-    shape = [*(source[axis] for axis in before), *block, *(source[axis] for axis in after)]
-    order = [*before, *[None] * len(block), *after]
-    loops = [order.index(axis) if axis in kept else None for axis in range(len(source))]
+    index_shape = broadcast_shape(shapes)
+    are_adjacent = indexed[-1] - indexed[0] == len(indexed) - 1
+    # The number of other dims in front of those of the index tensors.
+    first = indexed[0] if are_adjacent else 0
+    other_dims = [dim for dim in range(len(source)) if dim not in indexed]
+    before, after = other_dims[:first], other_dims[first:]
+    shape = [*(source[dim] for dim in before), *index_shape, *(source[dim] for dim in after)]
+    order = [*before, *[None] * len(index_shape), *after]
+    loops = [order.index(dim) if dim in other_dims else None for dim in range(len(source))]
     tensors = [value_of(op, symbol_table) for op in indices]
     types = [op.tensor_meta.dtype for op in indices if op is not None]
-    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), block), first) for value in tensors]
+    dims = [_shift_dims(st.broadcast_dims(st.shape_of(value), index_shape), first) for value in tensors]
     return Subscripts(
-        tuple(tensors), tuple(types), tuple(chosen), tuple(source), tuple(shape), tuple(dims), tuple(loops)
+        tuple(tensors), tuple(types), tuple(indexed), tuple(source), tuple(shape), tuple(dims), tuple(loops)
     )
 
 
 def is_mask(item: Op) -> bool:
+    """True if an index tensor is a mask: of bool, or of uint8, as PyTorch still allows."""
     return item.tensor_meta.dtype in (TensorDType.Bool, TensorDType.UInt8)
 
 
@@ -95,16 +99,16 @@ lowering = ops_registry.lowering
 def embedding(node: Op, symbol_table: SymbolTable) -> Any:
     weight, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
     shape = node.tensor_meta.shape
-    rows = len(shape) - 1
+    index_rank = len(shape) - 1
 
-    count, kind = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
+    count, index_type = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
     fall_back_if_outside(node, symbol_table, [(node.args[1], count)])
 
     def body(index: Any, _out: Any) -> list[Any]:
-        column = st.loop_index(rows)
-        return [tensor.extract(weight, [within(Scalar(index, kind), count), column])]
+        column = st.loop_index(index_rank)
+        return [tensor.extract(weight, [clamp_index(Scalar(index, index_type), count), column])]
 
-    return _compute_elements(node, [indices], [list(range(rows))], body)
+    return _compute_elements(node, [indices], [list(range(index_rank))], body)
 
 
 @lowering("GatherOp")
@@ -113,19 +117,23 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
     rank = len(st.shape_of(source))
     if not rank:
         return st.broadcast(source, node.tensor_meta.shape, node.tensor_meta.dtype)
-    dim, size = normalized(node.args[1], rank), st.shape_of(source)
-    kind = node.args[2].tensor_meta.dtype
-    fall_back_if_outside(node, symbol_table, [(node.args[2], size[dim])])
+    dim, sizes = normalize_dim(node.args[1], rank), st.shape_of(source)
+    index_type = node.args[2].tensor_meta.dtype
+    fall_back_if_outside(node, symbol_table, [(node.args[2], sizes[dim])])
 
     def body(index: Any, _out: Any) -> list[Any]:
-        at = within(Scalar(index, kind), size[dim])
-        return [tensor.extract(source, [at if i == dim else st.loop_index(i) for i in range(rank)])]
+        clamped = clamp_index(Scalar(index, index_type), sizes[dim])
+        return [tensor.extract(source, [clamped if i == dim else st.loop_index(i) for i in range(rank)])]
 
     return _compute_elements(node, [indices], [list(range(len(st.shape_of(indices))))], body)
 
 
 def _compute_elements(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Callable[..., Any]) -> Any:
-    """Returns the node's result with the elements `body(*elements of inputs, _)`; `body` may use `loop_index`."""
+    """Returns the node's result with elements computed by `body`, which may use `loop_index`.
+
+    `body` gets the elements of `inputs` in an iteration, and an unused output element. `dims` are the loops that index
+    the dims of each input.
+    """
     meta = node.tensor_meta
     rank = len(meta.shape)
     out = st.empty(meta.shape, meta.dtype)
@@ -138,11 +146,11 @@ def _compute_elements(node: Op, inputs: list[Any], dims: list[list[st.Dim]], bod
 def index(node: Op, symbol_table: SymbolTable) -> Any:
     source = value_of(node.args[0], symbol_table)
     subscripts = subscripts_of(st.shape_of(source), node.args[1], symbol_table)
-    fall_back_if_outside(node, symbol_table, subscripts.sized(node.args[1]), wraps=True)
+    fall_back_if_outside(node, symbol_table, subscripts.with_sizes(node.args[1]), wraps=True)
 
     def body(*elements: Any) -> list[Any]:
-        at = [st.loop_index(i) for i in range(len(subscripts.shape))]
-        return [tensor.extract(source, subscripts.place(elements[:-1], at))]
+        loop_indices = [st.loop_index(i) for i in range(len(subscripts.shape))]
+        return [tensor.extract(source, subscripts.source_indices(elements[:-1], loop_indices))]
 
     return _compute_elements(node, list(subscripts.tensors), list(map(list, subscripts.dims)), body)
 
@@ -150,22 +158,24 @@ def index(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("IndexSelectOp")
 def index_select(node: Op, symbol_table: SymbolTable) -> Any:
     """Lowers `x[:, i, :]`, where `i` is a one-dimensional or zero-dimensional tensor."""
-    source, (axis, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
-    rank, size = len(node.tensor_meta.shape), st.shape_of(source)
-    axis, kind = normalized(axis, rank), indices.tensor_meta.dtype
-    fall_back_if_outside(node, symbol_table, [(indices, size[axis] if rank else 1)])
+    source, (dim, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
+    rank, sizes = len(node.tensor_meta.shape), st.shape_of(source)
+    dim, index_type = normalize_dim(dim, rank), indices.tensor_meta.dtype
+    fall_back_if_outside(node, symbol_table, [(indices, sizes[dim] if rank else 1)])
 
     def body(element: Any, _out: Any) -> list[Any]:
-        at = [st.loop_index(i) for i in range(rank)]
+        source_indices = [st.loop_index(i) for i in range(rank)]
         if rank:
-            at[axis] = within(Scalar(element, kind), size[axis])
-        return [tensor.extract(source, at)]
+            source_indices[dim] = clamp_index(Scalar(element, index_type), sizes[dim])
+        return [tensor.extract(source, source_indices)]
 
-    read: list[st.Dim] = [axis if rank else None] * len(indices.tensor_meta.shape)
-    return _compute_elements(node, [value_of(indices, symbol_table)], [read], body)
+    index_dims: list[st.Dim] = [dim if rank else None] * len(indices.tensor_meta.shape)
+    return _compute_elements(node, [value_of(indices, symbol_table)], [index_dims], body)
 
 
-def _triangle(name: str, predicate: str) -> None:
+def _register_triangle(name: str, predicate: str) -> None:
+    """Registers a lowering that keeps the elements for which `column predicate row + diagonal`, and zeroes others."""
+
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
@@ -173,12 +183,12 @@ def _triangle(name: str, predicate: str) -> None:
 
         def body(element: Any, _out: Any) -> list[Any]:
             row, column = (st.index_to(st.loop_index(rank - i), TensorDType.Int64) for i in (2, 1))
-            edge = arith.addi(row, constant(diagonal, TensorDType.Int64))
-            kept = arith.cmpi(getattr(arith.CmpIPredicate, predicate), column, edge)
-            return [arith.select(kept, element, constant(0, meta.dtype))]
+            limit = arith.addi(row, constant(diagonal, TensorDType.Int64))
+            is_kept = arith.cmpi(getattr(arith.CmpIPredicate, predicate), column, limit)
+            return [arith.select(is_kept, element, constant(0, meta.dtype))]
 
         return _compute_elements(node, [value], [list(range(rank))], body)
 
 
-_triangle("TriuOp", "sge")
-_triangle("TrilOp", "sle")
+_register_triangle("TriuOp", "sge")
+_register_triangle("TrilOp", "sle")

@@ -1,4 +1,4 @@
-"""The linalg registry: the lowerings of this project, to `linalg` on tensors."""
+"""The linalg registry: collects the lowerings to `linalg` on tensors from the other modules of this folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops that carry tensors, for ops whose order matters: scans, sorts, scatters."""
+"""Emits loops with loop-carried tensors, for ops that depend on the order of iterations: scans, sorts, scatters."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sizes import index_value, remember
+from buddy.compiler.ops.sizes import index_value, record_shape
 from buddy.compiler.ops.structured import shape_of
 from buddy.compiler.ops.utils import constant
 
 # A number, a symbolic size, or a value of type index.
 Extent = Any
+# Maps (indices, loop-carried values) to the next loop-carried values.
 Body = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
@@ -24,36 +25,37 @@ def position(value: Extent) -> Any:
 
 
 def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> list[Any]:
-    """Emits a loop nest over a box in row-major order; `body(position, carried)` returns the next carried values.
+    """Emits a loop nest with trip counts `extents`, the innermost loop last. Returns the final loop-carried values.
 
-    `carried` are tensors, which `body` may only change by `insert`, or scalars. Returns the final carried values.
+    `body(indices, carried)` returns the next loop-carried values. These are scalars, or tensors that `body` changes
+    only by `insert`.
     """
 
-    def nest(at: list[Any], held: list[Any]) -> list[Any]:
-        if len(at) == len(extents):
-            return list(body(at, held))
-        loop = scf.ForOp(position(0), position(extents[len(at)]), position(1), held)
+    def emit_nest(indices: list[Any], carried: list[Any]) -> list[Any]:
+        if len(indices) == len(extents):
+            return list(body(indices, carried))
+        loop = scf.ForOp(position(0), position(extents[len(indices)]), position(1), carried)
         with ir.InsertionPoint(loop.body):
-            scf.yield_(nest([*at, loop.induction_variable], shaped(loop.inner_iter_args, held)))
-        return shaped(loop.results, held)
+            scf.yield_(emit_nest([*indices, loop.induction_variable], copy_shapes(loop.inner_iter_args, carried)))
+        return copy_shapes(loop.results, carried)
 
-    return nest([], list(carried))
+    return emit_nest([], list(carried))
 
 
-def shaped(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
-    """Returns `values`; records for each tensor that it has the shape of the corresponding one in `like`."""
+def copy_shapes(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
+    """Returns `values`. Records for each tensor in it that the shape is that of the corresponding tensor in `like`."""
     pairs = list(zip(values, like, strict=True))
-    return [remember(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
+    return [record_shape(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
 
 
-def element(value: Any, at: Sequence[Any], dtype: TensorDType) -> Scalar:
-    """Reads the element of a tensor of `dtype` at the position `at`, in values of type index."""
-    return Scalar(tensor.extract(value, list(at)), dtype)
+def element(value: Any, indices: Sequence[Any], dtype: TensorDType) -> Scalar:
+    """Returns the element at `indices`, values of type index, of a tensor of `dtype`."""
+    return Scalar(tensor.extract(value, list(indices)), dtype)
 
 
-def insert(value: Any, at: Sequence[Any], into: Any) -> Any:
-    """Returns the tensor `into` with the element at `at` replaced by `value`."""
-    return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(at))
+def insert(value: Any, indices: Sequence[Any], into: Any) -> Any:
+    """Returns the tensor `into` with the element at `indices` replaced by `value`."""
+    return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(indices))
 
 
 def index_of(value: Any, dtype: TensorDType = TensorDType.Int64) -> Scalar:
@@ -71,10 +73,10 @@ def number(value: bool | int | float, dtype: TensorDType) -> Scalar:
 
 
 class LoopState:
-    """Loop-carried tensors; `tensors` are their current values.
+    """Tensors that loops and branches carry; `tensors` are the current values.
 
-    Positions are numbers or values of type index; conditions are bool scalars. The functions passed to `repeat`,
-    `choose` and `each` read and assign `tensors` inside the loop or branch.
+    The functions passed to `repeat`, `choose` and `each` read and assign `tensors` inside the loop or branch. Positions
+    are numbers or values of type index; conditions are bool scalars.
     """
 
     def __init__(self, tensors: Sequence[Any]) -> None:
@@ -84,46 +86,46 @@ class LoopState:
         self, values: Sequence[Any], test: Callable[..., tuple[Scalar, Sequence[Any]]],
         body: Callable[..., Sequence[Any]],
     ) -> list[Any]:  # fmt: skip
-        """Emits a while loop: `test(*values)` returns the condition and the arguments of `body`.
+        """Emits a while loop: `test(*values)` returns a condition and arguments, `body(*arguments)` the next values.
 
-        `body` returns the next values. Returns the arguments that the last call of `test` returned.
+        Values and arguments are equally many positions. Returns the arguments for which the condition was false.
         """
         inits = [*self.tensors, *map(position, values)]
         count, types = len(self.tensors), [value.type for value in inits]
         loop = scf.WhileOp(types, inits)
         before, after = (region.blocks.append(*types) for region in loop.regions)
         with ir.InsertionPoint(before):
-            self.tensors = shaped(list(before.arguments)[:count], self.tensors)
-            holds, found = test(*list(before.arguments)[count:])
-            scf.ConditionOp(holds.value, [*self.tensors, *map(position, found)])
+            self.tensors = copy_shapes(list(before.arguments)[:count], self.tensors)
+            condition, arguments = test(*list(before.arguments)[count:])
+            scf.ConditionOp(condition.value, [*self.tensors, *map(position, arguments)])
         with ir.InsertionPoint(after):
-            self.tensors = shaped(list(after.arguments)[:count], self.tensors)
-            following = body(*list(after.arguments)[count:])
-            scf.yield_([*self.tensors, *map(position, following)])
-        self.tensors = shaped(list(loop.results)[:count], self.tensors)
+            self.tensors = copy_shapes(list(after.arguments)[:count], self.tensors)
+            next_values = body(*list(after.arguments)[count:])
+            scf.yield_([*self.tensors, *map(position, next_values)])
+        self.tensors = copy_shapes(list(loop.results)[:count], self.tensors)
         return list(loop.results)[count:]
 
     def choose(self, condition: Scalar, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> None:
-        """Emits a branch: `then` or `otherwise` updates the tensors. Without `otherwise` they are unchanged."""
+        """Emits a branch: `then` or `otherwise` updates `tensors`. Without `otherwise`, the else branch is empty."""
         start = list(self.tensors)
         branch = scf.IfOp(condition.value, [tensor.type for tensor in start], has_else=True)
-        for block, change in ((branch.then_block, then), (branch.else_block, otherwise)):
+        for block, update in ((branch.then_block, then), (branch.else_block, otherwise)):
             self.tensors = list(start)
             with ir.InsertionPoint(block):
-                if change is not None:
-                    change()
+                if update is not None:
+                    update()
                 scf.yield_(self.tensors)
-        self.tensors = shaped(branch.results, start)
+        self.tensors = copy_shapes(branch.results, start)
 
-    def each(self, first: Any, last: Any, body: Callable[[Any], None]) -> None:
-        """Emits a loop that calls `body(i)` for `first <= i < last`."""
+    def each(self, start: Any, end: Any, body: Callable[[Any], None]) -> None:
+        """Emits a loop with the body `body(i)` for `start <= i < end`."""
 
-        def visit(at: list[Any], held: list[Any]) -> list[Any]:
-            self.tensors = held
-            body(plus(first, at[0]))
+        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+            self.tensors = carried
+            body(plus(start, indices[0]))
             return self.tensors
 
-        self.tensors = for_each([minus(last, first)], self.tensors, visit)
+        self.tensors = for_each([minus(end, start)], self.tensors, visit)
 
 
 def plus(i: Any, j: Any) -> Any:
@@ -139,9 +141,10 @@ def half(i: Any) -> Any:
 
 
 def compare(relation: str, i: Any, j: Any) -> Scalar:
-    """Compares positions as signed numbers; `relation` is "slt", "sgt", "eq" and so on."""
+    """Compares positions as signed numbers; `relation` is a predicate of `arith.cmpi`, such as "slt"."""
     return Scalar(arith.cmpi(getattr(arith.CmpIPredicate, relation), position(i), position(j)), TensorDType.Bool)
 
 
-def pick(condition: Scalar, yes: Any, no: Any) -> Any:
-    return arith.select(condition.value, position(yes), position(no))
+def pick(condition: Scalar, if_true: Any, if_false: Any) -> Any:
+    """Selects one of two positions."""
+    return arith.select(condition.value, position(if_true), position(if_false))

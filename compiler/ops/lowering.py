@@ -1,4 +1,4 @@
-"""Lowers the Buddy graph to top-level IR: one function on tensors per part of the graph, with packed parameters."""
+"""Lowers a Buddy graph to top-level IR, one function on tensors per function of the partition; packs parameters."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from difflib import get_close_matches
 from traceback import extract_tb
 from typing import Any, Literal
 
-from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
-from buddy.compiler.graph.plugins import is_ours
+from buddy.compiler.graph.partition import (
+    Partition,
+    PartitionCall,
+    PartitionFunction,
+    Value,
+    as_one_function,
+    by_layers,
+    main_function,
+)
+from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, tensor
@@ -27,39 +35,40 @@ from buddy.compiler.ops.sizes import (
     SIZES,
     function_sizes,
     index_value,
-    remember,
+    record_shape,
     sizes_attribute,
     symbol_attributes,
 )
-from buddy.compiler.ops.structured import empty, fitted, reshape
+from buddy.compiler.ops.structured import cast_shape, empty, reshape
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
 from buddy.compiler.protocol import Assignment
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 
 # The phase of nodes that have been lowered.
 LOWERED = "toplevel"
+# The MLIR value of each result, by node name and result index.
 Table = dict[tuple[str, int], Any]
-# Called with each node and the MLIR ops that were created for it, in order.
+# Called with each node and the MLIR ops that the node was lowered to, in order.
 OnNode = Callable[[Op, Sequence[Any]], None]
 
-# The reasons for fallbacks to eager, with what a script or the package must add.
+# The reasons for fallbacks to eager, with what the user can do.
 NO_CLASS = (
-    "{target} has no op class: a script adds the key {target!r} to `_ops_map`, the package a class with that target to "
+    "{target} has no op class: add the key {target!r} to `_ops_map` in a script, or a class with that target to "
     "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
 )
-EXTERNAL = "a graph pass replaced it by a call of torch's {target}"
+EXTERNAL = "a graph pass replaced the node by a call of torch's {target}"
 NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
     "docs/adding-an-operator.md has the three steps"
 )
 BY_HAND = "chosen by hand"
 
-# The registry of a user's own lowerings, which is searched first.
+# The name of the registry of a script's lowerings, which is searched first.
 USER = "user"
 
 
 class NodeError(Exception):
-    """A node can neither be compiled nor called in eager. `node` is its stable name."""
+    """The node can neither be compiled nor called in eager."""
 
     def __init__(self, node: Op, reason: str) -> None:
         super().__init__(reason)
@@ -70,117 +79,126 @@ class NodeError(Exception):
 class LoweredModule:
     """Top-level IR, and how each node was lowered.
 
-    `unapplied` lists the nodes whose lowering chosen by hand was not applied, each with a message. If `transient`, a
-    lowering failed for an external reason, and another attempt may succeed. If `given`, the IR was imported and may be
-    at another `phase` of the pipeline.
+    `unapplied` has a message for each node for which the recipe chooses a lowering that was not applied. If
+    `transient`, a lowering failed for a temporary reason, and another attempt may succeed. If `is_imported`, the IR was
+    imported, and may be at another `phase` of the pipeline.
     """
 
     module: Any
     assignments: tuple[Assignment, ...]
-    partition: cut.Partition
+    partition: Partition
     unapplied: tuple[tuple[str, str], ...] = ()
     transient: bool = False
     phase: str = LOWERED
-    given: bool = False
+    is_imported: bool = False
 
 
 @dataclass
 class _Lowerer:
+    """Lowers functions by `registries`, which are searched in order, and records how each node was lowered.
+
+    `choices` maps stable node names to the registries that the recipe chooses. `symbols` has the symbols that each
+    function takes as arguments, by its name.
+    """
+
     registries: dict[str, Registry]
     choices: dict[str, str]
     locations: LocationSets
     on_node: OnNode | None = None
-    assigned: dict[str, Assignment] = field(default_factory=dict)
+    assignments: dict[str, Assignment] = field(default_factory=dict)
     symbols: dict[str, tuple[str, ...]] = field(default_factory=dict)
     transient: bool = False
 
-    def function(self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], public: bool) -> None:
-        """Emits one `func.func` at the insertion point; a private function without a body is only declared."""
-        arguments = _with_elements(function.inputs)
-        results = _with_elements(function.outputs)
+    def emit_function(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], public: bool) -> None:
+        """Emits a `func.func` at the insertion point; only declares a private function without a body."""
+        arguments = _without_empty(function.inputs)
+        results = _without_empty(function.outputs)
         symbols = self.symbols[function.name] = _symbols_of(function, body, self.symbols)
-        inputs = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
-        kind = ir.FunctionType.get(inputs, _types(results))
+        input_types = [*_types(arguments), *[ir.IndexType.get()] * len(symbols)]
+        function_type = ir.FunctionType.get(input_types, _types(results))
         nodes = [name for i in range(len(function.nodes)) for name in function.origins(i)]
         # Ops without a node, such as the function and its return, get the location of all nodes.
-        whole = self.locations.location((), derived=nodes)
-        op = func.FuncOp(function.name, kind, visibility=None if public else "private", loc=whole)
-        declared = not public and not body
-        flags = [
-            _argument_attributes(i, value[0].tensor_meta.stored.shape, parameter, public, declared)
+        all_nodes = self.locations.location((), derived=nodes)
+        op = func.FuncOp(function.name, function_type, visibility=None if public else "private", loc=all_nodes)
+        is_declaration = not public and not body
+        attributes = [
+            _argument_attributes(i, value[0].tensor_meta.stored.shape, parameter, public, is_declaration)
             for i, (value, parameter) in enumerate(zip(function.inputs, function.is_parameter, strict=True))
             if value in arguments
         ]
-        op.arg_attrs = ir.ArrayAttr.get([*flags, *map(symbol_attributes, symbols)])
+        op.arg_attrs = ir.ArrayAttr.get([*attributes, *map(symbol_attributes, symbols)])
         if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
             op.attributes[RESULTS] = ir.ArrayAttr.get(
                 [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
             )
-        if declared:
+        if is_declaration:
             return
-        places = [self.locations.location([value[0].stable]) for value in arguments]
-        block = op.add_entry_block([*places, *[whole] * len(symbols)])
+        argument_locations = [self.locations.location([value[0].stable]) for value in arguments]
+        block = op.add_entry_block([*argument_locations, *[all_nodes] * len(symbols)])
         table: Table = {}
-        values = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
-        with ir.InsertionPoint(block), whole, function_sizes(values):
+        symbol_values = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
+        with ir.InsertionPoint(block), all_nodes, function_sizes(symbol_values):
             _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
-            self._body(function, body, table)
+            self._lower_body(function, body, table)
             func.ReturnOp([table[op.name, index] for op, index in results])
 
-    def _body(self, function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], table: Table) -> None:
+    def _lower_body(self, function: PartitionFunction, body: Sequence[Op | PartitionCall], table: Table) -> None:
         positions = {op.name: i for i, op in enumerate(function.nodes)}
         for item in body:
-            if isinstance(item, cut.PartitionCall):
-                self._call(item, table)
+            if isinstance(item, PartitionCall):
+                self._emit_call(item, table)
             else:
                 position = positions[item.name]
                 with self.locations.location(function.origins(position)):
-                    assignment = self._lower_and_notify(item, table) if self.on_node else self._node(item, table)
-                self._assign(function, position, assignment)
+                    assignment = self._lower_and_notify(item, table) if self.on_node else self._lower(item, table)
+                self._record_assignment(function, position, assignment)
 
     def _lower_and_notify(self, node: Op, table: Table) -> Assignment:
         operations = ir.InsertionPoint.current.block.operations
-        before = len(operations)
-        assignment = self._node(node, table)
+        old_count = len(operations)
+        assignment = self._lower(node, table)
         assert self.on_node is not None
-        self.on_node(node, list(operations)[before:])
+        self.on_node(node, list(operations)[old_count:])
         return assignment
 
-    def _assign(self, function: cut.PartitionFunction, position: int, assignment: Assignment) -> None:
+    def _record_assignment(self, function: PartitionFunction, position: int, assignment: Assignment) -> None:
+        """Records the assignment of a node for all call sites of its function."""
         for site in function.sites:
             stable = site[position].stable
-            self.assigned[stable] = Assignment(
+            self.assignments[stable] = Assignment(
                 stable, assignment.lowering, assignment.choices, function.name, assignment.reason
             )
 
-    def _call(self, call: cut.PartitionCall, table: Table) -> None:
-        operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
+    def _emit_call(self, call: PartitionCall, table: Table) -> None:
+        operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
         operands += [index_value(symbol(name)) for name in self.symbols[call.function]]
-        results = _types(_with_elements(call.outputs))
+        results = _types(_without_empty(call.outputs))
         with self.locations.location(op.stable for op in call.nodes):
             op = func.CallOp(results, ir.FlatSymbolRefAttr.get(call.function), operands)
             _bind(table, call.outputs, op.results)
 
-    def _node(self, node: Op, table: Table) -> Assignment:
-        """Lowers a node by the registry chosen by hand, else by the first one that can."""
+    def _lower(self, node: Op, table: Table) -> Assignment:
+        """Lowers a node by the registry that the recipe chooses, else by the first one that can, else by eager."""
         if isinstance(node, GetItemOp):
             table[node.name, 0] = table[node.args[0].name, node.args[1]]
             return Assignment(node.stable, "func", ("func",))
         name = type(node).__name__
-        found = tuple(key for key, registry in self.registries.items() if name in registry and _supports(key, node))
-        own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
-        wanted = self.choices.get(node.stable, "")
-        reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_eager_reason(node)])]
+        candidates = tuple(
+            key for key, registry in self.registries.items() if name in registry and _supports(key, node)
+        )
+        has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
+        choice = self.choices.get(node.stable, "")
+        reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [_eager_reason(node)])]
         if _is_complex(node) and not node.takes_complex:
             reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
-        elif wanted != EAGER:
-            for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
+        elif choice != EAGER:
+            for key in dict.fromkeys([choice, *self.registries] if choice else self.registries):
                 reason = self._try_registry(key, node, table)
                 if not reason:
                     return Assignment(node.stable, key, choices, reason="; ".join(reasons))
-                if key in found or (own and key in (self._first_registry, wanted)):
+                if key in candidates or (has_lowering and key in (self._first_registry, choice)):
                     reasons.append(f"{key}: {reason}")
-        return self._eager(node, table, choices, reasons)
+        return self._call_eager(node, table, choices, reasons)
 
     @property
     def _first_registry(self) -> str:
@@ -188,14 +206,14 @@ class _Lowerer:
         return next(key for key in self.registries if key != USER)
 
     def _try_registry(self, key: str, node: Op, table: Table) -> str:
-        """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason."""
+        """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason of the failure."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
             return f"unknown registry; known: {', '.join(self.registries)}"
         if name not in registry:
             return registry.absence_reason(name)
-        if key == "tosa" and _has_dynamic(node):
-            return "TOSA ops need static sizes"
+        if key == "tosa" and _has_dynamic_sizes(node):
+            return "TOSA ops need static shapes"
         try:
             self._store_results(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
@@ -203,7 +221,7 @@ class _Lowerer:
             return str(error)
         return ""
 
-    def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
+    def _call_eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
         try:
             self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
@@ -212,18 +230,18 @@ class _Lowerer:
 
     @staticmethod
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:
-        """Runs a lowering; erases its ops if it fails."""
+        """Runs a lowering. If it fails, erases the ops that it has emitted, and raises `LoweringError`."""
         block = ir.InsertionPoint.current.block
-        before = len(block.operations)
+        old_count = len(block.operations)
         try:
             return lowering(node, table)
         except Exception as error:
-            reason = _as_lowering_error(error, lowering, node)
-            if reason is None:
+            lowering_error = _as_lowering_error(error, lowering, node)
+            if lowering_error is None:
                 raise
-            for op in reversed(list(block.operations)[before:]):
+            for op in reversed(list(block.operations)[old_count:]):
                 op.operation.erase()
-            raise reason from error
+            raise lowering_error from error
 
     @staticmethod
     def _store_results(node: Op, table: Table, results: Any) -> None:
@@ -232,13 +250,14 @@ class _Lowerer:
             results = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
             if meta is not None and is_dynamic(meta.shape):
-                value = fitted(value, meta.stored)
+                value = cast_shape(value, meta.stored)
             if meta is not None and value.type != meta_type(meta):
-                raise LoweringError(f"the lowering returned {value.type}, the graph has {meta_type(meta)}")
+                raise LoweringError(f"the lowering returned {value.type}, but the graph has {meta_type(meta)}")
             table[node.name, index] = value
 
 
 def _supports(key: str, node: Op) -> bool:
+    """True unless the registry `key` is torch-mlir's, and torch-mlir does not support the node."""
     return key != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
 
 
@@ -248,11 +267,11 @@ def _eager_reason(node: Op) -> str:
     return node.only_eager or template.format(target=node.target, op=type(node).__name__)
 
 
-# The errors with which a lowering that was written for static sizes fails on dynamic sizes.
-_STATIC_SIZE_ERRORS = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
+# The errors that a lowering raises if it supports only static shapes and the node has dynamic ones.
+_STATIC_SHAPE_ERRORS = (UnknownSizeError, TypeError, ValueError, ir.MLIRError)
 
 
-def _has_dynamic(node: Op) -> bool:
+def _has_dynamic_sizes(node: Op) -> bool:
     metas = (meta for op in (node, *node.parents) for meta in op.metas if meta is not None)
     return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
 
@@ -260,49 +279,54 @@ def _has_dynamic(node: Op) -> bool:
 def _as_lowering_error(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
     """Converts an error of a lowering to a `LoweringError`; returns `None` if the error is a bug of this project.
 
-    After an error in a user's lowering the next registry is tried.
+    An error in a lowering of a script or plug-in always becomes one, so that the next registry is tried.
     """
     if isinstance(error, LoweringError):
         return error
-    if not is_ours(lowering):
+    if not is_built_in(lowering):
         frame = extract_tb(error.__traceback__)[-1]
-        return LoweringError(f"it raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
-    if isinstance(error, _STATIC_SIZE_ERRORS) and _has_dynamic(node):
-        return LoweringError(_static_size_reason(error))
+        return LoweringError(f"the lowering raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})")
+    if isinstance(error, _STATIC_SHAPE_ERRORS) and _has_dynamic_sizes(node):
+        return LoweringError(_static_shape_reason(error))
     return None
 
 
-def _static_size_reason(error: Exception) -> str:
+def _static_shape_reason(error: Exception) -> str:
     if isinstance(error, UnknownSizeError):
         return str(error)
-    return f"its lowering needs static sizes ({str(error).splitlines()[0]})"
+    return f"the lowering needs static shapes ({str(error).splitlines()[0]})"
 
 
 def _symbols_of(
-    function: cut.PartitionFunction, body: Sequence[Op | cut.PartitionCall], of_callees: Mapping[str, tuple[str, ...]]
+    function: PartitionFunction, body: Sequence[Op | PartitionCall], symbols: Mapping[str, tuple[str, ...]]
 ) -> tuple[str, ...]:
-    """Returns the symbols that a function needs: those of its values, inputs and outputs, and those of its callees."""
+    """Returns the symbols that a function needs for its values and for its calls.
+
+    `symbols` has the symbols of the functions that it calls, by name.
+    """
     ops = [*function.nodes, *(op for op, _ in (*function.inputs, *function.outputs))]
-    named = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
-    called = (name for item in body if isinstance(item, cut.PartitionCall) for name in of_callees[item.function])
-    return tuple(sorted({*symbols_in(named), *called}, key=lambda name: (len(name), name)))
+    sizes = [(op.args, op.kwargs, [meta.shape for meta in op.metas if meta is not None]) for op in ops]
+    of_callees = (name for item in body if isinstance(item, PartitionCall) for name in symbols[item.function])
+    return tuple(sorted({*symbols_in(sizes), *of_callees}, key=lambda name: (len(name), name)))
 
 
-def _with_elements(values: Sequence[cut.Value]) -> list[cut.Value]:
-    """Returns the values that have elements: empty tensors are not passed to calls, since they have no memory."""
+def _without_empty(values: Sequence[Value]) -> list[Value]:
+    """Returns the values without empty tensors, which are not passed to calls, because they have no memory."""
     return [value for value in values if 0 not in value[0].tensor_meta.shape]
 
 
-def _types(values: Sequence[cut.Value]) -> list[Any]:
+def _types(values: Sequence[Value]) -> list[Any]:
     return [meta_type(op.tensor_meta) for op, _ in values]
 
 
-def _bind(table: Table, values: Sequence[cut.Value], found: Sequence[Any]) -> None:
-    """Stores values that were passed through a call in `table`; creates new tensors for those without elements."""
-    passed = iter(found)
+def _bind(table: Table, values: Sequence[Value], mlir_values: Sequence[Any]) -> None:
+    """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
+    passed = iter(mlir_values)
     for op, index in values:
         meta = op.tensor_meta.stored
-        table[op.name, index] = empty(meta.shape, meta.dtype) if 0 in meta.shape else remember(next(passed), meta.shape)
+        table[op.name, index] = (
+            empty(meta.shape, meta.dtype) if 0 in meta.shape else record_shape(next(passed), meta.shape)
+        )
 
 
 def _is_complex(node: Op) -> bool:
@@ -310,10 +334,12 @@ def _is_complex(node: Op) -> bool:
     return any(meta.dtype.is_complex for meta in metas)
 
 
-def _argument_attributes(index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, declared: bool) -> Any:
-    """Returns the attributes of argument `index`: read-only, whether it is a parameter, sizes, placeholder number."""
+def _argument_attributes(
+    index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, is_declaration: bool
+) -> Any:
+    """Returns the attributes of argument `index`: read-only, parameter, dynamic sizes, index of the placeholder."""
     read_only = {"bufferization.access": ir.StringAttr.get("read")}
-    attributes = read_only if declared else {"bufferization.writable": ir.BoolAttr.get(False)}
+    attributes = read_only if is_declaration else {"bufferization.writable": ir.BoolAttr.get(False)}
     if is_parameter:
         attributes["buddy.parameter"] = ir.UnitAttr.get()
     if is_dynamic(shape):
@@ -327,36 +353,35 @@ def new_context() -> Any:
     """Creates an MLIR context for one graph; it allows the unregistered attributes of this project."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
-    # With MLIR's threads the order of diagnostics would not be deterministic, and forking this process not safe.
+    # With MLIR's threads, the order of diagnostics would not be deterministic, and a fork of this process not safe.
     context.enable_multithreading(False)
     return context
 
 
 def lower(
     graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
-    parts: cut.Partition | None = None, on_node: OnNode | None = None,
+    parts: Partition | None = None, on_node: OnNode | None = None,
 ) -> LoweredModule:  # fmt: skip
-    """Lowers `graph` to top-level IR under `recipe`, in `context`; the registry `first` is searched before all others.
+    """Lowers `graph` to top-level IR with `recipe`, in `context`.
 
-    `parts` replaces the partition that the recipe asks for; its functions without nodes are only declared. Raises
-    `NodeError` for a node that can be neither compiled nor called in eager.
+    The registry `first` is searched before all others. `parts` replaces the partition that the recipe selects;
+    functions of `parts` without nodes are only declared. `on_node` is called after each node. Raises `NodeError` for a
+    node that can be neither compiled nor called in eager.
     """
     if parts is None:
-        parts = (
-            cut.by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else cut.as_one_function(graph)
-        )
-    found = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
-    ordered = {USER: first, **found} if first is not None else found
-    lowerer = _Lowerer(ordered, recipe.choice_map(), locations, on_node)
+        parts = by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else as_one_function(graph)
+    built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
+    search_order = {USER: first, **built_in} if first is not None else built_in
+    lowerer = _Lowerer(search_order, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in parts.functions:
-                lowerer.function(function, function.nodes, public=False)
-            main = cut.main_function(graph, graph._func_name)
-            lowerer.function(main, parts.body, public=True)
-    here = (lowerer.assigned.get(op.stable) for op in graph.operations)
-    assignments = tuple(assignment for assignment in here if assignment is not None)
+                lowerer.emit_function(function, function.nodes, public=False)
+            main = main_function(graph, graph._func_name)
+            lowerer.emit_function(main, parts.body, public=True)
+    of_nodes = (lowerer.assignments.get(op.stable) for op in graph.operations)
+    assignments = tuple(assignment for assignment in of_nodes if assignment is not None)
     unapplied = tuple(_unapplied_choices(recipe.choice_map(), assignments, graph))
     return LoweredModule(module, assignments, parts, unapplied, lowerer.transient)
 
@@ -365,14 +390,14 @@ def _unapplied_choices(
     choices: dict[str, str], assignments: Sequence[Assignment], graph: Graph
 ) -> Iterator[tuple[str, str]]:
     """Yields the nodes whose choice was not applied, each with a message that says what was used instead."""
-    known = {assignment.node: assignment for assignment in assignments}
-    for node, wanted in choices.items():
-        assignment = known.get(node)
-        if assignment is not None and assignment.lowering != wanted:
-            why = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
-            yield node, f"the recipe lowers {node} by {wanted}, but {assignment.lowering} lowers it{why}"
+    assignment_of = {assignment.node: assignment for assignment in assignments}
+    for node, choice in choices.items():
+        assignment = assignment_of.get(node)
+        if assignment is not None and assignment.lowering != choice:
+            reason = f": {assignment.reason}" if assignment.reason else ", since it needs no lowering"
+            yield node, f"the recipe lowers {node} by {choice}, but {assignment.lowering} lowers it{reason}"
         elif assignment is None and all(op.stable != node for op in graph.operations):
-            yield node, f"the recipe lowers {node} by {wanted}, {_unknown_node_reason(node, graph)}"
+            yield node, f"the recipe lowers {node} by {choice}, {_unknown_node_reason(node, graph)}"
 
 
 def _unknown_node_reason(node: str, graph: Graph) -> str:
@@ -386,7 +411,7 @@ def lower_top_level(
     graph: Graph, dialect: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
     first: Registry | None = None, context: Any = None,
 ) -> Any:  # fmt: skip
-    """Lowers `graph` to a top-level module, in a new context unless one is given.
+    """Lowers `graph` to a top-level module, in `context` or a new context.
 
     Raises `NodeError` as `lower` does.
     """
@@ -394,38 +419,43 @@ def lower_top_level(
     return lower(graph, recipe, context or new_context(), LocationSets(), first).module
 
 
+# On an argument of a public function: the index of the placeholder or pack that a call passes for it.
 _SOURCE = "buddy.source"
 
-
+# An index and an element type. The index is that of a placeholder, or in `packed` that of a function's argument.
 Parameter = tuple[int, TensorDType]
 
 
 def pack_parameters(
     module: Any, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
 ) -> tuple[TensorMeta, ...]:
-    """Rewrites public function `name` of a top-level module to take packs, then inputs. Returns the packs' types.
+    """Rewrites the public function `name` of a top-level module to take packs, then inputs. Returns the packs' metas.
 
-    `parameters` and `inputs` are numbers of the graph's placeholders, as in `buddy.source`; afterwards `buddy.source`
-    numbers the packs and then the inputs. A pack contains the parameters of its element type in the order of
-    `parameters`, without gaps; packs are in alphabetical order of their types' names, as in Buddy-MLIR.
+    A pack contains all parameters of one element type, in the order of `parameters`, without gaps. Packs are sorted by
+    the names of their types, as in Buddy-MLIR. `parameters` and `inputs` have the indices of placeholders, as in
+    `buddy.source`; afterwards, `buddy.source` numbers the packs and then the inputs.
     """
     with module.context, ir.Location.unknown():
-        old = next(op for op in module.body if op.operation.name == "func.func" and _name(op) == name)
-        flags = [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(old.arg_attrs)]
-        numbers = {_source(found): number for number, found in enumerate(flags) if _SOURCE in found}
-        packed = [(numbers[source], dtype) for source, dtype in parameters if source in numbers]
+        old = next(op for op in module.body if op.operation.name == "func.func" and _symbol_name(op) == name)
+        attributes = [ir.DictAttr(attribute) for attribute in ir.ArrayAttr(old.arg_attrs)]
+        position_of_source = {_source(entry): i for i, entry in enumerate(attributes) if _SOURCE in entry}
+        packed = [(position_of_source[source], dtype) for source, dtype in parameters if source in position_of_source]
         dtypes = sorted({dtype for _, dtype in packed}, key=lambda dtype: dtype.name)
-        packs = [TensorMeta((_elements(old, packed, dtype),), dtype) for dtype in dtypes]
-        kept = {numbers[source]: len(packs) + i for i, source in enumerate(inputs) if source in numbers}
-        # Symbolic sizes are arguments without a source: they stay the last ones.
-        kept |= {number: -1 for number, found in enumerate(flags) if _SOURCE not in found}
-        new = _signature(old, [tensor_type(pack.shape, pack.dtype) for pack in packs], kept)
+        packs = [TensorMeta((_pack_size(old, packed, dtype),), dtype) for dtype in dtypes]
+        new_sources = {
+            position_of_source[source]: len(packs) + i
+            for i, source in enumerate(inputs)
+            if source in position_of_source
+        }
+        # Symbolic sizes are arguments without a source, which remain the last ones.
+        new_sources |= {i: -1 for i, entry in enumerate(attributes) if _SOURCE not in entry}
+        new = _add_function_with_packs(old, [tensor_type(pack.shape, pack.dtype) for pack in packs], new_sources)
         values = list(new.entry_block.arguments)
         with ir.InsertionPoint(new.entry_block):
             for pack, value in zip(packs, values, strict=False):
-                _unpack(old, [number for number, found in packed if found is pack.dtype], value, pack.dtype)
-        for number, value in zip(kept, values[len(packs) :], strict=True):
-            old.arguments[number].replace_all_uses_with(value)
+                _unpack(old, [i for i, dtype in packed if dtype is pack.dtype], value, pack.dtype)
+        for i, value in zip(new_sources, values[len(packs) :], strict=True):
+            old.arguments[i].replace_all_uses_with(value)
         for op in list(old.entry_block.operations):
             op.operation.detach_from_parent()
             new.entry_block.append(op)
@@ -433,7 +463,7 @@ def pack_parameters(
     return tuple(packs)
 
 
-def _name(op: Any) -> str:
+def _symbol_name(op: Any) -> str:
     return ir.StringAttr(op.operation.attributes["sym_name"]).value
 
 
@@ -441,45 +471,46 @@ def _source(attributes: Any) -> int:
     return ir.IntegerAttr(ir.DictAttr(attributes)[_SOURCE]).value
 
 
-def _elements(function: Any, packed: Sequence[Parameter], dtype: TensorDType) -> int:
-    return sum(math.prod(function.arguments[number].type.shape) for number, found in packed if found is dtype)
+def _pack_size(function: Any, packed: Sequence[Parameter], dtype: TensorDType) -> int:
+    """Returns the number of elements of the pack of `dtype`; `packed` has positions of arguments."""
+    return sum(math.prod(function.arguments[i].type.shape) for i, other in packed if other is dtype)
 
 
-def _signature(old: Any, packs: list[Any], kept: Mapping[int, int]) -> Any:
-    """Creates an empty function before `old` with `packs` and the `kept` arguments of `old`.
+def _add_function_with_packs(old: Any, pack_types: list[Any], new_sources: Mapping[int, int]) -> Any:
+    """Creates an empty function before `old` that takes packs, and then some arguments of `old`.
 
-    `kept` gives the new source of each by its number, -1 for one without a source.
+    `new_sources` has the positions of these arguments and their new `buddy.source`, or -1 for none.
     """
-    attributes, place = ir.ArrayAttr(old.arg_attrs), old.operation.location
-    inputs = [*packs, *(old.arguments[number].type for number in kept)]
+    attributes, location = ir.ArrayAttr(old.arg_attrs), old.operation.location
+    input_types = [*pack_types, *(old.arguments[i].type for i in new_sources)]
     pack = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False), "buddy.parameter": ir.UnitAttr.get()})
-    flags = [_from(pack, source) for source in range(len(packs))]
-    flags += [
-        attributes[number] if source < 0 else _from(attributes[number], source) for number, source in kept.items()
+    new_attributes = [_with_source(pack, source) for source in range(len(pack_types))]
+    new_attributes += [
+        attributes[i] if source < 0 else _with_source(attributes[i], source) for i, source in new_sources.items()
     ]
     with ir.InsertionPoint(old):
-        new = func.FuncOp(_name(old), ir.FunctionType.get(inputs, list(old.type.results)), loc=place)
-    new.arg_attrs = ir.ArrayAttr.get(flags)
+        new = func.FuncOp(_symbol_name(old), ir.FunctionType.get(input_types, list(old.type.results)), loc=location)
+    new.arg_attrs = ir.ArrayAttr.get(new_attributes)
     if RESULTS in old.attributes:
         new.attributes[RESULTS] = old.attributes[RESULTS]
-    new.add_entry_block([place] * len(packs) + [old.arguments[number].location for number in kept])
+    new.add_entry_block([location] * len(pack_types) + [old.arguments[i].location for i in new_sources])
     return new
 
 
-def _from(attributes: Any, source: int) -> Any:
+def _with_source(attributes: Any, source: int) -> Any:
     """Returns an argument's attributes with `buddy.source` set to `source`."""
-    found = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
-    return ir.DictAttr.get({**found, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
+    others = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
+    return ir.DictAttr.get({**others, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
 
 
-def _unpack(function: Any, numbers: Sequence[int], pack: Any, dtype: TensorDType) -> None:
-    """Replaces the used arguments `numbers` by consecutive slices of `pack`."""
+def _unpack(function: Any, positions: Sequence[int], pack: Any, dtype: TensorDType) -> None:
+    """Replaces the arguments at `positions` by consecutive slices of `pack`."""
     offset = 0
-    for number in numbers:
-        argument = function.arguments[number]
+    for position in positions:
+        argument = function.arguments[position]
         count = math.prod(argument.type.shape)
         with argument.location:
             flat = ir.RankedTensorType.get([count], argument.type.element_type)
-            part = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
-            argument.replace_all_uses_with(reshape(part, tuple(argument.type.shape), dtype))
+            piece = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
+            argument.replace_all_uses_with(reshape(piece, tuple(argument.type.shape), dtype))
         offset += count

@@ -12,14 +12,16 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 ops_registry = Registry()
 
 
-def _unary(name: str, op_name: str) -> None:
+def _register_unary(name: str, op_name: str) -> None:
+    """Registers the `math` op `op_name` as the lowering of the op class `name`."""
+
     @ops_registry.lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         dtype = node.tensor_meta.dtype
         if not dtype.is_float or node.args[0].tensor_meta.dtype is not dtype:
-            raise LoweringError(f"math.{op_name} needs one float type for operand and result")
+            raise LoweringError(f"math.{op_name} needs the same float type for operand and result")
         if len(node.args) > 1 or any(node.kwargs.values()):
-            raise LoweringError(f"math.{op_name} has no further arguments, such as decimals")
+            raise LoweringError(f"math.{op_name} takes only the operand, no argument such as `decimals`")
         return getattr(math, op_name)(value_of(node.args[0], symbol_table))
 
 
@@ -28,4 +30,4 @@ for _name, _op in {
     "ErfOp": "erf", "TanhOp": "tanh", "SinOp": "sin", "CosOp": "cos", "SqrtOp": "sqrt", "RsqrtOp": "rsqrt",
     "AbsOp": "absf", "FloorOp": "floor", "CeilOp": "ceil", "RoundOp": "roundeven", "TruncOp": "trunc",
 }.items():  # fmt: skip
-    _unary(_name, _op)
+    _register_unary(_name, _op)

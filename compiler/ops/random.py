@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from buddy.compiler.graph.node import Op, argument
-from buddy.compiler.graph.operations.effects import KEY_STEPS, MULTIPLIERS, ROUNDS
+from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
@@ -17,20 +17,24 @@ from buddy.compiler.ops.utils import SymbolTable, constant, value_of
 ops_registry = Registry()
 lowering = ops_registry.lowering
 # Each 32-bit word is the low half of an i64, so that one vector instruction computes both halves of a product.
-_WIDE, _WORD = TensorDType.Int64, 0xFFFFFFFF
+_WIDE, _WORD_MASK = TensorDType.Int64, 0xFFFFFFFF
 
 
 @lowering("PhiloxOp")
 def philox(node: Op, symbol_table: SymbolTable) -> Any:
-    """Computes one block per element; after fusion, nodes that read other words of the same block share it."""
+    """Computes one block of four 32-bit words per element, and returns the word that the node selects.
+
+    For 64-bit results, the node selects one of two pairs of words. After fusion, nodes that select different words of
+    the same block share its computation.
+    """
     meta, stream = node.tensor_meta, int(argument(node, 1, "stream"))
-    rank, chosen = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
+    rank, word = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
 
     def body(seed: Any, _out: Any) -> list[Any]:
-        words = _rounds(_place(meta.shape), stream, Scalar(seed, _WIDE))
+        words = _block(_element_index(meta.shape), stream, Scalar(seed, _WIDE))
         if meta.dtype is TensorDType.Int32:
-            return [cast(words[chosen], meta.dtype).value]
-        low, high = words[2 * chosen : 2 * chosen + 2]
+            return [cast(words[word], meta.dtype).value]
+        low, high = words[2 * word : 2 * word + 2]
         return [(low | Scalar(arith.shli(high.value, constant(32, _WIDE)), _WIDE)).value]
 
     seed = st.reshape(value_of(node.args[0], symbol_table), [], _WIDE)
@@ -38,24 +42,30 @@ def philox(node: Op, symbol_table: SymbolTable) -> Any:
     return st.generic([seed], [[]], [out], [[*range(rank)]], [st.PARALLEL] * rank, body)[0]
 
 
-def _place(shape: Any) -> Scalar:
+def _element_index(shape: Any) -> Scalar:
     """Returns the row-major index of the element, in the body of a `linalg.generic` over `shape`."""
-    place: Any = None
+    flat: Any = None
     for dim, size in enumerate(shape):
         index = st.loop_index(dim)
-        place = index if place is None else arith.addi(arith.muli(place, index_value(size)), index)
-    if place is None:
+        flat = index if flat is None else arith.addi(arith.muli(flat, index_value(size)), index)
+    if flat is None:
         return Scalar(constant(0, _WIDE), _WIDE)
-    return Scalar(arith.index_cast(ir.IntegerType.get_signless(64), place), _WIDE)
+    return Scalar(arith.index_cast(ir.IntegerType.get_signless(64), flat), _WIDE)
 
 
-def _rounds(place: Scalar, stream: int, seed: Scalar) -> tuple[Scalar, Scalar, Scalar, Scalar]:
-    a, b, c, d = place & _WORD, _high(place), place.like(stream), place.like(0)
-    one, other = seed & _WORD, _high(seed)
-    for _ in range(ROUNDS):
-        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
-        a, b, c, d = _high(right) ^ b ^ one, right & _WORD, _high(left) ^ d ^ other, left & _WORD
-        one, other = (one + KEY_STEPS[0]) & _WORD, (other + KEY_STEPS[1]) & _WORD
+def _block(index: Scalar, stream: int, seed: Scalar) -> tuple[Scalar, Scalar, Scalar, Scalar]:
+    """Returns the four words of the block with counter (`index`, `stream`) and key `seed`."""
+    a, b, c, d = index & _WORD_MASK, _high(index), index.like(stream), index.like(0)
+    key0, key1 = seed & _WORD_MASK, _high(seed)
+    for _ in range(PHILOX_ROUNDS):
+        product0, product1 = a * PHILOX_MULTIPLIERS[0], c * PHILOX_MULTIPLIERS[1]
+        a, b, c, d = (
+            _high(product1) ^ b ^ key0,
+            product1 & _WORD_MASK,
+            _high(product0) ^ d ^ key1,
+            product0 & _WORD_MASK,
+        )
+        key0, key1 = (key0 + PHILOX_KEY_INCREMENTS[0]) & _WORD_MASK, (key1 + PHILOX_KEY_INCREMENTS[1]) & _WORD_MASK
     return a, b, c, d
 
 

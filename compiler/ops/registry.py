@@ -1,4 +1,4 @@
-"""The type of an `ops_registry`: a dict from op class names to lowerings, with a decorator that adds lowerings."""
+"""`Registry`, the type of each module's `ops_registry`: maps op class names to lowerings."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ Lowering = Callable[[Op, SymbolTable], Any]
 
 
 class Registry(dict[str, Lowering]):
-    """Lowerings by op class name. A lowering takes a node and the symbol table, and returns a value, an op or a list.
+    """Lowerings by op class name. A lowering takes a node and the symbol table, and returns an MLIR value, an op,
+    or a list of values.
 
-    `absent` has the reasons why the dialect has no lowering of a class, which the table of nodes shows.
+    `absent` maps op class names to the reason why the dialect has no lowering of it, which the table of nodes shows.
     """
 
     def __init__(self, *lowerings: dict[str, Lowering]) -> None:
         super().__init__()
         self.absent: dict[str, str] = {}
-        for found in lowerings:
-            self.update(found)
+        for mapping in lowerings:
+            self.update(mapping)
 
     def lowering(self, *names: str) -> Callable[[Lowering], Lowering]:
         """Registers the decorated function as the lowering of the op classes `names`."""

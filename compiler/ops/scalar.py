@@ -1,4 +1,4 @@
-"""Scalars: Python expressions on them emit `arith` and `math` ops, such as in the body of a `linalg.generic`."""
+"""`Scalar`: Python expressions on scalars emit `arith` and `math` ops, such as in the body of a `linalg.generic`."""
 
 from __future__ import annotations
 
@@ -16,14 +16,15 @@ from buddy.compiler.ops.utils import LoweringError, constant, mlir_element_type_
 
 Operand = Union["Scalar", bool, int, float, Size]
 
-_FLOAT_PREDICATE = {"eq": "OEQ", "ne": "UNE", "lt": "OLT", "le": "OLE", "gt": "OGT", "ge": "OGE"}
-_SIGNED = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
-_UNSIGNED = _SIGNED | {"lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+# The predicates of `arith.cmpf` and `arith.cmpi` for each relation.
+_FLOAT_PREDICATES = {"eq": "OEQ", "ne": "UNE", "lt": "OLT", "le": "OLE", "gt": "OGT", "ge": "OGE"}
+_SIGNED_PREDICATES = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+_UNSIGNED_PREDICATES = _SIGNED_PREDICATES | {"lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
 
 
 @dataclass(frozen=True, eq=False)
 class Scalar:
-    """One element: an MLIR value with its element type, which gives the signedness that MLIR integers lack."""
+    """One element: an MLIR value with its element type, which also has the signedness, unlike MLIR's integer types."""
 
     value: Any
     dtype: TensorDType
@@ -86,12 +87,14 @@ class Scalar:
         return self.like(0) - self
 
     def compare(self, relation: str, other: Operand) -> Scalar:
-        """Returns a bool scalar; comparisons with NaN are false, except `ne`."""
+        """Returns a bool scalar; `relation` is "eq", "ne", "lt", "le", "gt" or "ge". With NaN, only "ne" is true."""
         right = self.like(other).value
         if self.dtype.is_float:
-            predicate = getattr(arith.CmpFPredicate, _FLOAT_PREDICATE[relation])
+            predicate = getattr(arith.CmpFPredicate, _FLOAT_PREDICATES[relation])
             return Scalar(arith.cmpf(predicate, self.value, right), TensorDType.Bool)
-        predicate = getattr(arith.CmpIPredicate, (_UNSIGNED if self.is_unsigned else _SIGNED)[relation])
+        predicate = getattr(
+            arith.CmpIPredicate, (_UNSIGNED_PREDICATES if self.is_unsigned else _SIGNED_PREDICATES)[relation]
+        )
         return Scalar(arith.cmpi(predicate, self.value, right), TensorDType.Bool)
 
     def __lt__(self, other: Operand) -> Scalar:
@@ -108,12 +111,12 @@ class Scalar:
 
 
 def size_scalar(size: Size) -> Scalar:
-    """Returns a symbolic size as an i64 scalar, PyTorch's type for sizes."""
+    """Returns a symbolic size as a scalar of i64, PyTorch's type for sizes."""
     return Scalar(arith.index_cast(mlir_element_type_get(TensorDType.Int64), index_value(size)), TensorDType.Int64)
 
 
 def cast(x: Scalar, dtype: TensorDType) -> Scalar:
-    """Casts `x` with PyTorch's semantics: to bool is `x != 0`, float to integer truncates."""
+    """Casts `x` with PyTorch's semantics: a cast to bool is `x != 0`, and one from float to integer truncates."""
     if x.dtype is dtype:
         return x
     if x.dtype.is_float8:
@@ -130,46 +133,48 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     if x.dtype.is_float and dtype is TensorDType.UInt64:
         return _float_to_u64(x)
     if x.dtype.is_float:
-        between = TensorDType.Int32 if dtype in _THROUGH_32_BITS else TensorDType.Int64
-        wide = arith.fptosi(mlir_element_type_get(between), x.value)
-        return cast(Scalar(wide, between), dtype)
+        wide_type = TensorDType.Int32 if dtype in _CONVERTED_THROUGH_I32 else TensorDType.Int64
+        wide = arith.fptosi(mlir_element_type_get(wide_type), x.value)
+        return cast(Scalar(wide, wide_type), dtype)
     return Scalar(_integer_cast(x, element), dtype)
 
 
 # Eager converts floats to these integer types through i32, to others through i64, and wraps. For NaN and numbers out of
 # range, the conversion returns the lowest integer on x86; other processors differ.
-_THROUGH_32_BITS = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.UInt16)
+_CONVERTED_THROUGH_I32 = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.UInt16)
 
 
 def _float_to_u64(x: Scalar) -> Scalar:
-    """Uses the signed conversion, after subtracting 2^63 from numbers that are not less than that."""
-    large = x >= 2.0**63
-    near = cast(select(large, x - 2.0**63, x), TensorDType.Int64)
-    bits = near ^ select(large, near.like(-(1 << 63)), near.like(0))
+    """Converts by a signed conversion; subtracts 2^63 before, and adds it afterwards, if `x` is at least 2^63."""
+    is_large = x >= 2.0**63
+    signed = cast(select(is_large, x - 2.0**63, x), TensorDType.Int64)
+    bits = signed ^ select(is_large, signed.like(-(1 << 63)), signed.like(0))
     return Scalar(bits.value, TensorDType.UInt64)
 
 
 def _float_cast(value: Any, element: Any) -> Any:
-    old = value.type.width
-    if old == element.width:
-        # bf16 and f16 are converted through f32, because neither type contains the other.
+    old_width = value.type.width
+    if old_width == element.width:
+        # bf16 and f16 are converted to each other through f32, because neither type contains the other.
         return arith.truncf(element, arith.extf(ir.F32Type.get(), value))
-    if (old, element.width) == (64, 16):
-        # Through f32, as in eager: no processor has an instruction for both steps.
-        value, old = arith.truncf(ir.F32Type.get(), value), 32
-    return (arith.extf if old < element.width else arith.truncf)(element, value)
+    if (old_width, element.width) == (64, 16):
+        # Through f32, as in eager: no processor converts f64 to 16 bits in one instruction.
+        value, old_width = arith.truncf(ir.F32Type.get(), value), 32
+    return (arith.extf if old_width < element.width else arith.truncf)(element, value)
 
 
 def _integer_cast(x: Scalar, element: Any) -> Any:
-    old = x.value.type.width
-    if old == element.width:
+    old_width = x.value.type.width
+    if old_width == element.width:
         return x.value
-    if old > element.width:
+    if old_width > element.width:
         return arith.trunci(element, x.value)
     return (arith.extui if x.is_unsigned else arith.extsi)(element, x.value)
 
 
 def _unary(op_name: str) -> Any:
+    """Returns a function that emits a unary op of the `math` dialect."""
+
     def apply(x: Scalar) -> Scalar:
         return Scalar(getattr(math, op_name)(x.value), x.dtype)
 
@@ -187,15 +192,17 @@ asinh, acosh, atanh = _unary("asinh"), _unary("acosh"), _unary("atanh")
 sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
 
 
-def _of_two_floats(function: Any) -> Any:
+def _binary_float(function: Any) -> Any:
+    """Returns a function that emits a binary op on floats; its second operand is cast to the type of the first."""
+
     def apply(x: Scalar, y: Operand) -> Scalar:
         return Scalar(function(x.value, x.like(y).value), x.dtype)
 
     return apply
 
 
-atan2, powf = _of_two_floats(math.atan2), _of_two_floats(math.powf)
-copysign, fmod = _of_two_floats(math.copysign), _of_two_floats(arith.remf)
+atan2, powf = _binary_float(math.atan2), _binary_float(math.powf)
+copysign, fmod = _binary_float(math.copysign), _binary_float(arith.remf)
 
 
 def fma(x: Scalar, y: Operand, z: Operand) -> Scalar:
@@ -212,6 +219,8 @@ def horner(x: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _rounding(op_name: str) -> Any:
+    """Returns a function that rounds floats by an op of the `math` dialect, and returns integers unchanged."""
+
     def apply(x: Scalar) -> Scalar:
         return Scalar(getattr(math, op_name)(x.value), x.dtype) if x.dtype.is_float else x
 
@@ -227,56 +236,63 @@ def absolute(x: Scalar) -> Scalar:
     return Scalar((math.absf if x.dtype.is_float else math.absi)(x.value), x.dtype)
 
 
-def select(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
-    """Returns `yes` if `condition` holds, else `no`. At least one of them is a scalar; both get its element type."""
-    shaped = yes if isinstance(yes, Scalar) else no
-    assert isinstance(shaped, Scalar)
-    yes, no = shaped.like(yes), shaped.like(no)
-    return Scalar(arith.select(cast(condition, TensorDType.Bool).value, yes.value, no.value), yes.dtype)
+def select(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
+    """Returns `if_true` if `condition` is true, else `if_false`; the result has the element type of the first scalar.
+
+    At least one of the two operands is a `Scalar`.
+    """
+    typed = if_true if isinstance(if_true, Scalar) else if_false
+    assert isinstance(typed, Scalar)
+    if_true, if_false = typed.like(if_true), typed.like(if_false)
+    return Scalar(arith.select(cast(condition, TensorDType.Bool).value, if_true.value, if_false.value), typed.dtype)
 
 
 def maximum(x: Scalar, y: Operand) -> Scalar:
-    """Returns the larger; NaN if either is NaN, as in PyTorch."""
+    """Returns the larger operand; NaN if either is NaN, as in PyTorch."""
     return x._binary(y, arith.maximumf, arith.maxui if x.is_unsigned else arith.maxsi)
 
 
 def minimum(x: Scalar, y: Operand) -> Scalar:
-    """Returns the smaller; NaN if either is NaN, as in PyTorch."""
+    """Returns the smaller operand; NaN if either is NaN, as in PyTorch."""
     return x._binary(y, arith.minimumf, arith.minui if x.is_unsigned else arith.minsi)
 
 
 def fmax(x: Scalar, y: Operand) -> Scalar:
-    """Returns the larger; ignores a NaN."""
+    """Returns the larger operand; if one is NaN, returns the other."""
     return x._binary(y, arith.maxnumf, arith.maxui if x.is_unsigned else arith.maxsi)
 
 
 def fmin(x: Scalar, y: Operand) -> Scalar:
-    """Returns the smaller; ignores a NaN."""
+    """Returns the smaller operand; if one is NaN, returns the other."""
     return x._binary(y, arith.minnumf, arith.minui if x.is_unsigned else arith.minsi)
 
 
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """Returns `x ** exponent`; small constant exponents become products and roots, as in eager."""
+    """Returns `x ** exponent`. For small constant exponents, emits products and square roots, as eager does.
+
+    Raises `LoweringError` for integers with other exponents, which `integers.power` computes.
+    """
     if not isinstance(exponent, (Scalar, Size)):
         if exponent == 0:
             return x.like(1)
         if float(exponent).is_integer() and 1 <= abs(exponent) <= 4 and (exponent > 0 or x.dtype.is_float):
-            product = _repeated(x, int(abs(exponent)))
+            product = _small_power(x, int(abs(exponent)))
             return product if exponent > 0 else 1.0 / product
         if abs(exponent) == 0.5 and x.dtype.is_float:
             return sqrt(x) if exponent > 0 else 1.0 / sqrt(x)
     if x.dtype.is_float:
         return powf(x, exponent)
-    raise LoweringError(f"powers of {x.dtype.value} are in `integers.py`")
+    raise LoweringError(f"no power of {x.dtype.value} with the exponent {exponent}")
 
 
-def _repeated(x: Scalar, count: int) -> Scalar:
+def _small_power(x: Scalar, exponent: int) -> Scalar:
+    """Returns `x ** exponent` for an exponent from 1 to 4."""
     square = x * x
-    return (x, square, square * x, square * square)[count - 1] if count <= 4 else x
+    return (x, square, square * x, square * square)[exponent - 1]
 
 
 def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
-    """Returns the least and the greatest value of an element type; infinities for floats."""
+    """Returns the smallest and the largest value of an element type; infinities for floats."""
     if dtype.is_float:
         return -pymath.inf, pymath.inf
     if dtype is TensorDType.Bool:
@@ -286,23 +302,26 @@ def limits(dtype: TensorDType) -> tuple[int | float, int | float]:
 
 
 def repeat(
-    start: Sequence[Scalar], condition: Callable[..., Scalar], step: Callable[..., Sequence[Scalar]]
+    initial: Sequence[Scalar], condition: Callable[..., Scalar], body: Callable[..., Sequence[Scalar]]
 ) -> list[Scalar]:
-    """Applies `step` to a tuple of scalars while `condition` holds for them; returns the last scalars.
+    """Emits a while loop on scalars: `body(*scalars)` returns the next ones, as long as `condition(*scalars)` is true.
 
-    Both functions may only use their arguments and constants, since fusion clones the ops of a body one by one.
+    Returns the final scalars. Both functions may use only their arguments and constants, since fusion clones the ops of
+    a body one by one.
     """
-    types = [x.dtype for x in start]
-    kinds = [x.value.type for x in start]
+    types = [x.dtype for x in initial]
+    mlir_types = [x.value.type for x in initial]
 
     def scalars(block: Any) -> list[Scalar]:
         return [Scalar(value, dtype) for value, dtype in zip(block.arguments, types, strict=True)]
 
-    loop = scf.WhileOp(kinds, [x.value for x in start])
+    loop = scf.WhileOp(mlir_types, [x.value for x in initial])
     location = ir.Location.current
-    before, after = (region.blocks.append(*kinds, arg_locs=[location] * len(kinds)) for region in loop.regions)
+    before, after = (
+        region.blocks.append(*mlir_types, arg_locs=[location] * len(mlir_types)) for region in loop.regions
+    )
     with ir.InsertionPoint(before):
         scf.ConditionOp(condition(*scalars(before)).value, list(before.arguments))
     with ir.InsertionPoint(after):
-        scf.YieldOp([x.value for x in step(*scalars(after))])
+        scf.YieldOp([x.value for x in body(*scalars(after))])
     return [Scalar(value, dtype) for value, dtype in zip(loop.results, types, strict=True)]

@@ -1,4 +1,4 @@
-"""Writes by index. Writes to the same position are applied sequentially, as in eager."""
+"""Lowers writes by index: scatter, index_put, masks. Writes to the same element are applied in order, as in eager."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if, fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.indexing import Subscripts, is_mask, subscripts_of
 from buddy.compiler.ops.loops import element, for_each, index_of, insert, number, position
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
-from buddy.compiler.ops.sums import accumulator_type
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, value_of
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-Positions = Sequence[Any]
+Indices = Sequence[Any]
+# Maps (old element, new value) to the element to store.
 Combine = Callable[[Scalar, Scalar], Scalar]
-# Returns the value to write at a position of the box.
-Reader = Callable[[Positions], Scalar]
+# Returns the value to write in an iteration, from the indices of the loops.
+Reader = Callable[[Indices], Scalar]
 
 
 def _replace(_old: Scalar, new: Scalar) -> Scalar:
     return new
 
 
-# How each mode combines the old with the new value, and its neutral element as a function of the element type.
+# For each mode, the function that combines the old with the new value, and the neutral element by element type.
 _COMBINE: dict[str, Combine] = {
     "": _replace,
     "add": lambda old, new: old + new, "sum": lambda old, new: old + new, "mean": lambda old, new: old + new,
@@ -47,158 +48,170 @@ _NEUTRAL: dict[str, Callable[[TensorDType], int | float]] = {
 
 
 class ScatterWrites:
-    """Writes into tensors of one shape: `place` maps every position of a box to its target."""
+    """One write per iteration of a loop nest with trip counts `extents`.
 
-    def __init__(self, box: Sequence[Any], place: Callable[[Positions], Positions]) -> None:
-        self.box, self.place = box, place
+    `target_indices` maps the indices of the loops to the indices of the element that the iteration writes.
+    """
 
-    def into(self, target: Any, dtype: TensorDType, given: Reader, combine: Combine) -> Any:
-        """Returns `target` after `target[place] = combine(target[place], given)` at each position, in order."""
+    def __init__(self, extents: Sequence[Any], target_indices: Callable[[Indices], Indices]) -> None:
+        self.extents, self.target_indices = extents, target_indices
 
-        def visit(at: list[Any], held: list[Any]) -> list[Any]:
-            where = self.place(at)
-            return [insert(combine(element(held[0], where, dtype), cast(given(at), dtype)), where, held[0])]
+    def apply(self, target: Any, dtype: TensorDType, read: Reader, combine: Combine) -> Any:
+        """Returns `target` after all writes, in order: each stores `combine(old element, read(indices))`."""
 
-        return target if 0 in self.box else for_each(self.box, [target], visit)[0]
+        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+            (target,), written = carried, self.target_indices(indices)
+            return [insert(combine(element(target, written, dtype), cast(read(indices), dtype)), written, target)]
 
-    def reduced(
-        self, target: Any, dtype: TensorDType, given: Reader, mode: str, own: bool, wide: TensorDType | None = None
+        return target if 0 in self.extents else for_each(self.extents, [target], visit)[0]
+
+    def reduce(
+        self,
+        target: Any,
+        dtype: TensorDType,
+        read: Reader,
+        mode: str,
+        include_self: bool,
+        wide: TensorDType | None = None,
     ) -> Any:
-        """Combines the writes by `mode`; with `own`, the old elements take part.
+        """Combines the written values by `mode`, with `include_self` also the old elements.
 
-        `wide` is the accumulator type; by default, half types are computed in f32 and rounded once, as in PyTorch.
+        `wide` is the accumulator type; by default, it is f32 for 16-bit floats, as in PyTorch, and rounded once.
         """
         wide = wide or accumulator_type(dtype)
         shape = st.shape_of(target)
-        start = _cast(target, dtype, wide)
-        if not own:
-            start = self.into(start, wide, lambda _: number(_NEUTRAL[mode](wide), wide), _replace)
-        found = self.into(start, wide, given, _COMBINE[mode])
+        start = cast_tensor(target, dtype, wide)
+        if not include_self:
+            start = self.apply(start, wide, lambda _: number(_NEUTRAL[mode](wide), wide), _replace)
+        reduced = self.apply(start, wide, read, _COMBINE[mode])
         if mode != "mean":
-            return _cast(found, wide, dtype)
-        kind = wide if wide.is_float else TensorDType.Int64
-        counts = self.into(st.filled(int(own), shape, kind), kind, lambda _: number(1, kind), _COMBINE["sum"])
+            return cast_tensor(reduced, wide, dtype)
+        count_type = wide if wide.is_float else TensorDType.Int64
+        initial_counts = st.filled(int(include_self), shape, count_type)
+        counts = self.apply(initial_counts, count_type, lambda _: number(1, count_type), _COMBINE["sum"])
 
         def average(x: Scalar, count: Scalar) -> Scalar:
             return cast(_quotient(x, cast(s.maximum(count, 1), wide)), dtype)
 
-        return st.pointwise([(found, wide), (counts, kind)], shape, dtype, average)
+        return st.pointwise([(reduced, wide), (counts, count_type)], shape, dtype, average)
 
 
 def _quotient(x: Scalar, count: Scalar) -> Scalar:
-    """Divides; integer quotients are rounded down."""
+    """Returns `x / count`; an integer quotient is rounded down."""
     if x.dtype.is_float:
         return x / count
     return Scalar((arith.divui if x.is_unsigned else arith.floordivsi)(x.value, count.value), x.dtype)
 
 
-def _cast(value: Any, dtype: TensorDType, wanted: TensorDType) -> Any:
-    if dtype is wanted:
-        return value
-    return st.pointwise([(value, dtype)], st.shape_of(value), wanted, lambda x: cast(x, wanted))
-
-
 def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
-    """Returns a reader of a node's argument: a tensor, or a zero-dimensional tensor or number for all positions."""
+    """Returns a reader of the elements of a node's argument, or of its only value if it is a scalar."""
     if not isinstance(argument_, Op):
-        kind = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
-        return lambda _: number(argument_, kind)
+        dtype = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
+        return lambda _: number(argument_, dtype)
     value, meta = value_of(argument_, symbol_table), argument_.tensor_meta
-    return lambda at: element(value, at if meta.shape else [], meta.dtype)
+    return lambda indices: element(value, indices if meta.shape else [], meta.dtype)
 
 
 def _writes_along_dim(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
     """Returns writes to `x[..., index[..., i, ...], ...]` for every element of the index tensor, the third argument."""
-    indices, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
+    index, index_type = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     shape = node.tensor_meta.shape
-    axis = normalized(node.args[1], len(shape))
+    dim = normalize_dim(node.args[1], len(shape))
     rank = len(node.args[2].tensor_meta.shape)
-    fall_back_if_outside(node, symbol_table, [(node.args[2], shape[axis] if shape else 1)])
+    fall_back_if_outside(node, symbol_table, [(node.args[2], shape[dim] if shape else 1)])
 
-    def place(at: Positions) -> Positions:
-        found = within(element(indices, at, kind), shape[axis] if shape else 1)
+    def target_indices(indices: Indices) -> Indices:
+        clamped = clamp_index(element(index, indices, index_type), shape[dim] if shape else 1)
         if not shape:
             return []
-        return [found if i == axis else at[i] for i in range(len(shape))] if rank else [found]
+        return [clamped if i == dim else indices[i] for i in range(len(shape))] if rank else [clamped]
 
-    return ScatterWrites(st.shape_of(indices), place)
+    return ScatterWrites(st.shape_of(index), target_indices)
 
 
 @lowering("ScatterOp")
 def scatter(node: Op, symbol_table: SymbolTable) -> Any:
     """Lowers scatter; `reduce` is "add", "multiply" or absent."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
-    mode, given = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
+    mode, read = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
     wide = accumulator_type(dtype) if mode else dtype
 
-    def rounded(at: Positions) -> Scalar:
-        return cast(given(at), dtype)  # a number is first converted to the tensor's type
+    def read_rounded(indices: Indices) -> Scalar:
+        return cast(read(indices), dtype)  # a number is first converted to the tensor's type
 
-    found = _writes_along_dim(node, symbol_table).into(_cast(target, dtype, wide), wide, rounded, _COMBINE[mode])
-    return _cast(found, wide, dtype)
+    writes, start = _writes_along_dim(node, symbol_table), cast_tensor(target, dtype, wide)
+    return cast_tensor(writes.apply(start, wide, read_rounded, _COMBINE[mode]), wide, dtype)
 
 
 @lowering("ScatterAddOp")
 def scatter_add(node: Op, symbol_table: SymbolTable) -> Any:
-    target, given = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
-    return _writes_along_dim(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, "sum", True)
+    target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
+    return _writes_along_dim(node, symbol_table).reduce(target, node.tensor_meta.dtype, read, "sum", True)
 
 
 @lowering("ScatterReduceOp")
 def scatter_reduce(node: Op, symbol_table: SymbolTable) -> Any:
-    target, given = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
-    own = argument(node, 5, "include_self", True)
-    return _writes_along_dim(node, symbol_table).reduced(target, node.tensor_meta.dtype, given, node.args[4], own)
+    target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
+    dtype, mode, include_self = node.tensor_meta.dtype, node.args[4], argument(node, 5, "include_self", True)
+    return _writes_along_dim(node, symbol_table).reduce(target, dtype, read, mode, include_self)
 
 
 @lowering("IndexReduceOp")
 def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     """Combines `x[:, index[i], :]` with `source[:, i, :]`."""
-    target, (axis, index, source, mode) = value_of(node.args[0], symbol_table), node.args[1:5]
+    target, (dim, index, source, mode) = value_of(node.args[0], symbol_table), node.args[1:5]
     shape = node.tensor_meta.shape
-    axis, kind = normalized(axis, len(shape)), index.tensor_meta.dtype
-    indices, given = value_of(index, symbol_table), value_of(source, symbol_table)
-    fall_back_if_outside(node, symbol_table, [(index, shape[axis] if shape else 1)])
+    dim, index_type = normalize_dim(dim, len(shape)), index.tensor_meta.dtype
+    index_value, source_value = value_of(index, symbol_table), value_of(source, symbol_table)
+    fall_back_if_outside(node, symbol_table, [(index, shape[dim] if shape else 1)])
 
-    def place(at: Positions) -> Positions:
-        here = [] if not index.tensor_meta.shape else [at[axis] if shape else position(0)]
-        found = within(element(indices, here, kind), shape[axis] if shape else 1)
-        return [found if i == axis else at[i] for i in range(len(shape))]
+    def target_indices(indices: Indices) -> Indices:
+        read = [] if not index.tensor_meta.shape else [indices[dim] if shape else position(0)]
+        clamped = clamp_index(element(index_value, read, index_type), shape[dim] if shape else 1)
+        return [clamped if i == dim else indices[i] for i in range(len(shape))]
 
-    own, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
-    writes = ScatterWrites(st.shape_of(given), place)
-    # Unlike in a scatter, every step is rounded to the element type.
-    return writes.reduced(target, dtype, _reader(source, symbol_table), mode, own, wide=dtype)
+    include_self, dtype = argument(node, 5, "include_self", True), node.tensor_meta.dtype
+    writes = ScatterWrites(st.shape_of(source_value), target_indices)
+    # Unlike scatter, PyTorch rounds each intermediate result to the element type.
+    return writes.reduce(target, dtype, _reader(source, symbol_table), mode, include_self, wide=dtype)
 
 
 @lowering("IndexPutOp")
 def index_put(node: Op, symbol_table: SymbolTable) -> Any:
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
-    listed, values = node.args[1], node.args[2]
+    items, values = node.args[1], node.args[2]
     add = bool(argument(node, 3, "accumulate", False))
-    if any(item is not None and is_mask(item) for item in listed):
+    if any(item is not None and is_mask(item) for item in items):
         return _put_by_mask(node, symbol_table, add)
-    subscripts = subscripts_of(st.shape_of(target), listed, symbol_table)
-    fall_back_if_outside(node, symbol_table, subscripts.sized(listed), wraps=True)
-    given, kind = value_of(values, symbol_table), values.tensor_meta.dtype
-    read = st.broadcast_dims(st.shape_of(given), subscripts.shape)
-    return _write(subscripts, target, dtype, lambda at: element(given, _read_position(at, read), kind), add)
+    subscripts = subscripts_of(st.shape_of(target), items, symbol_table)
+    fall_back_if_outside(node, symbol_table, subscripts.with_sizes(items), wraps=True)
+    value, value_type = value_of(values, symbol_table), values.tensor_meta.dtype
+    dims = st.broadcast_dims(st.shape_of(value), subscripts.shape)
+
+    def read(indices: Indices) -> Scalar:
+        return element(value, _broadcast_indices(indices, dims), value_type)
+
+    return _write(subscripts, target, dtype, read, add)
 
 
-def _read_position(at: Positions, dims: Sequence[int | None]) -> list[Any]:
-    return [position(0) if dim is None else at[dim] for dim in dims]
+def _broadcast_indices(indices: Indices, dims: Sequence[int | None]) -> list[Any]:
+    """Returns the indices of an operand that is broadcast to the loops: its dim `i` has the loop `dims[i]` or none."""
+    return [position(0) if dim is None else indices[dim] for dim in dims]
 
 
-def _write(subscripts: Subscripts, target: Any, dtype: TensorDType, given: Reader, add: bool) -> Any:
-    def place(at: Positions) -> Positions:
-        pairs = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
-        return subscripts.place([element(t, _read_position(at, dims), kind).value for t, dims, kind in pairs], at)
+def _write(subscripts: Subscripts, target: Any, dtype: TensorDType, read: Reader, add: bool) -> Any:
+    """Returns `target` after `target[subscripts] = read(indices)`, or `+=` with `add`."""
 
-    return ScatterWrites(subscripts.shape, place).into(target, dtype, given, _COMBINE["add" if add else ""])
+    def target_indices(indices: Indices) -> Indices:
+        tensors = zip(subscripts.tensors, subscripts.dims, subscripts.types, strict=True)
+        elements = [element(t, _broadcast_indices(indices, dims), dtype).value for t, dims, dtype in tensors]
+        return subscripts.source_indices(elements, indices)
+
+    return ScatterWrites(subscripts.shape, target_indices).apply(target, dtype, read, _COMBINE["add" if add else ""])
 
 
 def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
-    """Lowers a write through one mask of a single value, or of as many values as the mask has ones.
+    """Lowers a write of one value to all elements that a mask selects, or of one value to each of them.
 
     Raises `LoweringError` for a mask combined with other indices.
     """
@@ -206,8 +219,9 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     if others:
         raise LoweringError("a mask combined with other indices")
     target, values = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
-    inside = list(range(first, first + len(mask.tensor_meta.shape)))
-    axes: list[int | None] = [axis for axis in range(len(st.shape_of(target))) if axis not in inside]
+    mask_dims = list(range(first, first + len(mask.tensor_meta.shape)))
+    # The target's dim for each dim of the values; `None` is the dim along the elements that the mask selects.
+    axes: list[int | None] = [axis for axis in range(len(st.shape_of(target))) if axis not in mask_dims]
     axes.insert(first, None)
     sizes = st.shape_of(values)
     if 0 in st.shape_of(target):
@@ -215,41 +229,40 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     axes = axes[len(axes) - len(sizes) :]
     for axis, size in zip(axes, sizes, strict=True):
         if axis is None and size != 1:
-            found = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            fall_back_if(node, symbol_table, found.compare("ne", index_of(position(size))))
+            ones = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
+            fall_back_if(node, symbol_table, ones.compare("ne", index_of(position(size))))
     if 0 in sizes:
         return target
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
-        return _put_one_value(node, symbol_table, inside, axes, add)
-    kind = node.args[2].tensor_meta.dtype
+        return _put_one_value(node, symbol_table, mask_dims, axes, add)
+    value_type = node.args[2].tensor_meta.dtype
 
-    def given(at: Positions, before: Any) -> Scalar:
-        limits = zip(axes, sizes, strict=True)
-        inner = [_clamp(before, size) if axis is None else _clamp(at[axis], size) for axis, size in limits]
-        return element(values, inner, kind)
+    def read(target_indices: Indices, earlier_ones: Any) -> Scalar:
+        indices = [earlier_ones if axis is None else target_indices[axis] for axis in axes]
+        return element(values, [_clamp(index, size) for index, size in zip(indices, sizes, strict=True)], value_type)
 
     count = next(size for axis, size in zip(axes, sizes, strict=True) if axis is None)
-    ones = _Mask(value_of(mask, symbol_table), mask.tensor_meta.dtype, inside, count)
-    return _write_in_order(target, node.tensor_meta.dtype, ones, given, _COMBINE["add" if add else ""])
+    mask_values = _Mask(value_of(mask, symbol_table), mask.tensor_meta.dtype, mask_dims, count)
+    return _write_by_mask(target, node.tensor_meta.dtype, mask_values, read, _COMBINE["add" if add else ""])
 
 
-def _clamp(at: Any, size: Any) -> Any:
-    """Clamps a position to the last one: for broadcast dims of size 1, and for masks with more ones than values."""
-    return arith.minui(at, position(size - 1))
+def _clamp(index: Any, size: Any) -> Any:
+    """Clamps an index to the last one: for broadcast dims of size 1, and for masks with more ones than values."""
+    return arith.minui(index, position(size - 1))
 
 
-def _put_one_value(node: Op, symbol_table: SymbolTable, inside: list[int], axes: list[int | None], add: bool) -> Any:
-    """Writes the value where the mask over the dims `inside` is set; the value is broadcast along the masked dims.
+def _put_one_value(node: Op, symbol_table: SymbolTable, mask_dims: list[int], axes: list[int | None], add: bool) -> Any:
+    """Writes the value where the mask over the target's dims `mask_dims` is set.
 
-    Dim `i` of the value is dim `axes[i]` of the target.
+    Dim `i` of the value is dim `axes[i]` of the target; the value is broadcast along the masked dims.
     """
     (mask,) = [item for item in node.args[1] if item is not None]
     operands = [mask, node.args[2], node.args[0]]
     tensors = [value_of(op, symbol_table) for op in operands]
     types, meta = [op.tensor_meta.dtype for op in operands], node.tensor_meta
-    every = list(range(len(meta.shape)))
+    all_loops = list(range(len(meta.shape)))
     sizes = st.shape_of(tensors[1])
-    read = [None if size == 1 else axis for axis, size in zip(axes, sizes, strict=True)]
+    value_dims = [None if size == 1 else axis for axis, size in zip(axes, sizes, strict=True)]
 
     def body(*elements: Any) -> list[Any]:
         flag, value, old = map(Scalar, elements, types)
@@ -257,60 +270,63 @@ def _put_one_value(node: Op, symbol_table: SymbolTable, inside: list[int], axes:
         return [s.select(flag, new, old).value]
 
     out = st.empty(meta.shape, meta.dtype)
-    return st.generic(tensors, [inside, read, every], [out], [every], [st.PARALLEL] * len(every), body)[0]
+    dims: list[Sequence[st.Dim]] = [mask_dims, value_dims, all_loops]
+    return st.generic(tensors, dims, [out], [all_loops], [st.PARALLEL] * len(all_loops), body)[0]
 
 
 @dataclass(frozen=True)
 class _Mask:
-    """A mask over the dims `inside` of a target, with `count` values for its ones."""
+    """A mask `flags` over the dims `dims` of a target; there are `value_count` values for its ones."""
 
     flags: Any
     dtype: TensorDType
-    inside: list[int]
-    count: Any
+    dims: list[int]
+    value_count: Any
 
 
 def _count_ones(flags: Any, dtype: TensorDType) -> Scalar:
     """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
-    found = st.reduce(
+    total = st.reduce(
         [(flags, dtype)], shape, list(range(len(shape))), False, 0, TensorDType.Int64,
-        lambda x, counted: counted + cast(cast(x, TensorDType.Bool), TensorDType.Int64),
+        lambda x, count: count + cast(cast(x, TensorDType.Bool), TensorDType.Int64),
     )  # fmt: skip
-    return element(found, [], TensorDType.Int64)
+    return element(total, [], TensorDType.Int64)
 
 
-def _write_in_order(
-    target: Any, dtype: TensorDType, ones: _Mask, given: Callable[[Positions, Any], Scalar],
+def _write_by_mask(
+    target: Any, dtype: TensorDType, mask: _Mask, read: Callable[[Indices, Any], Scalar],
     combine: Combine = _replace,
 ) -> Any:  # fmt: skip
-    """Combines `target` with `given(position, number of earlier ones)` where the mask is set, in row-major order."""
+    """Combines each element that the mask selects with `read(target indices, number of earlier ones in the mask)`."""
     sizes = st.shape_of(target)
-    outside = [axis for axis in range(len(sizes)) if axis not in ones.inside]
+    other_dims = [dim for dim in range(len(sizes)) if dim not in mask.dims]
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        flag = cast(element(ones.flags, at, ones.dtype), TensorDType.Bool)
+    def visit(mask_indices: list[Any], carried: list[Any]) -> list[Any]:
+        target, earlier_ones = carried
+        flag = cast(element(mask.flags, mask_indices, mask.dtype), TensorDType.Bool)
 
-        def write(rest: list[Any], carried: list[Any]) -> list[Any]:
-            whole = dict(zip([*ones.inside, *outside], [*at, *rest], strict=True))
-            where = [whole[axis] for axis in range(len(sizes))]
-            old = element(carried[0], where, dtype)
-            new = s.select(flag, combine(old, cast(given(where, held[1]), dtype)), old)
-            return [insert(new, where, carried[0])]
+        def write(other_indices: list[Any], targets: list[Any]) -> list[Any]:
+            index_of_dim = dict(zip([*mask.dims, *other_dims], [*mask_indices, *other_indices], strict=True))
+            indices = [index_of_dim[dim] for dim in range(len(sizes))]
+            old = element(targets[0], indices, dtype)
+            new = s.select(flag, combine(old, cast(read(indices, earlier_ones), dtype)), old)
+            return [insert(new, indices, targets[0])]
 
-        (found,) = for_each([sizes[axis] for axis in outside], [held[0]], write)
-        return [found, arith.addi(held[1], arith.index_castui(ir.IndexType.get(), flag.value))]
+        (target,) = for_each([sizes[dim] for dim in other_dims], [target], write)
+        return [target, arith.addi(earlier_ones, arith.index_castui(ir.IndexType.get(), flag.value))]
 
-    box = [sizes[axis] for axis in ones.inside]
-    box[:1] = [size * smallest(ones.count, 1) for size in box[:1]]  # an empty loop if there are no values to read
-    return for_each(box, [target, position(0)], visit)[0]
+    extents = [sizes[dim] for dim in mask.dims]
+    # The loop does not run if a dynamic number of values is 0.
+    extents[:1] = [size * smallest(mask.value_count, 1) for size in extents[:1]]
+    return for_each(extents, [target, position(0)], visit)[0]
 
 
 @lowering("MaskedScatterOp")
 def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     """Writes the source's elements, in order, where the mask is set."""
     (target, flags, source), meta = (value_of(arg, symbol_table) for arg in node.args[:3]), node.tensor_meta
-    kind = node.args[2].tensor_meta.dtype
+    source_type = node.args[2].tensor_meta.dtype
     count = product(st.shape_of(source))
     if 0 in meta.shape:
         return target
@@ -318,14 +334,14 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     fall_back_if(node, symbol_table, _count_ones(mask, TensorDType.Bool) > index_of(position(count)))
     if count == 0:
         return target
-    line = st.reshape(source, [count], kind)
-    ones = _Mask(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
+    source_line = st.reshape(source, [count], source_type)
+    mask_values = _Mask(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
-    def given(_at: Positions, before: Any) -> Scalar:
-        return element(line, [_clamp(before, count)], kind)
+    def read(_target_indices: Indices, earlier_ones: Any) -> Scalar:
+        return element(source_line, [_clamp(earlier_ones, count)], source_type)
 
-    return _write_in_order(start, meta.dtype, ones, given)
+    return _write_by_mask(start, meta.dtype, mask_values, read)
 
 
 @lowering("PutOp")
@@ -334,18 +350,20 @@ def put(node: Op, symbol_table: SymbolTable) -> Any:
     target, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     index, source = (node.args[i] for i in (1, 2))
     add = bool(argument(node, 3, "accumulate", False))
-    count, kind = product(meta.shape), index.tensor_meta.dtype
+    count, index_type = product(meta.shape), index.tensor_meta.dtype
     writes = product(index.tensor_meta.shape)
     fall_back_if_outside(node, symbol_table, [(index, count)], wraps=True)
-    indices = st.reshape(value_of(index, symbol_table), [writes], kind)
-    given = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
-    line = st.reshape(target, [count], meta.dtype)
+    index_line = st.reshape(value_of(index, symbol_table), [writes], index_type)
+    source_line = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
+    target_line = st.reshape(target, [count], meta.dtype)
 
-    def place(at: Positions) -> Positions:
-        return [within(element(indices, at, kind), count, wraps=True)]
+    def target_indices(indices: Indices) -> Indices:
+        return [clamp_index(element(index_line, indices, index_type), count, wraps=True)]
 
-    def read(at: Positions) -> Scalar:
-        return element(given, at, source.tensor_meta.dtype)
+    def read(indices: Indices) -> Scalar:
+        return element(source_line, indices, source.tensor_meta.dtype)
 
-    found = ScatterWrites([writes], place).into(line, meta.dtype, read, _COMBINE["add" if add else ""])
-    return st.reshape(found, meta.shape, meta.dtype)
+    result = ScatterWrites([writes], target_indices).apply(
+        target_line, meta.dtype, read, _COMBINE["add" if add else ""]
+    )
+    return st.reshape(result, meta.shape, meta.dtype)

@@ -1,4 +1,4 @@
-"""Binary search in sorted rows, and histograms."""
+"""Lowers binary search in sorted rows, histograms, `nonzero_static` and `repeat_interleave`."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from buddy.compiler.graph.sizes import smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.bounds import fall_back_if, fall_back_if_outside, within
-from buddy.compiler.ops.elementwise import promoted
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
+from buddy.compiler.ops.elementwise import promoted_type
 from buddy.compiler.ops.loops import (
     compare,
     element,
@@ -38,7 +38,10 @@ lowering = ops_registry.lowering
 
 
 def _partition_point(length: Any, is_before: Callable[[Any], Scalar]) -> Any:
-    """Returns the first of `length` positions for which `is_before` is false, by binary search; it must stay false."""
+    """Returns the first of `length` positions for which `is_before` is false, by binary search.
+
+    Returns `length` if there is no such position. `is_before` must be false for all later positions.
+    """
     index = ir.IndexType.get()
     loop = scf.WhileOp([index, index], [position(0), position(length)])
     before, after = (region.blocks.append(index, index) for region in loop.regions)
@@ -47,40 +50,41 @@ def _partition_point(length: Any, is_before: Callable[[Any], Scalar]) -> Any:
     with ir.InsertionPoint(after):
         low, high = after.arguments
         middle = plus(low, half(minus(high, low)))
-        further = is_before(middle)
-        scf.yield_([pick(further, plus(middle, 1), low), pick(further, high, middle)])
+        in_upper_half = is_before(middle)
+        scf.yield_([pick(in_upper_half, plus(middle, 1), low), pick(in_upper_half, high, middle)])
     return loop.results[0]
 
 
-def _search(node: Op, line: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
-    """Returns the insertion position of each value in its row of `line`, or in its only row.
+def _search(node: Op, rows: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
+    """Returns the insertion position of each value in the corresponding sorted row of `rows`, or in the only row.
 
-    A NaN is inserted at the end, as in eager, because every comparison with it is false.
+    `right` selects the position after equal elements. `sorter` has the positions of each row's elements in sorted
+    order. A NaN is inserted at the end, as in eager, because every comparison with it is false.
     """
-    meta, kind = node.tensor_meta, line.tensor_meta.dtype
-    boundaries, length = value_of(line, symbol_table), line.tensor_meta.shape[-1]
-    places = None if sorter is None else value_of(sorter, symbol_table)
+    meta, row_type = node.tensor_meta, rows.tensor_meta.dtype
+    boundaries, length = value_of(rows, symbol_table), rows.tensor_meta.shape[-1]
+    order = None if sorter is None else value_of(sorter, symbol_table)
     if sorter is not None:
         fall_back_if_outside(node, symbol_table, [(sorter, length)])
-    given = [value_of(values, symbol_table)] if isinstance(values, Op) else []
-    dtype = values.tensor_meta.dtype if isinstance(values, Op) else kind
-    common, rows = promoted((line, values)), len(line.tensor_meta.shape) - 1
-    every = list(range(len(meta.shape)))
+    inputs = [value_of(values, symbol_table)] if isinstance(values, Op) else []
+    dtype = values.tensor_meta.dtype if isinstance(values, Op) else row_type
+    common, outer_rank = promoted_type((rows, values)), len(rows.tensor_meta.shape) - 1
+    all_loops = list(range(len(meta.shape)))
 
     def body(*elements: Any) -> list[Any]:
-        row = [loop_index(i) for i in range(rows)]
-        wanted = Scalar(elements[0], dtype) if given else number(values, common)
+        row = [loop_index(i) for i in range(outer_rank)]
+        value = Scalar(elements[0], dtype) if inputs else number(values, common)
 
         def is_before(middle: Any) -> Scalar:
-            at = middle if places is None else within(element(places, [*row, middle], TensorDType.Int64), length)
-            here = cast(element(boundaries, [*row, at], kind), common)
+            column = middle if order is None else clamp_index(element(order, [*row, middle], TensorDType.Int64), length)
+            boundary = cast(element(boundaries, [*row, column], row_type), common)
             # The negated comparison is true for NaN, so that the search continues to the right.
-            return here.compare("gt" if right else "ge", cast(wanted, common)) ^ True
+            return boundary.compare("gt" if right else "ge", cast(value, common)) ^ True
 
         return [index_of(_partition_point(length, is_before), meta.dtype).value]
 
-    out, loops = empty(meta.shape, meta.dtype), [PARALLEL] * len(every)
-    return generic(given, [every] * len(given), [out], [every], loops, body)[0]
+    out, loops = empty(meta.shape, meta.dtype), [PARALLEL] * len(all_loops)
+    return generic(inputs, [all_loops] * len(inputs), [out], [all_loops], loops, body)[0]
 
 
 @lowering("SearchsortedOp")
@@ -98,7 +102,7 @@ def bucketize(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("HistcOp")
 def histc(node: Op, symbol_table: SymbolTable) -> Any:
-    """Counts the elements in bins of equal width over a range; an empty range stands for that of the elements."""
+    """Counts the elements in bins of equal width from `min` to `max`, or over all elements if `min` equals `max`."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
     if not dtype.is_float:
@@ -109,16 +113,16 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
     fall_back_if(node, symbol_table, finite.compare("eq", 0))
 
-    def count(at: list[Any], held: list[Any]) -> list[Any]:
-        x = element(value, at, dtype)
+    def count(indices: list[Any], carried: list[Any]) -> list[Any]:
+        x = element(value, indices, dtype)
         inside = x.compare("ge", low) & x.compare("le", high)
         # Elements outside of the range, and NaN, add 0 to the first bin.
-        share = s.select(inside, x, low) - low
+        offset = s.select(inside, x, low) - low
         # For an infinite range, which eager rejects, the quotient is NaN; the position must still be in the tensor.
-        quotient = s.fmin(s.fmax(share * bins / (high - low), 0), bins)
-        part = s.minimum(cast(quotient, TensorDType.Int64), bins - 1)
-        here = [index_position(part)]
-        return [insert(element(held[0], here, dtype) + cast(inside, dtype), here, held[0])]
+        quotient = s.fmin(s.fmax(offset * bins / (high - low), 0), bins)
+        bin_index = [index_position(s.minimum(cast(quotient, TensorDType.Int64), bins - 1))]
+        counts = carried[0]
+        return [insert(element(counts, bin_index, dtype) + cast(inside, dtype), bin_index, counts)]
 
     return for_each(shape_of(value), [filled(0, meta.shape, meta.dtype)], count)[0]
 
@@ -128,40 +132,41 @@ def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Sca
     if low != high:
         return number(low, dtype), number(high, dtype)
     axes = list(range(len(shape_of(value))))
-    ends = (extreme(value, dtype, axes, False, largest) for largest in (False, True))
-    least, greatest = (element(end, [], dtype) for end in ends)
-    same = least.compare("eq", greatest)
-    return s.select(same, least - 1, least), s.select(same, greatest + 1, greatest)
+    extremes = (extreme(value, dtype, axes, False, largest) for largest in (False, True))
+    low_element, high_element = (element(tensor, [], dtype) for tensor in extremes)
+    all_equal = low_element.compare("eq", high_element)
+    return s.select(all_equal, low_element - 1, low_element), s.select(all_equal, high_element + 1, high_element)
 
 
 @lowering("NonzeroStaticOp")
 def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns the positions of the first nonzero elements, one per row of the result; fills the remaining rows."""
+    """Returns the indices of the first nonzero elements, one element per row; fills the remaining rows."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, fill = node.tensor_meta, argument(node, 2, "fill_value", -1)
     size = meta.shape[0]
     out = filled(fill, meta.shape, meta.dtype)
     if 0 in meta.shape:
         return out
-    rows, *others = shape_of(value)
-    box = [rows * smallest(size, 1), *others]  # an empty loop if there is no row to write to
+    first_size, *other_sizes = shape_of(value)
+    # The loop does not run if a dynamic `size` is 0, when the result has no row to write to.
+    extents = [first_size * smallest(size, 1), *other_sizes]
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        found, count = held
-        chosen = cast(element(value, at, dtype), TensorDType.Bool) & compare("slt", count, size)
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        result, count = carried
+        is_listed = cast(element(value, indices, dtype), TensorDType.Bool) & compare("slt", count, size)
         row = arith.minui(count, position(size - 1))
-        for axis, place in enumerate(at):
-            where = [row, position(axis)]
-            kept = s.select(chosen, index_of(place, meta.dtype), element(found, where, meta.dtype))
-            found = insert(kept, where, found)
-        return [found, plus(count, arith.index_castui(ir.IndexType.get(), chosen.value))]
+        for dim, index in enumerate(indices):
+            target = [row, position(dim)]
+            new = s.select(is_listed, index_of(index, meta.dtype), element(result, target, meta.dtype))
+            result = insert(new, target, result)
+        return [result, plus(count, arith.index_castui(ir.IndexType.get(), is_listed.value))]
 
-    return for_each(box, [out, position(0)], visit)[0]
+    return for_each(extents, [out, position(0)], visit)[0]
 
 
 @lowering("RepeatInterleaveOp")
 def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
-    """Repeats each position of the operand by the count that the operand has there.
+    """Returns each position of the operand as often as the element at that position says.
 
     Falls back to eager if a count is negative or the counts do not add up to the expected size.
     """
@@ -171,21 +176,21 @@ def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return empty(meta.shape, meta.dtype)
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        found, begin, faults = held
-        times = element(value, at, dtype)
-        wanted = index_position(cast(s.maximum(times, 0), TensorDType.Int64))
-        end = plus(begin, arith.minui(wanted, position(size + 1)))
-        last = pick(compare("slt", end, size), end, size)
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        result, start, error = carried
+        times = element(value, indices, dtype)
+        count = index_position(cast(s.maximum(times, 0), TensorDType.Int64))
+        end = plus(start, arith.minui(count, position(size + 1)))
+        clamped_end = pick(compare("slt", end, size), end, size)
 
-        def write(step: list[Any], carried: list[Any]) -> list[Any]:
-            return [insert(index_of(at[0], meta.dtype), [plus(begin, step[0])], carried[0])]
+        def write(repetition: list[Any], results: list[Any]) -> list[Any]:
+            return [insert(index_of(indices[0], meta.dtype), [plus(start, repetition[0])], results[0])]
 
-        (found,) = for_each([minus(last, begin)], [found], write)
-        return [found, end, (Scalar(faults, flag) | cast(times.compare("lt", 0), flag)).value]
+        (result,) = for_each([minus(clamped_end, start)], [result], write)
+        return [result, end, (Scalar(error, flag) | cast(times.compare("lt", 0), flag)).value]
 
-    start = [empty(meta.shape, meta.dtype), position(0), number(0, flag).value]
-    found, end, faults = for_each(shape_of(value), start, visit)
-    wrong = Scalar(faults, flag) | cast(compare("ne", end, size), flag)
-    info = insert(wrong, [position(0)], empty([1], flag))
-    return results_or_eager(info, node, symbol_table, [found])[0]
+    initial = [empty(meta.shape, meta.dtype), position(0), number(0, flag).value]
+    result, end, error = for_each(shape_of(value), initial, visit)
+    has_error = Scalar(error, flag) | cast(compare("ne", end, size), flag)
+    info = insert(has_error, [position(0)], empty([1], flag))
+    return results_or_eager(info, node, symbol_table, [result])[0]

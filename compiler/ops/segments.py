@@ -1,4 +1,4 @@
-"""Reductions of consecutive segments of a dim, and embedding bags."""
+"""Lowers reductions of consecutive segments of a dim, and embedding bags."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.bounds import depends_on_inputs, fall_back_if, fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, depends_on_inputs, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.loops import (
     compare,
     element,
@@ -35,118 +35,122 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-SUM, MEAN, MAX = range(3)
+# The values of `mode` in `embedding_bag`.
+_SUM, _MEAN, _MAX = range(3)
 
 
 @lowering("EmbeddingBagOp")
 def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns the first result, [bags, width]; the others are for the backward pass only.
+    """Returns only the first result, of shape [bags, width]; the other results are for the backward pass.
 
-    Raises `LoweringError` if one of the others is read.
+    Raises `LoweringError` if another node reads one of these.
     """
     if any(user.args[1] for user in node._children if isinstance(user, GetItemOp)):
         raise LoweringError("results for the backward pass of embedding_bag are not computed")
-    meta, mode = node.tensor_meta, argument(node, 4, "mode", SUM)
+    meta, mode = node.tensor_meta, argument(node, 4, "mode", _SUM)
     wide = accumulator_type(meta.dtype)
     bags, width = meta.shape
     rows, count = (arg.tensor_meta.shape[0] for arg in node.args[:2])
     # An offset may be equal to the number of indices, whereas an index must be less than the number of rows.
     fall_back_if_outside(node, symbol_table, [(node.args[1], rows), (node.args[2], count + 1)])
     _check_offsets(node, symbol_table)
-    start = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
+    initial = [filled(0, meta.shape, wide), filled(0, [bags, 1], TensorDType.Int64)]
     read = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        bag = [at[0], position(0)]
+    def reduce_bag(bag_indices: list[Any], sums_and_counts: list[Any]) -> list[Any]:
+        (bag,) = bag_indices
+        count_indices = [bag, position(0)]
 
-        def take(step: list[Any], carried: list[Any]) -> list[Any]:
-            index, row = read(plus(first, step[0]))
-            taken, count = index.compare("ne", padding), element(carried[1], bag, TensorDType.Int64)
+        def add_row(offset: list[Any], carried: list[Any]) -> list[Any]:
+            all_sums, counts = carried
+            index, row = read(plus(start, offset[0]))
+            counted, count = index.compare("ne", padding), element(counts, count_indices, TensorDType.Int64)
 
-            def add(column: list[Any], sums: list[Any]) -> list[Any]:
-                where = [at[0], column[0]]
-                x, old = row(column[0]), element(sums[0], where, wide)
+            def add_element(column: list[Any], sums: list[Any]) -> list[Any]:
+                target = [bag, column[0]]
+                x, old = row(column[0]), element(sums[0], target, wide)
                 larger = s.select(count.compare("eq", 0) | (x > old), x, old)
-                return [insert(s.select(taken, larger if mode == MAX else old + x, old), where, sums[0])]
+                return [insert(s.select(counted, larger if mode == _MAX else old + x, old), target, sums[0])]
 
-            (sums,) = for_each([width], carried[:1], add)
-            return [sums, insert(count + cast(taken, TensorDType.Int64), bag, carried[1])]
+            (all_sums,) = for_each([width], [all_sums], add_element)
+            return [all_sums, insert(count + cast(counted, TensorDType.Int64), count_indices, counts)]
 
-        first, last = _ends(node, symbol_table, at[0])
-        return for_each([minus(last, first)], held, take)
+        start, end = _bag_range(node, symbol_table, bag)
+        return for_each([minus(end, start)], sums_and_counts, add_row)
 
-    sums, counts = for_each([bags], start, visit)
+    sums, counts = for_each([bags], initial, reduce_bag)
 
-    def finished(x: Scalar, count: Scalar) -> Scalar:
-        return cast(x / cast(s.maximum(count, 1), wide) if mode == MEAN else x, meta.dtype)
+    def divide_if_mean(x: Scalar, count: Scalar) -> Scalar:
+        return cast(x / cast(s.maximum(count, 1), wide) if mode == _MEAN else x, meta.dtype)
 
-    return [pointwise([(sums, wide), (counts, TensorDType.Int64)], meta.shape, meta.dtype, finished)]
+    return [pointwise([(sums, wide), (counts, TensorDType.Int64)], meta.shape, meta.dtype, divide_if_mean)]
 
 
 def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
-    """Falls back to eager if the offsets do not start at 0 or decrease.
+    """Emits a check that falls back to eager if the offsets do not start at 0, or decrease.
 
-    With `include_last_offset`, the last one must also be the number of indices.
+    With `include_last_offset`, the last offset must also be the number of indices.
     """
     if 0 in node.args[2].tensor_meta.shape or not depends_on_inputs(node.args[2], symbol_table):
         return
-    offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
+    offsets, offset_type = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 
-    def offset(at: Any) -> Scalar:
-        return cast(element(offsets, [at], kind), TensorDType.Int64)
+    def offset(bag: Any) -> Scalar:
+        return cast(element(offsets, [bag], offset_type), TensorDType.Int64)
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        before = pick(compare("eq", at[0], 0), position(0), minus(at[0], 1))
-        falls = offset(before) > offset(at[0])
-        return [(Scalar(held[0], TensorDType.Int64) + cast(falls, TensorDType.Int64)).value]
+    def count_decreases(indices: list[Any], carried: list[Any]) -> list[Any]:
+        (bag,) = indices
+        previous = pick(compare("eq", bag, 0), position(0), minus(bag, 1))
+        decreases = offset(previous) > offset(bag)
+        return [(Scalar(carried[0], TensorDType.Int64) + cast(decreases, TensorDType.Int64)).value]
 
-    (falls,) = for_each([count], [number(0, TensorDType.Int64).value], visit)
-    wrong = Scalar(falls, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
+    (decreases,) = for_each([count], [number(0, TensorDType.Int64).value], count_decreases)
+    invalid = Scalar(decreases, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
     if argument(node, 7, "include_last_offset", False):
-        wrong = wrong | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
-    fall_back_if(node, symbol_table, wrong)
+        invalid = invalid | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
+    fall_back_if(node, symbol_table, invalid)
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
-    """Returns a function that maps a position to the index there, and to a function that reads that row of the table.
+    """Returns a function that maps a position among the indices to the index, and to a reader of that row of the table.
 
-    The latter maps a column to the element, multiplied by the weight of the position.
+    The reader maps a column to the element, multiplied by the weight of the position.
     """
     table, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
-    dtype, kind = (arg.tensor_meta.dtype for arg in node.args[:2])
+    dtype, index_type = (arg.tensor_meta.dtype for arg in node.args[:2])
     weights = argument(node, 6, "per_sample_weights")
 
-    def read(at: Any) -> tuple[Scalar, Any]:
-        index = element(indices, [at], kind)
-        place = within(index, shape_of(table)[0])
+    def read(position: Any) -> tuple[Scalar, Any]:
+        index = element(indices, [position], index_type)
+        clamped = clamp_index(index, shape_of(table)[0])
 
         def row(column: Any) -> Scalar:
-            x = cast(element(table, [place, column], dtype), wide)
-            return x if weights is None else x * element(value_of(weights, symbol_table), [at], dtype)
+            x = cast(element(table, [clamped, column], dtype), wide)
+            return x if weights is None else x * element(value_of(weights, symbol_table), [position], dtype)
 
         return index, row
 
     return read
 
 
-def _ends(node: Op, symbol_table: SymbolTable, bag: Any) -> tuple[Any, Any]:
+def _bag_range(node: Op, symbol_table: SymbolTable, bag: Any) -> tuple[Any, Any]:
     """Returns the start and end of a bag among the indices; the last bag extends to the last index."""
-    offsets, kind = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
+    offsets, offset_type = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 
-    def offset(at: Any) -> Any:
-        found = index_position(element(offsets, [at], kind))
-        return arith.minsi(arith.maxsi(found, position(0)), position(length))
+    def offset(bag: Any) -> Any:
+        value = index_position(element(offsets, [bag], offset_type))
+        return arith.minsi(arith.maxsi(value, position(0)), position(length))
 
-    following = plus(bag, 1)
-    inside = compare("slt", following, count)
-    return offset(bag), pick(inside, offset(pick(inside, following, bag)), length)
+    next_bag = plus(bag, 1)
+    has_next = compare("slt", next_bag, count)
+    return offset(bag), pick(has_next, offset(pick(has_next, next_bag, bag)), length)
 
 
 Combine = Callable[[Scalar, Scalar], Scalar]
-# How an element is combined with the previous result, and the initial value of a segment.
+# For each mode: the function that adds an element to the result so far, and the initial value of a segment.
 _MODES: dict[str, tuple[Combine, float]] = {
     "sum": (lambda old, new: old + new, 0),
     "mean": (lambda old, new: old + new, 0),
@@ -154,47 +158,49 @@ _MODES: dict[str, tuple[Combine, float]] = {
     "max": (s.maximum, -math.inf),
     "min": (s.minimum, math.inf),
 }
-_FLAG = TensorDType.Int32
+_FLAG_TYPE = TensorDType.Int32
 
 
 @ops_registry.lowering("SegmentReduceOp")
 def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
-    """Reduces segments given by lengths or by offsets.
+    """Reduces the segments of a dim that `lengths` or `offsets` define.
 
-    Falls back to eager if lengths are negative or do not add up to the size of the dim.
+    Falls back to eager if lengths are negative, or do not add up to the size of the dim.
     """
     data, meta, axis = node.args[0], node.tensor_meta, node.kwargs.get("axis", 0)
     shape, lengths, offsets = data.tensor_meta.shape, node.kwargs.get("lengths"), node.kwargs.get("offsets")
     if (lengths is None and offsets is None) or 0 in (*shape, *meta.shape):
-        raise LoweringError("the segments are of an empty tensor, or given by indices")
+        raise LoweringError("the tensor is empty, or the segments are defined by indices")
     outer, inner = product(shape[:axis]), product(shape[axis + 1 :])
     count, dtype = meta.shape[axis], meta.dtype
-    whole = reshape(value_of(data, symbol_table), [outer, shape[axis], inner], dtype)
-    limits: Any = lengths if offsets is None else offsets
-    ends = reshape(value_of(limits, symbol_table), [outer, limits.tensor_meta.shape[-1]], limits.tensor_meta.dtype)
-    kind = limits.tensor_meta.dtype
+    flat = reshape(value_of(data, symbol_table), [outer, shape[axis], inner], dtype)
+    size, is_by_length = shape[axis], offsets is None
+    limits: Any = lengths if is_by_length else offsets
+    limit_type = limits.tensor_meta.dtype
+    limit_rows = reshape(value_of(limits, symbol_table), [outer, limits.tensor_meta.shape[-1]], limit_type)
 
-    def bounds(at: list[Any], cursor: Any) -> tuple[Any, Any, Scalar]:
+    def segment_range(segment: list[Any], previous_end: Any) -> tuple[Any, Any, Scalar]:
         """Returns start and end of a segment, and whether its length is invalid."""
-        if offsets is not None:
-            first, last = (element(ends, [at[0], plus(at[1], i)], kind) for i in (0, 1))
-            return _clamp(first, shape[axis]), _clamp(last, shape[axis]), number(False, TensorDType.Bool)
-        length = element(ends, at, kind)
-        begin = pick(compare("eq", at[1], 0), 0, cursor)
-        return begin, plus(begin, _clamp(length, shape[axis] + 1)), length.compare("lt", 0)
+        if not is_by_length:
+            start, end = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
+            return _clamp(start, size), _clamp(end, size), number(False, TensorDType.Bool)
+        length = element(limit_rows, segment, limit_type)
+        start = pick(compare("eq", segment[1], 0), 0, previous_end)
+        return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        begin, end, wrong = bounds(at, held[1])
-        if offsets is None:
-            wrong |= compare("eq", at[1], count - 1) & compare("ne", end, shape[axis])
-        last = pick(compare("slt", end, shape[axis]), end, shape[axis])
-        found = _reduce_segment(node, held[0], whole, at, (begin, last))
-        return [found, end, (Scalar(held[2], _FLAG) | cast(wrong, _FLAG)).value]
+    def visit(segment: list[Any], carried: list[Any]) -> list[Any]:
+        result, previous_end, error = carried
+        start, end, invalid = segment_range(segment, previous_end)
+        if is_by_length:
+            invalid |= compare("eq", segment[1], count - 1) & compare("ne", end, size)
+        clamped_end = pick(compare("slt", end, size), end, size)
+        result = _reduce_segment(node, result, flat, segment, (start, clamped_end))
+        return [result, end, (Scalar(error, _FLAG_TYPE) | cast(invalid, _FLAG_TYPE)).value]
 
-    start = [empty([outer, count, inner], dtype), position(0), number(0, _FLAG).value]
-    found, _, faults = for_each([outer, count], start, visit)
-    info = insert(faults, [position(0)], filled(0, [1], _FLAG))
-    return results_or_eager(info, node, symbol_table, [reshape(found, meta.shape, dtype)])[0]
+    initial = [empty([outer, count, inner], dtype), position(0), number(0, _FLAG_TYPE).value]
+    result, _, error = for_each([outer, count], initial, visit)
+    info = insert(error, [position(0)], filled(0, [1], _FLAG_TYPE))
+    return results_or_eager(info, node, symbol_table, [reshape(result, meta.shape, dtype)])[0]
 
 
 def _clamp(value: Scalar, size: int) -> Any:
@@ -203,32 +209,38 @@ def _clamp(value: Scalar, size: int) -> Any:
     return index_position(s.minimum(s.maximum(wide, 0), size))
 
 
-def _reduce_segment(node: Op, into: Any, whole: Any, at: list[Any], ends: tuple[Any, Any]) -> Any:
-    """Returns `into` [outer, segments, inner] with the reduction of segment `at` of `whole`, from and up to `ends`."""
+def _reduce_segment(node: Op, result: Any, flat: Any, segment: list[Any], range_: tuple[Any, Any]) -> Any:
+    """Returns `result` [outer, segments, inner] with the reduction of one segment of `flat` [outer, size, inner].
+
+    `segment` are the indices along the dims `outer` and `segments`, `range_` are start and end along `size`.
+    """
     dtype, mode, initial = node.tensor_meta.dtype, node.args[1], node.kwargs.get("initial")
     combine, neutral = _MODES[mode]
     inner = node.tensor_meta.shape[len(node.tensor_meta.shape) - _inner_rank(node) :]
-    length = minus(ends[1], ends[0])
-    begin = number(neutral if initial is None else initial, dtype)
+    start, end = range_
+    length = minus(end, start)
+    initial_value = number(neutral if initial is None else initial, dtype)
     if mode == "mean" and initial is None:
-        begin = s.select(compare("sgt", length, 0), begin, number(math.nan, dtype))
+        initial_value = s.select(compare("sgt", length, 0), initial_value, number(math.nan, dtype))
 
-    def clear(k: list[Any], held: list[Any]) -> list[Any]:
-        return [insert(begin, [*at, k[0]], held[0])]
+    def initialize(column: list[Any], results: list[Any]) -> list[Any]:
+        return [insert(initial_value, [*segment, column[0]], results[0])]
 
-    def take(step: list[Any], held: list[Any]) -> list[Any]:
-        here, j = [*at, step[1]], plus(ends[0], step[0])
-        new = combine(element(held[0], here, dtype), element(whole, [at[0], j, step[1]], dtype))
-        return [insert(new, here, held[0])]
+    def add_element(indices: list[Any], results: list[Any]) -> list[Any]:
+        offset, column = indices
+        target, source = [*segment, column], [segment[0], plus(start, offset), column]
+        new = combine(element(results[0], target, dtype), element(flat, source, dtype))
+        return [insert(new, target, results[0])]
 
-    def average(k: list[Any], held: list[Any]) -> list[Any]:
-        x, many = element(held[0], [*at, k[0]], dtype), cast(index_of(length), dtype)
-        return [insert(s.select(many > 0, x / s.maximum(many, 1), x), [*at, k[0]], held[0])]
+    def average(column: list[Any], results: list[Any]) -> list[Any]:
+        target, count = [*segment, column[0]], cast(index_of(length), dtype)
+        x = element(results[0], target, dtype)
+        return [insert(s.select(count > 0, x / s.maximum(count, 1), x), target, results[0])]
 
     width = product(inner)
-    (into,) = for_each([width], [into], clear)
-    (into,) = for_each([length, width], [into], take)
-    return for_each([width], [into], average)[0] if mode == "mean" else into
+    (result,) = for_each([width], [result], initialize)
+    (result,) = for_each([length, width], [result], add_element)
+    return for_each([width], [result], average)[0] if mode == "mean" else result
 
 
 def _inner_rank(node: Op) -> int:

@@ -1,4 +1,4 @@
-"""Selections and unstable sorts that use the same steps as PyTorch's kernels.
+"""Emits selections and unstable sorts with the same steps as PyTorch's kernels, so that equal keys get the same order.
 
 The algorithms are libstdc++'s `nth_element`, `partial_sort` and `sort` (GCC 13, bits/stl_algo.h and bits/stl_heap.h),
 and ATen's quickselect (native/Sorting.cpp). Ranges include `first` and exclude `last`.
@@ -27,15 +27,17 @@ from buddy.compiler.ops.loops import (
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.structured import filled
 
+# A key and its original position.
 Entry = tuple[Scalar, Scalar]
 # True if the first of two keys must come before the second.
 Order = Callable[[Scalar, Scalar], Scalar]
 
 
 class SortBuffer(LoopState):
-    """Row `row` of two loop-carried tensors [rows, n]: keys of `dtype` and their positions (i64).
+    """A row of keys to sort, with their original positions.
 
-    Algorithms may append further tensors.
+    It is row `row` of two loop-carried tensors [rows, n]: the keys, of `dtype`, and the positions, of i64. Algorithms
+    may append further tensors.
     """
 
     def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:
@@ -43,49 +45,53 @@ class SortBuffer(LoopState):
         self.row, self.dtype, self.order = row, dtype, order
 
     def get(self, i: Any) -> Entry:
-        at = [self.row, position(i)]
-        return element(self.tensors[0], at, self.dtype), element(self.tensors[1], at, TensorDType.Int64)
+        indices = [self.row, position(i)]
+        return element(self.tensors[0], indices, self.dtype), element(self.tensors[1], indices, TensorDType.Int64)
 
     def put(self, i: Any, entry: Entry) -> None:
-        at = [self.row, position(i)]
-        self.tensors[:2] = [insert(x, at, tensor) for x, tensor in zip(entry, self.tensors[:2], strict=True)]
+        indices = [self.row, position(i)]
+        self.tensors[:2] = [insert(x, indices, tensor) for x, tensor in zip(entry, self.tensors[:2], strict=True)]
 
     def swap(self, i: Any, j: Any) -> None:
         left, right = self.get(i), self.get(j)
         self.put(i, right)
         self.put(j, left)
 
-    def before(self, i: Any, j: Any) -> Scalar:
+    def is_before(self, i: Any, j: Any) -> Scalar:
         """True if the key at `i` must come before the key at `j`."""
         return self.order(self.get(i)[0], self.get(j)[0])
 
 
-# libstdc++ uses insertion sort for ranges up to these lengths in `sort` and `nth_element`.
-SHORT_SORT, SHORT_SELECTION = 16, 3
+# Up to these lengths of a range, libstdc++ uses insertion sort in `sort` and in `nth_element`.
+MAX_INSERTION_SORT, MAX_INSERTION_SELECTION = 16, 3
 
 
 def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
-    """Moves the entry that belongs at `nth` in sorted order there, and no larger entry before it."""
+    """Moves entry `nth` of the sorted order to position `nth`, and all entries that must come before it to its left."""
 
-    def long(first: Any, last: Any, depth: Any) -> Any:
-        return compare("sgt", minus(last, first), SHORT_SELECTION) & compare("ne", depth, 0), [first, last, depth]
+    def is_long(first: Any, last: Any, depth: Any) -> Any:
+        return compare("sgt", minus(last, first), MAX_INSERTION_SELECTION) & compare("ne", depth, 0), [
+            first,
+            last,
+            depth,
+        ]
 
     def narrow(first: Any, last: Any, depth: Any) -> list[Any]:
         cut = _partition(line, first, last)
-        right = compare("sle", cut, nth)
-        return [pick(right, cut, first), pick(right, last, cut), minus(depth, 1)]
+        in_second_part = compare("sle", cut, nth)
+        return [pick(in_second_part, cut, first), pick(in_second_part, last, cut), minus(depth, 1)]
 
-    first, last, _ = line.repeat([0, length, _depth(length)], long, narrow)
+    first, last, _ = line.repeat([0, length, _max_depth(length)], is_long, narrow)
 
-    def by_heap() -> None:
+    def select_by_heap() -> None:
         heap_select(line, first, plus(nth, 1), last)
         line.swap(first, nth)
 
-    unfinished = compare("sgt", minus(last, first), SHORT_SELECTION)
-    line.choose(unfinished, by_heap, lambda: insertion_sort(line, first, last))
+    is_still_long = compare("sgt", minus(last, first), MAX_INSERTION_SELECTION)
+    line.choose(is_still_long, select_by_heap, lambda: insertion_sort(line, first, last))
 
 
-def _depth(length: int) -> int:
+def _max_depth(length: int) -> int:
     """Returns the number of partitions after which libstdc++ uses a heap: 2 * floor(log2(length))."""
     return 2 * (length.bit_length() - 1)
 
@@ -93,94 +99,100 @@ def _depth(length: int) -> int:
 def _partition(line: SortBuffer, first: Any, last: Any) -> Any:
     """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
-    ab, bc, ac = line.before(low, middle), line.before(middle, high), line.before(low, high)
-    rising = pick(bc, middle, pick(ac, high, low))
-    line.swap(first, pick(ab, rising, pick(ac, low, pick(bc, high, middle))))
+    ab, bc, ac = line.is_before(low, middle), line.is_before(middle, high), line.is_before(low, high)
+    median_if_ab = pick(bc, middle, pick(ac, high, low))
+    line.swap(first, pick(ab, median_if_ab, pick(ac, low, pick(bc, high, middle))))
 
-    def meet(left: Any, right: Any) -> Any:
-        left = _skip(line, left, 1, lambda i: line.before(i, first))
-        right = _skip(line, minus(right, 1), -1, lambda i: line.before(first, i))
+    def scan(left: Any, right: Any) -> Any:
+        left = _skip(line, left, 1, lambda i: line.is_before(i, first))
+        right = _skip(line, minus(right, 1), -1, lambda i: line.is_before(first, i))
         return compare("slt", left, right), [left, right]
 
     def exchange(left: Any, right: Any) -> list[Any]:
         line.swap(left, right)
         return [plus(left, 1), right]
 
-    return line.repeat([low, last], meet, exchange)[0]
+    return line.repeat([low, last], scan, exchange)[0]
 
 
-def _skip(line: SortBuffer, start: Any, step: int, while_: Any) -> Any:
-    """Returns the first position from `start` on, in steps of `step`, where `while_` does not hold."""
-    return line.repeat([start], lambda i: (while_(i), [i]), lambda i: [plus(i, step)])[0]
+def _skip(line: SortBuffer, start: Any, step: int, condition: Any) -> Any:
+    """Returns the first position from `start` on, in steps of `step`, for which `condition` is false."""
+    return line.repeat([start], lambda i: (condition(i), [i]), lambda i: [plus(i, step)])[0]
 
 
 def sort(line: SortBuffer, length: int) -> None:
-    """Sorts the first `length` entries; a third tensor of the buffer is a stack of ranges that are not yet split."""
-    if length > SHORT_SORT:
-        line.tensors.append(filled(0, [_depth(length) + 2, 3], TensorDType.Int64))
-        _push(line, 0, (0, length, _depth(length)))
+    """Sorts the first `length` entries; meanwhile, a third tensor is a stack of ranges that are not split yet."""
+    if length > MAX_INSERTION_SORT:
+        line.tensors.append(filled(0, [_max_depth(length) + 2, 3], TensorDType.Int64))
+        _push(line, 0, (0, length, _max_depth(length)))
         line.repeat([1], lambda size: (compare("sgt", size, 0), [size]), lambda size: [_split(line, minus(size, 1))])
         line.tensors.pop()
     insertion_sort(line, 0, length)
 
 
 def _split(line: SortBuffer, size: Any) -> Any:
-    """Pops the range at `size` off the stack and splits it until it is short; pushes the right parts.
+    """Pops the last range off the stack, which has `size` ranges below it, and splits the range until it is short.
 
-    Returns the size of the stack.
+    Pushes the right parts. Returns the new number of ranges on the stack.
     """
 
-    def long(first: Any, last: Any, depth: Any, size: Any) -> Any:
-        return compare("sgt", minus(last, first), SHORT_SORT) & compare("ne", depth, 0), [first, last, depth, size]
+    def is_long(first: Any, last: Any, depth: Any, size: Any) -> Any:
+        return compare("sgt", minus(last, first), MAX_INSERTION_SORT) & compare("ne", depth, 0), [
+            first,
+            last,
+            depth,
+            size,
+        ]
 
     def split(first: Any, last: Any, depth: Any, size: Any) -> list[Any]:
-        cut, left = _partition(line, first, last), minus(depth, 1)
-        _push(line, size, (cut, last, left))
-        return [first, cut, left, plus(size, 1)]
+        cut, remaining_depth = _partition(line, first, last), minus(depth, 1)
+        _push(line, size, (cut, last, remaining_depth))
+        return [first, cut, remaining_depth, plus(size, 1)]
 
-    start = [index_position(element(line.tensors[2], [size, position(i)], TensorDType.Int64)) for i in range(3)]
-    first, last, _, size = line.repeat([*start, size], long, split)
+    popped = [index_position(element(line.tensors[2], [size, position(i)], TensorDType.Int64)) for i in range(3)]
+    first, last, _, size = line.repeat([*popped, size], is_long, split)
     length = minus(last, first)
 
-    def by_heap() -> None:
+    def sort_by_heap() -> None:
         heap_select(line, first, last, last)
         _sort_heap(line, first, length)
 
-    line.choose(compare("sgt", length, SHORT_SORT), by_heap)
+    line.choose(compare("sgt", length, MAX_INSERTION_SORT), sort_by_heap)
     return size
 
 
 def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
+    """Writes a range, as (first, last, remaining depth), to the stack of `size` ranges."""
     for i, value in enumerate(values):
         line.tensors[2] = insert(index_of(position(value)), [position(size), position(i)], line.tensors[2])
 
 
 def quick_select(line: SortBuffer, k: int, length: int) -> None:
-    """Moves the entry that belongs at `k` in sorted order there, as ATen's `quick_select_template` does."""
+    """Moves entry `k` of the sorted order to position `k`, as ATen's `quick_select_template` does."""
 
-    def long(left: Any, right: Any) -> Any:
+    def is_long(left: Any, right: Any) -> Any:
         return compare("sgt", right, plus(left, 1)), [left, right]
 
     def narrow(left: Any, right: Any) -> list[Any]:
         second = plus(left, 1)
         line.swap(plus(left, half(minus(right, left))), second)
         for i, j in ((second, right), (left, right), (second, left)):
-            line.choose(line.before(j, i), partial(line.swap, i, j))
+            line.choose(line.is_before(j, i), partial(line.swap, i, j))
         i, j = _partition_from_both_ends(line, left, second, right)
         line.swap(left, j)
         return [pick(compare("sle", j, k), i, left), pick(compare("sge", j, k), minus(j, 1), right)]
 
-    left, right = line.repeat([0, length - 1], long, narrow)
-    pair = compare("eq", right, plus(left, 1))
-    line.choose(pair & line.before(pick(pair, right, left), left), lambda: line.swap(left, right))
+    left, right = line.repeat([0, length - 1], is_long, narrow)
+    is_pair = compare("eq", right, plus(left, 1))
+    line.choose(is_pair & line.is_before(pick(is_pair, right, left), left), lambda: line.swap(left, right))
 
 
 def _partition_from_both_ends(line: SortBuffer, pivot: Any, low: Any, high: Any) -> list[Any]:
-    """Exchanges entries on the wrong side of the pivot, from both ends; returns where the two scans meet."""
+    """Exchanges entries on the wrong side of the pivot, from both ends. Returns the positions where both scans end."""
 
     def scan(i: Any, j: Any) -> Any:
-        i = _skip(line, plus(i, 1), 1, lambda at: line.before(at, pivot))
-        j = _skip(line, minus(j, 1), -1, lambda at: line.before(pivot, at))
+        i = _skip(line, plus(i, 1), 1, lambda k: line.is_before(k, pivot))
+        j = _skip(line, minus(j, 1), -1, lambda k: line.is_before(pivot, k))
         return compare("sge", j, i), [i, j]
 
     def exchange(i: Any, j: Any) -> list[Any]:
@@ -191,90 +203,99 @@ def _partition_from_both_ends(line: SortBuffer, pivot: Any, low: Any, high: Any)
 
 
 def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
-    def settle(i: Any) -> None:
-        moved = line.get(i)
+    """Sorts the range."""
 
-        def behind(j: Any) -> Any:
-            # No entry before `first` is read: at `first`, the position is clamped, and `inside` ends the loop.
-            previous = pick(compare("sgt", j, first), minus(j, 1), first)
-            inside = compare("sgt", j, first)
-            return line.order(moved[0], line.get(previous)[0]) & inside, [j]
+    def insert_entry(i: Any) -> None:
+        """Inserts entry `i` into the sorted entries before it."""
+        entry = line.get(i)
+
+        def is_before_previous(j: Any) -> Any:
+            # No entry before `first` is read: at `first`, the position is clamped, and `has_previous` ends the loop.
+            has_previous = compare("sgt", j, first)
+            previous = pick(has_previous, minus(j, 1), first)
+            return line.order(entry[0], line.get(previous)[0]) & has_previous, [j]
 
         def shift(j: Any) -> list[Any]:
             line.put(j, line.get(minus(j, 1)))
             return [minus(j, 1)]
 
-        line.put(line.repeat([i], behind, shift)[0], moved)
+        line.put(line.repeat([i], is_before_previous, shift)[0], entry)
 
-    line.each(first, last, settle)
+    line.each(first, last, insert_entry)
 
 
 def partial_sort(line: SortBuffer, middle: Any, length: Any) -> None:
-    """Moves the first `middle` entries in sorted order to the front, sorted; the order of the others is the heap's."""
+    """Moves the first `middle` entries of the sorted order to the front, sorted. The other entries have any order."""
     heap_select(line, 0, middle, length)
     _sort_heap(line, 0, middle)
 
 
 def _sort_heap(line: SortBuffer, first: Any, length: Any) -> None:
+    """Sorts a heap of `length` entries that starts at `first`."""
+
     def pop(i: Any) -> None:
-        left = minus(length, i)
-        _pop_heap(line, first, left, plus(first, left))
+        remaining = minus(length, i)
+        _pop_heap(line, first, remaining, plus(first, remaining))
 
     line.each(1, length, pop)
 
 
 def heap_select(line: SortBuffer, first: Any, middle: Any, last: Any) -> None:
+    """Moves the entries that come first in sorted order to `first` … `middle`, as a heap."""
     length = minus(middle, first)
     parents = half(length)
 
-    def settle(i: Any) -> None:
+    def sift_parent(i: Any) -> None:
         parent = minus(minus(parents, 1), i)
         _adjust_heap(line, first, parent, length, line.get(plus(first, parent)))
 
-    line.each(0, parents, settle)
-    line.each(middle, last, lambda i: line.choose(line.before(i, first), lambda: _pop_heap(line, first, length, i)))
+    line.each(0, parents, sift_parent)
+    line.each(middle, last, lambda i: line.choose(line.is_before(i, first), lambda: _pop_heap(line, first, length, i)))
 
 
 def _pop_heap(line: SortBuffer, first: Any, length: Any, to: Any) -> None:
-    """Moves the top of a heap of `length` entries to `to`, and the entry there into the heap."""
-    moved = line.get(to)
+    """Moves the top of a heap of `length` entries to position `to`, and the entry at `to` into the heap."""
+    entry = line.get(to)
     line.put(to, line.get(first))
-    _adjust_heap(line, first, 0, length, moved)
+    _adjust_heap(line, first, 0, length, entry)
 
 
-def _adjust_heap(line: SortBuffer, first: Any, top: Any, length: Any, moved: Entry) -> None:
-    """Sifts the hole at `top` down to a leaf, then sifts `moved` up from there."""
+def _adjust_heap(line: SortBuffer, first: Any, top: Any, length: Any, entry: Entry) -> None:
+    """Moves the hole at `top` down to a leaf, then moves `entry` up from that leaf.
 
-    def has_two(hole: Any) -> Any:
+    Positions are relative to `first`.
+    """
+
+    def has_two_children(hole: Any) -> Any:
         return compare("slt", hole, half(minus(length, 1))), [hole]
 
-    def pull(hole: Any) -> list[Any]:
+    def move_down(hole: Any) -> list[Any]:
         right = plus(plus(hole, hole), 2)
         left = minus(right, 1)
-        child = pick(line.before(plus(first, right), plus(first, left)), left, right)
+        child = pick(line.is_before(plus(first, right), plus(first, left)), left, right)
         line.put(plus(first, hole), line.get(plus(first, child)))
         return [child]
 
-    (hole,) = line.repeat([top], has_two, pull)
-    only = plus(plus(hole, hole), 1)
+    (hole,) = line.repeat([top], has_two_children, move_down)
+    only_child = plus(plus(hole, hole), 1)
 
-    def has_one(hole: Any, child: Any) -> Any:
+    def has_one_child(hole: Any, child: Any) -> Any:
         return compare("eq", plus(child, 1), length), [hole, child]
 
-    def pull_one(hole: Any, child: Any) -> list[Any]:
+    def move_to_child(hole: Any, child: Any) -> list[Any]:
         line.put(plus(first, hole), line.get(plus(first, child)))
         return [child, plus(plus(child, child), 1)]
 
-    hole, _ = line.repeat([hole, only], has_one, pull_one)
+    hole, _ = line.repeat([hole, only_child], has_one_child, move_to_child)
 
-    def rises(hole: Any) -> Any:
-        above = pick(compare("sgt", hole, top), half(minus(hole, 1)), top)
-        return line.order(line.get(plus(first, above))[0], moved[0]) & compare("sgt", hole, top), [hole]
+    def parent_is_before(hole: Any) -> Any:
+        parent = pick(compare("sgt", hole, top), half(minus(hole, 1)), top)
+        return line.order(line.get(plus(first, parent))[0], entry[0]) & compare("sgt", hole, top), [hole]
 
-    def sink(hole: Any) -> list[Any]:
+    def move_up(hole: Any) -> list[Any]:
         parent = half(minus(hole, 1))
         line.put(plus(first, hole), line.get(plus(first, parent)))
         return [parent]
 
-    (hole,) = line.repeat([hole], rises, sink)
-    line.put(plus(first, hole), moved)
+    (hole,) = line.repeat([hole], parent_is_before, move_up)
+    line.put(plus(first, hole), entry)

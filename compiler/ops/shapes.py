@@ -1,4 +1,4 @@
-"""Views, slices, concatenation and factories."""
+"""Lowers views, slices, concatenation, and ops that create tensors."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
     argument,
-    normalized,
+    normalize_dim,
     permutation_of,
     value_of,
 )
@@ -48,12 +48,13 @@ def expand(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("RepeatOp")
 def repeat(node: Op, symbol_table: SymbolTable) -> Any:
-    """Broadcasts each dim along a new dim in front of it, and merges the two."""
+    """Broadcasts along a new dim in front of each dim, and merges both."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = [1] * (len(meta.shape) - len(st.shape_of(value))) + list(st.shape_of(value))
-    apart = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
-    wide = [size for pair in zip(node.args[1], shape, strict=True) for size in pair]
-    return st.reshape(st.broadcast(st.reshape(value, apart, meta.dtype), wide, meta.dtype), meta.shape, meta.dtype)
+    with_unit_dims = [size for pair in zip([1] * len(shape), shape, strict=True) for size in pair]
+    repeated = [size for pair in zip(node.args[1], shape, strict=True) for size in pair]
+    repeats = st.broadcast(st.reshape(value, with_unit_dims, meta.dtype), repeated, meta.dtype)
+    return st.reshape(repeats, meta.shape, meta.dtype)
 
 
 def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], shape: Any, dtype: TensorDType) -> Any:
@@ -62,14 +63,14 @@ def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], sh
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
 
 
-def _position(start: Any, size: Any, count: Any, step: Any) -> Any:
-    """Returns a start in a dim of `size`, counted from the front and clamped so that `count` elements follow.
+def _slice_start(start: Any, size: Any, count: Any, step: Any) -> Any:
+    """Returns the start of a slice of `count` elements in a dim of `size`, counted from the front, and clamped to it.
 
-    Static starts are in range, as PyTorch has checked. A dynamic start is data: if it is out of range, eager raises,
-    and compiled code clamps it (see `bounds`).
+    PyTorch has already checked that a static start is in range. A dynamic start is data: if it is out of range, eager
+    raises, and compiled code clamps the start (see `bounds`).
     """
-    at = smallest(largest(from_front(start, size), 0), size)
-    return largest(smallest(at, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else at
+    position = smallest(largest(from_front(start, size), 0), size)
+    return largest(smallest(position, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else position
 
 
 @lowering("SliceOp")
@@ -78,11 +79,11 @@ def slice_(node: Op, symbol_table: SymbolTable) -> Any:
     shape = st.shape_of(value)
     if shape == meta.shape:
         return value
-    dim = normalized(argument(node, 1, "dim", 0), len(shape))
+    dim = normalize_dim(argument(node, 1, "dim", 0), len(shape))
     start = argument(node, 2, "start")
     starts, steps = [0] * len(shape), [1] * len(shape)
     steps[dim] = argument(node, 4, "step", 1) or 1
-    starts[dim] = _position(0 if start is None else start, shape[dim], meta.shape[dim], steps[dim])
+    starts[dim] = _slice_start(0 if start is None else start, shape[dim], meta.shape[dim], steps[dim])
     return _slice(value, starts, list(meta.shape), steps, meta.shape, meta.dtype)
 
 
@@ -90,24 +91,24 @@ def slice_(node: Op, symbol_table: SymbolTable) -> Any:
 def select(node: Op, symbol_table: SymbolTable) -> Any:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = list(st.shape_of(value))
-    dim, index = normalized(node.args[1], len(shape)), node.args[2]
+    dim, index = normalize_dim(node.args[1], len(shape)), node.args[2]
     starts, sizes = list[Any]([0] * len(shape)), list(shape)
-    starts[dim], sizes[dim] = _position(index, shape[dim], 1, 1), 1
+    starts[dim], sizes[dim] = _slice_start(index, shape[dim], 1, 1), 1
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 
 
 @lowering("SplitOp", "UnbindOp")
 def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns consecutive pieces along a dim; unbound pieces lack this dim."""
+    """Returns consecutive pieces along a dim; `unbind` removes this dim from the pieces."""
     value = value_of(node.args[0], symbol_table)
     shape = list(st.shape_of(value))
-    unbound = node.target.startswith("unbind")
-    dim = normalized(argument(node, 1 if unbound else 2, "dim", 0), len(shape))
+    is_unbind = node.target.startswith("unbind")
+    dim = normalize_dim(argument(node, 1 if is_unbind else 2, "dim", 0), len(shape))
     pieces, start = [], 0
     for meta in node.metas:
         assert meta is not None
         starts, sizes = [0] * len(shape), list(shape)
-        starts[dim], sizes[dim] = start, 1 if unbound else meta.shape[dim]
+        starts[dim], sizes[dim] = start, 1 if is_unbind else meta.shape[dim]
         pieces.append(_slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype))
         start += sizes[dim]
     return pieces
@@ -115,16 +116,16 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @lowering("SliceScatterOp", "SelectScatterOp")
 def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns the first operand with a slice, or one index of a dim, replaced by the second."""
+    """Returns the first operand with a slice, or the elements at one index of a dim, replaced by the second operand."""
     value, source = value_of(node.args[0], symbol_table), node.args[1]
     piece = cast_tensor(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
     shape = list(st.shape_of(value))
-    dim = normalized(argument(node, 2, "dim", 0), len(shape))
+    dim = normalize_dim(argument(node, 2, "dim", 0), len(shape))
     starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
     start = argument(node, 3, "index" if node.target.startswith("select") else "start")
     steps[dim] = argument(node, 5, "step", 1) or 1
     sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]
-    starts[dim] = _position(0 if start is None else start, shape[dim], sizes[dim], steps[dim])
+    starts[dim] = _slice_start(0 if start is None else start, shape[dim], sizes[dim], steps[dim])
     if 0 in sizes:
         return value
     return st.insert_slice(piece, value, starts, sizes, steps)
@@ -140,7 +141,7 @@ def copy(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("CatOp")
 def cat(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    dim = normalized(argument(node, 1, "dim", 0), len(meta.shape))
+    dim = normalize_dim(argument(node, 1, "dim", 0), len(meta.shape))
     out, start = st.empty(meta.shape, meta.dtype), 0
     for part in node.args[0]:
         shape = part.tensor_meta.shape
@@ -168,16 +169,17 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("ArangeOp")
 def arange(node: Op, symbol_table: SymbolTable) -> Any:
-    """Computes floats in i64, or in f64 if a bound is not an integer, as in eager, and rounds once."""
+    """Computes float results in i64, or in f64 if start or step is a float, as in eager, and rounds once."""
     start, step = arange_bounds(node)
     meta = node.tensor_meta
     if 0 in meta.shape:
         return st.empty(meta.shape, meta.dtype)
-    fractions = isinstance(start, float) or isinstance(step, float)
-    compute = meta.dtype if not meta.dtype.is_float else TensorDType.Float64 if fractions else TensorDType.Int64
+    is_fractional = isinstance(start, float) or isinstance(step, float)
+    wide = TensorDType.Float64 if is_fractional else TensorDType.Int64
+    compute_type = wide if meta.dtype.is_float else meta.dtype
 
     def body(_out: Any) -> list[Any]:
-        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute)
+        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute_type)
         return [cast(number * step + start, meta.dtype).value]
 
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]

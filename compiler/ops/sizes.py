@@ -1,7 +1,7 @@
 """Symbolic sizes in the function that is being lowered: the values of symbols, and the shapes of tensors.
 
-An MLIR type has `?` where the graph has a symbolic expression. Lowerings compute with the expressions, which `shape_of`
-in `structured` returns; where MLIR needs a value, `index_value` computes it from the function's symbols.
+An MLIR type has `?` where the graph has a symbolic size. Lowerings compute with symbolic sizes, which
+`structured.shape_of` returns. Where MLIR needs a value, `index_value` computes it from the function's symbols.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from buddy.compiler.graph.sizes import Dim, Size, computed, is_dynamic, parsed
+from buddy.compiler.graph.sizes import Dim, Size, evaluate, is_dynamic, parse_size
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops.utils import LoweringError, mlir_shape
 
-# Custom attributes of arguments and functions, which `one-shot-bufferize` preserves.
-SYMBOL = "buddy.symbol"  # on an argument of type index: the name of the symbol
+# Attributes of arguments and functions, which `one-shot-bufferize` preserves.
+SYMBOL = "buddy.symbol"  # on an argument of type index: the name of the symbol whose value it is
 SIZES = "buddy.sizes"  # on an argument with `?` dims: its sizes, each as text
 RESULTS = "buddy.result_sizes"  # on a function: the sizes of each of its results, an empty list for a static one
 
@@ -29,23 +29,24 @@ class FunctionSizes:
     shapes: dict[Any, tuple[Dim, ...]] = field(default_factory=dict)
 
 
-_functions = [FunctionSizes()]
+# The functions that are being lowered, the innermost one last.
+_function_stack = [FunctionSizes()]
 
 
 @contextmanager
 def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
-    """Makes `symbols`, values of type index, the current function's symbols inside the `with` block."""
-    _functions.append(FunctionSizes(symbols))
+    """Starts a function, with the values of its `symbols` (of type index), for the time of the `with` block."""
+    _function_stack.append(FunctionSizes(symbols))
     try:
-        yield _functions[-1]
+        yield _function_stack[-1]
     finally:
-        _functions.pop()
+        _function_stack.pop()
 
 
-def remember(value: Any, shape: Sequence[Dim]) -> Any:
-    """Returns `value`; records `shape` as its shape if its type has a `?`."""
+def record_shape(value: Any, shape: Sequence[Dim]) -> Any:
+    """Returns `value`. Records `shape` for `known_shape` if it is dynamic."""
     if is_dynamic(shape):
-        _functions[-1].shapes[value] = tuple(shape)
+        _function_stack[-1].shapes[value] = tuple(shape)
     return value
 
 
@@ -54,24 +55,24 @@ def known_shape(value: Any) -> tuple[Dim, ...]:
 
     Raises `LoweringError` for a tensor with `?` dims whose sizes were not recorded.
     """
-    kind = ir.RankedTensorType(value.type)
-    if kind.has_static_shape:
-        return tuple(kind.shape)
-    if value not in _functions[-1].shapes:
-        raise LoweringError(f"the sizes of a {kind} are unknown at compile time")
-    return _functions[-1].shapes[value]
+    tensor_type = ir.RankedTensorType(value.type)
+    if tensor_type.has_static_shape:
+        return tuple(tensor_type.shape)
+    if value not in _function_stack[-1].shapes:
+        raise LoweringError(f"the sizes of a {tensor_type} are unknown at compile time")
+    return _function_stack[-1].shapes[value]
 
 
 def index_value(size: Any) -> Any:
-    """Returns a size as an MLIR value of type index, emitted at the insertion point if it is not one already."""
+    """Returns a size as an MLIR value of type index, which is emitted unless `size` already is such a value."""
     if not isinstance(size, (int, Size)):
         return size
-    return emit_size(size, _functions[-1].symbols)
+    return emit_size(size, _function_stack[-1].symbols)
 
 
 def emit_size(size: Dim, symbols: dict[str, Any]) -> Any:
     """Emits the computation of `size` from the values of `symbols`."""
-    return computed(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _emit_operation)
+    return evaluate(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _emit_operation)
 
 
 def _emit_operation(name: str, left: Any, right: Any) -> Any:
@@ -84,12 +85,12 @@ def _emit_operation(name: str, left: Any, right: Any) -> Any:
 
 
 def split_sizes(sizes: Sequence[Any]) -> tuple[list[Any], list[int]]:
-    """Returns sizes as slice ops take them: the dynamic values, then static sizes (with a marker for dynamic ones)."""
+    """Returns sizes in the form of slice ops: values of the dynamic sizes, and static sizes with markers for these."""
     return [index_value(size) for size in sizes if not isinstance(size, int)], mlir_shape(sizes)
 
 
 def sizes_attribute(shape: Sequence[Dim]) -> Any:
-    """Returns a shape as an attribute: the sizes as texts if some are symbolic, else `None`."""
+    """Returns a shape as an array attribute: the sizes as texts if some are symbolic, else an empty array."""
     return ir.ArrayAttr.get([ir.StringAttr.get(str(size)) for size in shape] if is_dynamic(shape) else [])
 
 
@@ -103,20 +104,20 @@ def symbol_attributes(name: str) -> Any:
 
 def read_sizes(attribute: Any) -> list[Dim]:
     """Parses the result of `sizes_attribute`; numbers become ints."""
-    return [parsed(ir.StringAttr(text).value) for text in ir.ArrayAttr(attribute)]
+    return [parse_size(ir.StringAttr(text).value) for text in ir.ArrayAttr(attribute)]
 
 
 def result_attributes(function: Any) -> list[Any]:
     """Returns the recorded sizes of each result of a function; empty for results with static types."""
     if RESULTS in function.attributes:
         return [ir.ArrayAttr(shape) for shape in ir.ArrayAttr(function.attributes[RESULTS])]
-    kind = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
-    return [ir.ArrayAttr.get([])] * len(kind.results)
+    function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    return [ir.ArrayAttr.get([])] * len(function_type.results)
 
 
 def symbols_of(function: Any, values: Sequence[Any]) -> dict[str, Any]:
-    """Maps the symbols among a function's arguments to their `values`, in the order of arguments."""
+    """Returns the value of each symbol that is an argument of a function; `values` are those of all arguments."""
     if "arg_attrs" not in function.attributes:
         return {}
     pairs = zip(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])), values, strict=False)
-    return {ir.StringAttr(flags[SYMBOL]).value: value for flags, value in pairs if SYMBOL in flags}
+    return {ir.StringAttr(attributes[SYMBOL]).value: value for attributes, value in pairs if SYMBOL in attributes}

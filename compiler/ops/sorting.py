@@ -1,4 +1,4 @@
-"""Sorting along a dim by a bottom-up stable merge sort, and ops that use sorted rows."""
+"""Lowers sorting along a dim (stable: a bottom-up merge sort), and ops that use sorted rows: top-k, median, mode."""
 
 from __future__ import annotations
 
@@ -27,62 +27,63 @@ from buddy.compiler.ops.structured import (
     shape_of,
     transpose,
 )
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalized, tensor_type, value_of
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, normalize_dim, tensor_type, value_of
 
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-# `at::internal::GRAIN_SIZE`: from this length on, ATen radix-sorts integers (native/cpu/SortingKernel.cpp).
-RADIX_FROM = 32768
+# From this length on, ATen sorts integers by radix sort: `at::internal::GRAIN_SIZE` (native/cpu/SortingKernel.cpp).
+MIN_RADIX_SORT_LENGTH = 32768
 
 
 def ascending(x: Scalar, y: Scalar) -> Scalar:
-    """Orders NaN after all numbers, as in PyTorch."""
-    before = x < y
-    return before | (y.compare("ne", y) & x.compare("eq", x)) if x.dtype.is_float else before
+    """Returns whether `x` comes before `y` in ascending order; NaN comes after all numbers, as in PyTorch."""
+    is_less = x < y
+    return is_less | (y.compare("ne", y) & x.compare("eq", x)) if x.dtype.is_float else is_less
 
 
 def descending(x: Scalar, y: Scalar) -> Scalar:
-    """Orders NaN before all numbers, as in PyTorch."""
+    """Returns whether `x` comes before `y` in descending order; NaN comes before all numbers, as in PyTorch."""
     return ascending(y, x)
 
 
 @dataclass(frozen=True)
 class SortKeys:
-    """Keys [rows, n] of `dtype`, and for each key its original position (i64) in the row."""
+    """Keys [rows, n] of `dtype`, and the original position (i64) of each key in its row."""
 
     keys: Any
-    places: Any
+    positions: Any
     dtype: TensorDType
 
-    def at(self, row: Any, i: Any) -> tuple[Scalar, Scalar]:
-        return element(self.keys, [row, i], self.dtype), element(self.places, [row, i], TensorDType.Int64)
+    def get(self, row: Any, i: Any) -> tuple[Scalar, Scalar]:
+        return element(self.keys, [row, i], self.dtype), element(self.positions, [row, i], TensorDType.Int64)
 
 
-def sort_lines(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
+def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
     """Sorts the rows of `keys` [rows, n] stably, by a bottom-up merge sort.
 
-    Passes are made in pairs, to a scratch row and back, to avoid a copy: the first merges runs of `width`, the second
-    runs of twice that.
+    To avoid a copy, merge passes are made in pairs: the first merges runs of `width` keys to a scratch row, the second
+    merges runs of twice that width back to the row.
     """
     rows, length = shape_of(keys)
-    shape = shape_of(keys)
-    spare = [1, shape[1]]
+    scratch_shape = [1, length]
 
-    def line(at: list[Any], held: list[Any]) -> list[Any]:
-        def two_passes(_: list[Any], carried: list[Any]) -> list[Any]:
-            here, there, width = carried[:2], carried[2:4], carried[4]
+    def sort_row(indices: list[Any], tensors: list[Any]) -> list[Any]:
+        (row,) = indices
+
+        def merge_twice(_: list[Any], carried: list[Any]) -> list[Any]:
+            main, scratch, width = carried[:2], carried[2:4], carried[4]
             double = arith.addi(width, width)
-            there = _merge_runs(SortKeys(here[0], here[1], dtype), at[0], there, position(0), width, order)
-            here = _merge_runs(SortKeys(there[0], there[1], dtype), position(0), here, at[0], double, order)
-            return [*here, *there, arith.addi(double, double)]
+            scratch = _merge_runs(SortKeys(main[0], main[1], dtype), row, scratch, position(0), width, order)
+            main = _merge_runs(SortKeys(scratch[0], scratch[1], dtype), position(0), main, row, double, order)
+            return [*main, *scratch, arith.addi(double, double)]
 
-        return for_each([_pairs_of_passes(length)], [*held, position(1)], two_passes)[:4]
+        return for_each([_merge_pass_pairs(length)], [*tensors, position(1)], merge_twice)[:4]
 
-    tensors = [keys, _positions(shape), empty(spare, dtype), empty(spare, TensorDType.Int64)]
-    found = for_each([rows], tensors, line)
-    return SortKeys(found[0], found[1], dtype)
+    scratch = [empty(scratch_shape, dtype), empty(scratch_shape, TensorDType.Int64)]
+    sorted_keys, positions, *_ = for_each([rows], [keys, _positions((rows, length)), *scratch], sort_row)
+    return SortKeys(sorted_keys, positions, dtype)
 
 
 def _positions(shape: Sequence[int]) -> Any:
@@ -91,8 +92,8 @@ def _positions(shape: Sequence[int]) -> Any:
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
 
 
-def _pairs_of_passes(length: Extent) -> Extent:
-    """Returns the number of pairs of passes that a row of `length` needs: half its binary logarithm, rounded up."""
+def _merge_pass_pairs(length: Extent) -> Extent:
+    """Returns the number of pairs of merge passes for a row of `length`: half of log2(length), rounded up."""
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
@@ -100,113 +101,125 @@ def _pairs_of_passes(length: Extent) -> Extent:
     return arith.divui(bits, position(2))
 
 
-def _merge_runs(source: SortKeys, row: Any, into: Sequence[Any], into_row: Any, width: Any, order: Order) -> list[Any]:
-    """Returns `into`, whose row `into_row` is row `row` of `source` with pairs of runs of `width` merged."""
+def _merge_runs(
+    source: SortKeys, source_row: Any, target: Sequence[Any], target_row: Any, width: Any, order: Order
+) -> list[Any]:
+    """Merges each pair of adjacent sorted runs of `width` keys in a row of `source`. Returns the new `target`.
+
+    `target` are keys and positions; the result is written to the row `target_row`.
+    """
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
 
-    def merge(at: list[Any], held: list[Any]) -> list[Any]:
-        start = arith.muli(at[0], double)
+    def merge(pair: list[Any], outs: list[Any]) -> list[Any]:
+        start = arith.muli(pair[0], double)
         middle, end = (arith.minui(arith.addi(start, size), length) for size in (width, double))
 
-        def take(step: list[Any], carried: list[Any]) -> list[Any]:
+        def move_next(offset: list[Any], carried: list[Any]) -> list[Any]:
             *outs, left, right = carried
-            there = [into_row, arith.addi(start, step[0])]
-            (x, i), (y, j) = (source.at(row, _clamp(p, length)) for p in (left, right))
-            spent = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
-            more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
-            second = (spent | order(y, x)) & more
-            taken = [s.select(second, b, a) for a, b in ((x, y), (i, j))]
-            step_of = arith.index_castui(ir.IndexType.get(), second.value)
-            ahead = arith.addi(right, step_of)
-            behind = arith.addi(left, arith.subi(position(1), step_of))
-            return [*(insert(v, there, out) for v, out in zip(taken, outs, strict=True)), behind, ahead]
+            written = [target_row, arith.addi(start, offset[0])]
+            (x, i), (y, j) = (source.get(source_row, _clamp(p, length)) for p in (left, right))
+            left_is_empty = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
+            right_has_more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
+            from_right = (left_is_empty | order(y, x)) & right_has_more
+            entry = [s.select(from_right, b, a) for a, b in ((x, y), (i, j))]
+            right_step = arith.index_castui(ir.IndexType.get(), from_right.value)
+            next_right = arith.addi(right, right_step)
+            next_left = arith.addi(left, arith.subi(position(1), right_step))
+            return [*(insert(v, written, out) for v, out in zip(entry, outs, strict=True)), next_left, next_right]
 
-        return for_each([arith.subi(end, start)], [*held, start, middle], take)[:2]
+        return for_each([arith.subi(end, start)], [*outs, start, middle], move_next)[:2]
 
-    return for_each([arith.ceildivui(length, double)], into, merge)
-
-
-def _clamp(at: Any, length: Any) -> Any:
-    """Clamps a position, so that it can be loaded; the caller ignores a value loaded for a position past the end."""
-    return arith.minui(at, arith.subi(length, position(1)))
+    return for_each([arith.ceildivui(length, double)], target, merge)
 
 
-def _lines_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any, list[int], TensorDType]:
-    """Returns the operand as [rows, n] along `dim` (flattened if `None`), and the order of the original dims."""
+def _clamp(index: Any, length: Any) -> Any:
+    """Clamps an index, so that it can be loaded; the caller ignores what is loaded for an index past the end."""
+    return arith.minui(index, arith.subi(length, position(1)))
+
+
+def _rows_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any, list[int], TensorDType]:
+    """Returns the operand as rows along `dim`, of shape [rows, n]; without `dim`, all elements are one row.
+
+    Also returns the permutation of the operand's dims for that shape, and the element type.
+    """
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     shape = shape_of(value)
     if dim is None or not shape:
         return reshape(value, [1, product(shape)], dtype), [0], dtype
-    axis = normalized(dim, len(shape))
+    axis = normalize_dim(dim, len(shape))
     order = [i for i in range(len(shape)) if i != axis] + [axis]
     rows = product([shape[i] for i in order[:-1]])
     return reshape(transpose(value, order, dtype), [rows, shape[axis]], dtype), order, dtype
 
 
-def _as_results(node: Op, found: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Returns rows in the shapes of the node's results, whose dims were permuted by `order`."""
+def _restore_shapes(node: Op, rows: Sequence[Any], order: Sequence[int]) -> list[Any]:
+    """Returns tensors of `rows` in the shapes of the node's results; `order` is the permutation from `_rows_of`."""
     results = []
-    for value, meta in zip(found, node.metas, strict=False):
+    for value, meta in zip(rows, node.metas, strict=False):
         assert meta is not None
         if len(order) != len(meta.shape) or shape_of(value)[1] == 1:
             results.append(reshape(value, meta.shape, meta.dtype))
             continue
-        turned = reshape(value, [meta.shape[i] for i in order], meta.dtype)
-        results.append(transpose(turned, [list(order).index(i) for i in range(len(order))], meta.dtype))
+        permuted = reshape(value, [meta.shape[i] for i in order], meta.dtype)
+        results.append(transpose(permuted, [list(order).index(i) for i in range(len(order))], meta.dtype))
     return results
 
 
-def _columns(lines: SortKeys, start: int, count: int) -> list[Any]:
-    """Returns keys and places of `count` columns."""
-    rows = shape_of(lines.keys)[0]
+def _columns(sorted_rows: SortKeys, start: int, count: int) -> list[Any]:
+    """Returns the keys and positions of `count` columns from column `start` on."""
+    rows = shape_of(sorted_rows.keys)[0]
 
     def columns(value: Any, dtype: TensorDType) -> Any:
         if 0 in (rows, count):  # MLIR rejects an empty slice whose start is at the end
             return empty([rows, count], dtype)
-        kind = tensor_type([rows, count], dtype)
-        return tensor.extract_slice(kind, value, [], [], [], [0, start], [rows, count], [1, 1])
+        slice_type = tensor_type([rows, count], dtype)
+        return tensor.extract_slice(slice_type, value, [], [], [], [0, start], [rows, count], [1, 1])
 
-    return [columns(lines.keys, lines.dtype), columns(lines.places, TensorDType.Int64)]
+    return [columns(sorted_rows.keys, sorted_rows.dtype), columns(sorted_rows.positions, TensorDType.Int64)]
 
 
 @lowering("SortOp")
 def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Sorts along a dim; equal keys have the same order as in eager, also in unstable sorts."""
-    stable = node.target == "sort.stable" and argument(node, 1, "stable")
+    is_stable = node.target == "sort.stable" and argument(node, 1, "stable")
+    # `sort.stable` has one more argument before `dim`.
     first = int(node.target == "sort.stable" and len(node.args) > 1)
-    dim, down = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
-    keys, order, dtype = _lines_of(node, symbol_table, dim)
-    towards = descending if down else ascending
-    if stable or _uses_radix_sort(node):
-        lines = sort_lines(keys, dtype, towards)
+    dim, is_descending = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
+    keys, permutation, dtype = _rows_of(node, symbol_table, dim)
+    order = descending if is_descending else ascending
+    if is_stable or _uses_radix_sort(node):
+        sorted_rows = sort_rows(keys, dtype, order)
     else:
-        length = _length(keys)
-        lines = rearrange(keys, dtype, towards, lambda line: selection.sort(line, length))
-    return _as_results(node, [lines.keys, lines.places], order)
+        length = _static_length(keys)
+        sorted_rows = apply_to_rows(keys, dtype, order, lambda line: selection.sort(line, length))
+    return _restore_shapes(node, [sorted_rows.keys, sorted_rows.positions], permutation)
 
 
 def _uses_radix_sort(node: Op) -> bool:
-    """True if eager uses a radix sort, which is stable: for one long row of integers."""
+    """True if eager uses a radix sort, which is stable, because the operand is one long row of integers."""
     meta = node.args[0].tensor_meta
-    return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= RADIX_FROM
+    return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= MIN_RADIX_SORT_LENGTH
 
 
-def rearrange(keys: Any, dtype: TensorDType, order: Order, steps: Callable[[SortBuffer], None]) -> SortKeys:
-    """Applies `steps`, an algorithm whose order of equal keys matters, to each row of `keys` [rows, n]."""
+def apply_to_rows(keys: Any, dtype: TensorDType, order: Order, algorithm: Callable[[SortBuffer], None]) -> SortKeys:
+    """Applies an algorithm of `selection` to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
-    def line(at: list[Any], held: list[Any]) -> list[Any]:
-        entries = SortBuffer(held, at[0], dtype, order)
-        steps(entries)
-        return entries.tensors
+    def visit(row: list[Any], tensors: list[Any]) -> list[Any]:
+        line = SortBuffer(tensors, row[0], dtype, order)
+        algorithm(line)
+        return line.tensors
 
-    found = for_each([rows], [keys, _positions(shape_of(keys))], line)
-    return SortKeys(found[0], found[1], dtype)
+    new_keys, positions = for_each([rows], [keys, _positions(shape_of(keys))], visit)
+    return SortKeys(new_keys, positions, dtype)
 
 
-def _length(keys: Any) -> int:
-    """Returns the static length of rows; it selects the algorithm at compile time."""
+def _static_length(keys: Any) -> int:
+    """Returns the length of the rows, by which the algorithm is selected at compile time.
+
+    Raises `LoweringError` if it is dynamic.
+    """
     length = shape_of(keys)[1]
     if not isinstance(length, int):
         raise LoweringError(f"the number of elements, {length}, is dynamic")
@@ -215,109 +228,117 @@ def _length(keys: Any) -> int:
 
 @lowering("TopkOp")
 def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Uses a heap for a small fraction of the elements, as in ATen, so that equal keys have the same order."""
-    keys, order, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
-    count, length = node.args[1], _length(keys)
+    """Selects the top k of each row by ATen's algorithms, so that equal keys have the same order as in eager."""
+    keys, permutation, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
+    count, length = node.args[1], _static_length(keys)
 
-    def steps(line: SortBuffer) -> None:
-        if count * 64 <= length:
+    def select_top(line: SortBuffer) -> None:
+        if count * 64 <= length:  # as in ATen
             return selection.partial_sort(line, count, length)
         selection.nth_element(line, count - 1, length)
         if argument(node, 4, "sorted", True):
             selection.sort(line, count - 1)
 
-    towards = descending if argument(node, 3, "largest", True) else ascending
-    lines = (
-        rearrange(keys, dtype, towards, steps)
+    order = descending if argument(node, 3, "largest", True) else ascending
+    top_first = (
+        apply_to_rows(keys, dtype, order, select_top)
         if count and length
         else SortKeys(keys, _positions(shape_of(keys)), dtype)
     )
-    return _as_results(node, _columns(lines, 0, count), order)
+    return _restore_shapes(node, _columns(top_first, 0, count), permutation)
 
 
 @lowering("KthvalueOp")
 def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 2, "dim", -1))
-    k, length = node.args[1] - 1, _length(keys)
-    lines = rearrange(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
-    return _as_results(node, _columns(lines, k, 1), [])
+    keys, _, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
+    k, length = node.args[1] - 1, _static_length(keys)
+    selected = apply_to_rows(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
+    return _restore_shapes(node, _columns(selected, k, 1), [])
 
 
-def _pick_entries(lines: SortKeys, given: Any, at: Callable[[Scalar], Scalar]) -> list[Any]:
-    """Returns from each row the key and the place at position `at(given[row])`."""
-    rows = shape_of(given)[0]
-    outs = [empty([rows, 1], lines.dtype), empty([rows, 1], TensorDType.Int64)]
+def _pick_entries(sorted_rows: SortKeys, values: Any, column_of: Callable[[Scalar], Scalar]) -> list[Any]:
+    """Returns the key and the position in column `column_of(values[row])` of each row."""
+    rows = shape_of(values)[0]
+    outs = [empty([rows, 1], sorted_rows.dtype), empty([rows, 1], TensorDType.Int64)]
 
-    def body(number_: Any, *_: Any) -> list[Any]:
-        where = index_position(at(Scalar(number_, TensorDType.Int64)))
-        return [x.value for x in lines.at(loop_index(0), where)]
+    def body(value: Any, *_: Any) -> list[Any]:
+        column = index_position(column_of(Scalar(value, TensorDType.Int64)))
+        return [x.value for x in sorted_rows.get(loop_index(0), column)]
 
-    return generic([given], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
+    return generic([values], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
 
 
-def _middle(keys: Any, dtype: TensorDType, at: Callable[[Scalar, int], Scalar]) -> list[Any]:
-    """Returns the entry of each sorted row at position `at(number of keys that are not NaN, n)`, and its place."""
-    length = _length(keys)
+def _median_entry(keys: Any, dtype: TensorDType, column_of: Callable[[Scalar, int], Scalar]) -> list[Any]:
+    """Returns the key and position in one column of each sorted row.
+
+    The column is `column_of(number of keys in the row that are not NaN, n)`.
+    """
+    length = _static_length(keys)
     if not length:
         raise LoweringError("the rows have no elements, and so no median")
-    return _pick_entries(sort_lines(keys, dtype, ascending), _numbers(keys, dtype), lambda count: at(count, length))
+    sorted_rows, counts = sort_rows(keys, dtype, ascending), _count_numbers(keys, dtype)
+    return _pick_entries(sorted_rows, counts, lambda count: column_of(count, length))
 
 
-def _numbers(keys: Any, dtype: TensorDType) -> Any:
+def _count_numbers(keys: Any, dtype: TensorDType) -> Any:
     """Returns the number of keys in each row that are not NaN."""
-    shape, kind = shape_of(keys), TensorDType.Int64
+    shape, i64 = shape_of(keys), TensorDType.Int64
     if not dtype.is_float:
-        return filled(shape[1], shape[:1], kind)
-    return reduce([(keys, dtype)], shape, [1], False, 0, kind, lambda x, n: n + s.cast(x.compare("eq", x), kind))
+        return filled(shape[1], shape[:1], i64)
+    return reduce([(keys, dtype)], shape, [1], False, 0, i64, lambda x, n: n + s.cast(x.compare("eq", x), i64))
 
 
 @lowering("MedianOp")
 def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Returns the lower median, or the first NaN; equal keys are ordered by position, as in ATen."""
-    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
+    keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim"))
 
-    def at(count: Scalar, length: int) -> Scalar:
+    def column_of(count: Scalar, length: int) -> Scalar:
         return s.select(count < length, count, count.like((length - 1) // 2))
 
-    return _as_results(node, _middle(keys, dtype, at), [])
+    return _restore_shapes(node, _median_entry(keys, dtype, column_of), [])
 
 
 @lowering("NanmedianOp")
 def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim"))
+    """Returns the lower median of the elements that are not NaN."""
+    keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim"))
 
-    def at(count: Scalar, _length: int) -> Scalar:
+    def column_of(count: Scalar, _length: int) -> Scalar:
         last = s.maximum(count - 1, 0)
         return Scalar(arith.shrui(last.value, last.like(1).value), last.dtype)
 
-    return _as_results(node, _middle(keys, dtype, at), [])
+    return _restore_shapes(node, _median_entry(keys, dtype, column_of), [])
 
 
 @lowering("ModeOp")
 def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns the least of the most frequent keys, and its last position."""
-    keys, _, dtype = _lines_of(node, symbol_table, argument(node, 1, "dim", -1))
+    """Returns the smallest of the most frequent keys, and its last position."""
+    keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
         raise LoweringError("eager compares by `<` only, so the order of NaNs depends on its algorithm")
-    rows, length = shape_of(keys)[0], _length(keys)
+    rows, length = shape_of(keys)[0], _static_length(keys)
     if not length:
         raise LoweringError("the rows have no elements, and so no mode")
-    lines = rearrange(keys, dtype, ascending, lambda line: selection.sort(line, length))
-    start = filled(0, [rows], TensorDType.Int64)
-    (ends,) = for_each([rows], [start], lambda at, held: [insert(_end_of_longest_run(lines, at[0]), at, held[0])])
-    return _as_results(node, _pick_entries(lines, ends, lambda end: end), [])
+    sorted_rows = apply_to_rows(keys, dtype, ascending, lambda line: selection.sort(line, length))
+
+    def visit(row: list[Any], ends: list[Any]) -> list[Any]:
+        return [insert(_end_of_longest_run(sorted_rows, row[0]), row, ends[0])]
+
+    (ends,) = for_each([rows], [filled(0, [rows], TensorDType.Int64)], visit)
+    return _restore_shapes(node, _pick_entries(sorted_rows, ends, lambda end: end), [])
 
 
-def _end_of_longest_run(lines: SortKeys, row: Any) -> Any:
-    """Returns the end of the longest run of equal keys in a row: the last position of the first such run."""
+def _end_of_longest_run(sorted_rows: SortKeys, row: Any) -> Any:
+    """Returns the last column of the longest run of equal keys in a row; the first such run, if there are several."""
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        run, longest, end = (Scalar(x, TensorDType.Int64) for x in held)
-        here = index_of(at[0])
-        previous = lines.at(row, index_position(s.maximum(here - 1, 0)))[0]
-        run = s.select(lines.at(row, at[0])[0].compare("eq", previous), run, run.like(0)) + 1
-        longer = run > longest
-        return [run.value, s.select(longer, run, longest).value, s.select(longer, here, end).value]
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        run, longest, end = (Scalar(x, TensorDType.Int64) for x in carried)
+        column = index_of(indices[0])
+        previous = sorted_rows.get(row, index_position(s.maximum(column - 1, 0)))[0]
+        run = s.select(sorted_rows.get(row, indices[0])[0].compare("eq", previous), run, run.like(0)) + 1
+        is_longer = run > longest
+        return [run.value, s.select(is_longer, run, longest).value, s.select(is_longer, column, end).value]
 
-    start = number(0, TensorDType.Int64).value
-    return for_each([shape_of(lines.keys)[1]], [start] * 3, visit)[2]
+    zero = number(0, TensorDType.Int64).value
+    return for_each([shape_of(sorted_rows.keys)[1]], [zero] * 3, visit)[2]

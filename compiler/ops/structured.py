@@ -1,4 +1,4 @@
-"""Builders of structured ops on tensors, which lowerings share."""
+"""Builders of tensor ops that lowerings share: `linalg` ops, reshapes and slices."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.graph.sizes import is_dynamic, product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
 from buddy.compiler.ops.scalar import Scalar
-from buddy.compiler.ops.sizes import index_value, known_shape, remember, split_sizes
+from buddy.compiler.ops.sizes import index_value, known_shape, record_shape, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
 
 PARALLEL, REDUCTION = "parallel", "reduction"
@@ -20,14 +20,15 @@ PARALLEL, REDUCTION = "parallel", "reduction"
 def shape_of(value: Any) -> tuple[Any, ...]:
     """Returns the shape of a tensor: an int per static dim, a `Size` per dynamic dim.
 
-    Raises `LoweringError` for a tensor with dynamic dims whose shape was not recorded, as all builders here do.
+    This function, and all that use it, raise `LoweringError` for a tensor with dynamic dims whose shape was not
+    recorded.
     """
     return known_shape(value)
 
 
 @dataclass(frozen=True)
 class WindowDim:
-    """A dim that a sliding window reads at `stride * outer + dilation * inner`, where both are loop dims."""
+    """A dim read at index `stride * i + dilation * j`, where `i`, `j` are the indices of loop `outer` and `inner`."""
 
     outer: int
     stride: int
@@ -37,17 +38,18 @@ class WindowDim:
 
 @dataclass(frozen=True)
 class ReversedDim:
-    """A dim of static size that is read backwards along a loop."""
+    """A dim of static size that a loop reads from the last to the first element."""
 
     loop: int
     size: int
 
 
+# How the loops of a structured op index a dim: by a loop, one of these classes, or `None` for a broadcast unit dim.
 Dim = int | WindowDim | ReversedDim | None
 
 
 def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
-    """Returns the affine map from `rank` loops to `dims`; `None` is the constant 0, for a broadcast unit dim."""
+    """Returns the affine map from the indices of `rank` loops to those of `dims`; a broadcast dim has the index 0."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
 
 
@@ -62,66 +64,69 @@ def _expression(dim: Dim) -> Any:
 
 
 def broadcast_dims(operand_shape: Sequence[Extent], shape: Sequence[Extent]) -> list[int | None]:
-    """Returns the loop dims that an operand reads when it is broadcast to `shape`."""
+    """Returns the loop that indexes each dim of an operand broadcast to `shape`; `None` for broadcast unit dims."""
     offset = len(shape) - len(operand_shape)
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
 
 
 def empty(shape: Sequence[Extent], dtype: TensorDType) -> Any:
     sizes = [size if isinstance(size, int) else index_value(size) for size in shape]
-    return remember(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
+    return record_shape(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
 
 def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDType) -> Any:
-    return remember(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
+    return record_shape(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
 
 
 def generic(
     inputs: Sequence[Any], dims: Sequence[Sequence[Dim]], outs: Sequence[Any],
     out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
 ) -> list[Any]:  # fmt: skip
-    """Emits a `linalg.generic`; `body` takes one MLIR scalar per operand and returns one per result."""
+    """Emits a `linalg.generic` whose operands have the indexing `dims` and `out_dims`; returns its results.
+
+    `body` takes one MLIR scalar per operand and returns one per result.
+    """
     rank = len(iterators)
     maps = [ir.AffineMapAttr.get(affine_map(rank, d)) for d in (*dims, *out_dims)]
-    kinds = [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in iterators]
-    results = [out.type for out in outs]
-    op = linalg.GenericOp(results, list(inputs), list(outs), ir.ArrayAttr.get(maps), ir.ArrayAttr.get(kinds))
+    iterator_types = [ir.Attribute.parse(f"#linalg.iterator_type<{name}>") for name in iterators]
+    results, attributes = [out.type for out in outs], (ir.ArrayAttr.get(maps), ir.ArrayAttr.get(iterator_types))
+    op = linalg.GenericOp(results, list(inputs), list(outs), *attributes)
     elements = [ir.RankedTensorType(value.type).element_type for value in (*inputs, *outs)]
     location = ir.Location.current
     block = op.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
     with ir.InsertionPoint(block):
         linalg.yield_(list(body(*block.arguments)))
-    return [remember(result, shape_of(out)) for result, out in zip(op.results, outs, strict=True)]
+    return [record_shape(result, shape_of(out)) for result, out in zip(op.results, outs, strict=True)]
 
 
 def pointwise(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[Extent], dtype: TensorDType, body: Callable[..., Scalar]
 ) -> Any:
-    """Returns a tensor of `shape` whose elements are `body` of the broadcast inputs' elements."""
+    """Returns a tensor of `shape` with elements `body(*elements)`, where the inputs are broadcast to `shape`."""
     types = [t for _, t in inputs]
 
     def scalars(*values: Any) -> list[Any]:
         return [body(*map(Scalar, values, types)).value]
 
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
-    every = list(range(len(shape)))
+    all_loops = list(range(len(shape)))
     out = empty(shape, dtype)
-    return generic([v for v, _ in inputs], dims, [out], [every], [PARALLEL] * len(shape), scalars)[0]
+    return generic([v for v, _ in inputs], dims, [out], [all_loops], [PARALLEL] * len(shape), scalars)[0]
 
 
 def reduce(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """Folds the inputs, broadcast to `shape`, over `axes`, by `body(*elements, accumulated)` from `initial`.
+    """Reduces the inputs, broadcast to `shape`, over the dims `axes`, by `body(*elements, accumulated)` from `initial`.
 
-    `dtype` is the element type of the result; with `keep`, the reduced dims stay as unit dims.
+    `dtype` is the element type of the result. With `keep`, the reduced dims remain as unit dims.
     """
     if any(shape[i] == 1 for i in axes):
-        return _reduce_without_units(inputs, shape, axes, keep, initial, dtype, body)
+        return _reduce_without_unit_dims(inputs, shape, axes, keep, initial, dtype, body)
     rank, types = len(shape), [t for _, t in inputs]
-    kept = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
-    out_shape = [1 if d is None else shape[d] for d in kept]
+    out_dims = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
+    out_shape = [1 if d is None else shape[d] for d in out_dims]
 
     def scalars(*values: Any) -> list[Any]:
         return [body(*map(Scalar, values, (*types, dtype))).value]
@@ -129,33 +134,37 @@ def reduce(
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
     iterators = [REDUCTION if i in axes else PARALLEL for i in range(rank)]
     out = filled(initial, out_shape, dtype)
-    return generic([v for v, _ in inputs], dims, [out], [kept], iterators, scalars)[0]
+    return generic([v for v, _ in inputs], dims, [out], [out_dims], iterators, scalars)[0]
 
 
-def _reduce_without_units(
+def _reduce_without_unit_dims(
     inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
 ) -> Any:  # fmt: skip
-    """Implements `reduce` without loops over axes of size 1, whose bounds no operand has once a reshape is fused."""
-    rank, units = len(shape), [i for i in axes if shape[i] == 1]
-    rest, squeezed = [i for i in range(rank) if i not in units], []
-    for value, kind in inputs:
+    """Implements `reduce` without loops over axes of size 1.
+
+    After a reshape is fused, no operand would determine the trip count of such a loop.
+    """
+    rank, unit_dims = len(shape), [i for i in axes if shape[i] == 1]
+    other_dims, squeezed = [i for i in range(rank) if i not in unit_dims], []
+    for value, input_type in inputs:
         sizes = shape_of(value)
-        kept = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in units]
-        squeezed.append((reshape(value, kept, kind), kind))
-    others = [rest.index(i) for i in axes if i not in units]
-    found = reduce(squeezed, [shape[i] for i in rest], others, False, initial, dtype, body)
-    wanted = [1 if i in axes else shape[i] for i in range(rank) if keep or i not in axes]
-    return reshape(found, wanted, dtype)
+        squeezed_shape = [size for i, size in enumerate(sizes, rank - len(sizes)) if i not in unit_dims]
+        squeezed.append((reshape(value, squeezed_shape, input_type), input_type))
+    other_axes = [other_dims.index(i) for i in axes if i not in unit_dims]
+    reduced = reduce(squeezed, [shape[i] for i in other_dims], other_axes, False, initial, dtype, body)
+    out_shape = [1 if i in axes else shape[i] for i in range(rank) if keep or i not in axes]
+    return reshape(reduced, out_shape, dtype)
 
 
 def contract(
     a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
     unsigned: tuple[bool, bool] = (False, False),
 ) -> Any:  # fmt: skip
-    """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`; sums start from `start`.
+    """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`.
 
-    The factors are extended to `dtype`: integers by sign, or by zeros if they are `unsigned`.
+    The sums are added to the tensor `start`, by default zeros. The operands are extended to `dtype`; integers are
+    zero-extended if `unsigned` is true for the operand, else sign-extended.
     """
     letters = out_dims + "".join(dict.fromkeys(c for c in a_dims + b_dims if c not in out_dims))
     sizes = dict(zip(a_dims, shape_of(a), strict=True)) | dict(zip(b_dims, shape_of(b), strict=True))
@@ -166,17 +175,17 @@ def contract(
         iterators = [PARALLEL if c in out_dims else REDUCTION for c in letters]
         return generic([a, b], dims[:2], [start], dims[2:], iterators, _multiply_add(dtype, unsigned))[0]
     maps = [affine_map(len(letters), indices) for indices in dims]
-    return remember(linalg.contract(a, b, outs=[start], indexing_maps=maps), shape_of(start))
+    return record_shape(linalg.contract(a, b, outs=[start], indexing_maps=maps), shape_of(start))
 
 
 def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[Any]]:
-    """Returns a body for integers of either signedness; `linalg.contract` extends both factors in the same way."""
+    """Returns a body for integers of mixed signedness; `linalg.contract` extends both operands in the same way."""
     element = mlir_element_type_get(dtype)
 
     def body(a: Any, b: Any, total: Any) -> list[Any]:
         wide = [
-            factor if factor.type == element else (arith.extui if positive else arith.extsi)(element, factor)
-            for factor, positive in zip((a, b), unsigned, strict=True)
+            operand if operand.type == element else (arith.extui if is_unsigned else arith.extsi)(element, operand)
+            for operand, is_unsigned in zip((a, b), unsigned, strict=True)
         ]
         return [arith.addi(arith.muli(*wide), total)]
 
@@ -189,8 +198,8 @@ def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any
         return value
     shape = shape_of(value)
     out = empty([shape[p] for p in permutation], dtype)
-    turned = linalg.transpose(value, outs=[out], permutation=list(permutation)).operation.results[0]
-    return remember(turned, shape_of(out))
+    transposed = linalg.transpose(value, outs=[out], permutation=list(permutation)).operation.results[0]
+    return record_shape(transposed, shape_of(out))
 
 
 def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
@@ -200,42 +209,42 @@ def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
 
 
 def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
-    """Reshapes in row-major order: collapses to common groups, then expands."""
+    """Reshapes in row-major order: collapses the dims to groups that both shapes have in common, then expands them."""
     old, new = shape_of(value), tuple[Any, ...](shape)
     if old == new:
         return value
     if 0 in old:
         return empty(new, dtype)
     groups = _symbolic_groups(old, new) if is_dynamic((*old, *new)) else _common_groups(old, new)
-    middle = [product(old[a:b]) for (a, b), _ in groups]
-    if len(middle) != len(old):
-        value = _collapse(value, [list(range(a, b)) for (a, b), _ in groups], middle, dtype)
-    if len(middle) != len(new):
+    collapsed = [product(old[a:b]) for (a, b), _ in groups]
+    if len(collapsed) != len(old):
+        value = _collapse(value, [list(range(a, b)) for (a, b), _ in groups], collapsed, dtype)
+    if len(collapsed) != len(new):
         value = _expand(value, [list(range(c, d)) for _, (c, d) in groups], new, dtype)
     return value
 
 
 def _collapse(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
-    return remember(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
+    return record_shape(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
 
 
 def _expand(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
-    return remember(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
+    return record_shape(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
 
 
+# Pairs of a range of dims of the old shape and a range of dims of the new shape, as (start, end).
 Groups = list[tuple[tuple[int, int], tuple[int, int]]]
 
 
 def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
-    """Returns `_common_groups` of symbolic sizes; a group ends only where products are provably equal."""
+    """Returns the groups of symbolic shapes; a group ends only where the products are certainly equal."""
     if not old or not new:
         return []
     groups: Groups = []
     i = j = 0
     for a in range(1, len(old)):
-        found = (b for b in range(j + 1, len(new)) if product(old[i:a]) == product(new[j:b]))
-        b = next(found, None)
-        # Dims of size 1 after a boundary belong to the next group, which needs another dim.
+        b = next((b for b in range(j + 1, len(new)) if product(old[i:a]) == product(new[j:b])), None)
+        # Dims of size 1 after the end of a group belong to the next group, which needs another dim.
         if b is not None and product(old[a:]) == product(new[b:]):
             groups.append(((i, a), (j, b)))
             i, j = a, b
@@ -243,7 +252,10 @@ def _symbolic_groups(old: Sequence[Extent], new: Sequence[Extent]) -> Groups:
 
 
 def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
-    """Returns the finest ranges of dims of both shapes with equal products; an empty list if either has rank 0."""
+    """Returns the smallest possible groups of static shapes, whose sizes have equal products in both shapes.
+
+    Returns an empty list if either shape has rank 0.
+    """
     if not old or not new:
         return []
     groups: Groups = []
@@ -267,12 +279,12 @@ def slice_of(
     value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any], shape: Sequence[Extent],
     dtype: TensorDType,
 ) -> Any:  # fmt: skip
-    """Extracts `sizes` elements from `offsets` on, `strides` apart, as a tensor of `shape`, which may lack unit dims.
+    """Extracts a slice as a tensor of `shape`, in which unit dims of the slice may be left out.
 
-    Offsets and strides are numbers, sizes, or values of type index.
+    Offsets and strides are numbers, symbolic sizes, or values of type index.
     """
-    kind = tensor_type(shape, dtype)
-    return remember(tensor.extract_slice(kind, value, *_slice_operands(offsets, sizes, strides)), shape)
+    result_type = tensor_type(shape, dtype)
+    return record_shape(tensor.extract_slice(result_type, value, *_slice_operands(offsets, sizes, strides)), shape)
 
 
 def _slice_operands(offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]) -> list[Any]:
@@ -284,16 +296,19 @@ def _slice_operands(offsets: Sequence[Any], sizes: Sequence[Extent], strides: Se
 def insert_slice(
     piece: Any, value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]
 ) -> Any:
-    """Returns `value` with `piece` inserted at the elements that `slice_of` reads."""
-    return remember(tensor.insert_slice(piece, value, *_slice_operands(offsets, sizes, strides)), shape_of(value))
+    """Returns `value` with `piece` in place of the elements that `slice_of` extracts with the same arguments."""
+    return record_shape(tensor.insert_slice(piece, value, *_slice_operands(offsets, sizes, strides)), shape_of(value))
 
 
-def fitted(value: Any, meta: TensorMeta) -> Any:
-    """Returns `value` cast to the type of `meta`, if the two types differ only in which sizes are static."""
-    wanted = meta_type(meta)
+def cast_shape(value: Any, meta: TensorMeta) -> Any:
+    """Returns a tensor of the rank of `meta` cast to the type of `meta`; the types differ in which sizes are static.
+
+    Returns any other `value` unchanged.
+    """
+    result_type = meta_type(meta)
     if not isinstance(value.type, ir.RankedTensorType) or len(value.type.shape) != len(meta.shape):
         return value
-    return remember(value if value.type == wanted else tensor.cast(wanted, value), meta.shape)
+    return record_shape(value if value.type == result_type else tensor.cast(result_type, value), meta.shape)
 
 
 def index_to(value: Any, dtype: TensorDType) -> Any:
@@ -305,5 +320,5 @@ def to_index(value: Any) -> Any:
 
 
 def loop_index(dim: int) -> Any:
-    """Returns the position along loop `dim`, inside a body."""
+    """Returns the index of loop `dim`, inside a body."""
     return linalg.IndexOp(dim).result

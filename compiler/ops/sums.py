@@ -1,4 +1,4 @@
-"""Accumulator types, and sums of elements that are added to the same position."""
+"""Accumulator types, and sums in which several elements are added to the same position."""
 
 from __future__ import annotations
 
@@ -11,47 +11,54 @@ from buddy.compiler.ops import loops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
 
-# Maps a position to pairs of target indices along the last dims and a weight; the weight `None` means 1.
+# Maps an element's indices to (target indices along the last dims, weight) pairs; the weight `None` means 1.
 Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
 
-MANY = 1 << 16
+# Sums of at least this many f32 terms use an f64 accumulator.
+MIN_F64_TERMS = 1 << 16
 _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
 def accumulator_type(dtype: TensorDType, count: Any = 1) -> TensorDType:
-    """Returns the accumulator type for `count` elements of `dtype`: f32 for half types, as in PyTorch, f64 for many.
+    """Returns the accumulator type for `count` elements of `dtype`.
 
-    PyTorch adds many numbers pairwise, while compiled code may use one accumulator. A sum of 2**16 equal terms is 16
-    bits longer than a term, and f32 has 24 bits.
+    It is f32 for 16-bit floats, as in PyTorch, and f64 for at least `MIN_F64_TERMS` floats of up to 32 bits.
+
+    PyTorch adds many numbers pairwise, while compiled code may use one accumulator. There, f32 with its 24 bits loses
+    most of each term: a sum of 2**16 equal terms is 2**16 times as large as a term.
     """
     wide = _WIDE.get(dtype, dtype)
-    return TensorDType.Float64 if wide is TensorDType.Float32 and isinstance(count, int) and count >= MANY else wide
+    return (
+        TensorDType.Float64
+        if wide is TensorDType.Float32 and isinstance(count, int) and count >= MIN_F64_TERMS
+        else wide
+    )
 
 
-def cast_tensor(value: Any, dtype: TensorDType, result: TensorDType) -> Any:
-    """Casts each element of a tensor of `dtype` to `result`."""
-    if dtype is result:
+def cast_tensor(value: Any, dtype: TensorDType, to: TensorDType) -> Any:
+    """Casts each element of a tensor from `dtype` to `to`."""
+    if dtype is to:
         return value
-    return st.pointwise([(value, dtype)], st.shape_of(value), result, lambda x: cast(x, result))
+    return st.pointwise([(value, dtype)], st.shape_of(value), to, lambda x: cast(x, to))
 
 
 def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
-    """Returns a tensor of `shape` and `dtype` to which the elements of `value` are added sequentially.
+    """Returns a tensor of zeros of `shape` and `dtype`, plus the elements of `value` times weights, added sequentially.
 
-    `value` and the result share the dims before the last `spatial`, which are flattened to one plane index.
-    `taps(position)` returns the targets of an element; the position is the plane index and the indices along the last
-    dims, as values of type index.
+    All dims but the last `spatial` ones are equal in `value` and the result, and are flattened to one plane index.
+    `taps(indices)` returns where an element of `value` is added, and its weights; `indices` are the plane index and the
+    indices along the last dims, as values of type index.
     """
     wide, planes = accumulator_type(dtype), prod(shape[:-spatial])
     counts = [planes, *st.shape_of(value)[-spatial:]]
-    given = st.reshape(value, counts, dtype)
+    flat = st.reshape(value, counts, dtype)
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        element, out = cast(loops.element(given, at, dtype), wide), held[0]
-        for place, weight in taps(at):
-            where = [at[0], *(loops.index_position(p) for p in place)]
-            share = element if weight is None else element * weight
-            out = loops.insert(loops.element(out, where, wide) + share, where, out)
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        element, out = cast(loops.element(flat, indices, dtype), wide), carried[0]
+        for target, weight in taps(indices):
+            target_indices = [indices[0], *(loops.index_position(p) for p in target)]
+            term = element if weight is None else element * weight
+            out = loops.insert(loops.element(out, target_indices, wide) + term, target_indices, out)
         return [out]
 
     (summed,) = loops.for_each(counts, [st.filled(0, [planes, *shape[-spatial:]], wide)], visit)

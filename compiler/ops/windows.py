@@ -1,4 +1,4 @@
-"""Sliding windows over the last dims, and padding."""
+"""Padding, and sliding windows over the last dims, which convolutions and pools use."""
 
 from __future__ import annotations
 
@@ -22,50 +22,51 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def placed(
+def place(
     value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
 ) -> Any:
-    """Returns a tensor of `shape` filled with `fill`, with element `i` of each dim of `value` at `offset + i * step`.
+    """Returns a tensor of `shape` that has element `i` of each dim of `value` at `offset + i * step`, and else `fill`.
 
-    Elements whose position is outside of `shape` are dropped.
+    Elements of `value` whose position is outside of `shape` are dropped.
     """
     old = st.shape_of(value)
     if old == tuple(shape) and not any(offsets):
         return value
-    first = [largest(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
+    # The elements of `value` that fit into the result have the indices `firsts` to `ends` - 1.
+    firsts = [largest(0, -(offset // step)) for offset, step in zip(offsets, steps, strict=True)]
     ends = [smallest(n, -((o - size) // s)) for n, o, size, s in zip(old, offsets, shape, steps, strict=True)]
-    counts = [largest(end - start, 0) for start, end in zip(first, ends, strict=True)]
+    counts = [largest(end - start, 0) for start, end in zip(firsts, ends, strict=True)]
     out = st.filled(fill, shape, dtype)
     if 0 in counts:
         return out  # MLIR rejects slices without elements
     if counts != list(old):
-        value = st.slice_of(value, first, counts, [1] * len(old), counts, dtype)
-    starts = [offset + start * step for offset, start, step in zip(offsets, first, steps, strict=True)]
+        value = st.slice_of(value, firsts, counts, [1] * len(old), counts, dtype)
+    starts = [offset + first * step for offset, first, step in zip(offsets, firsts, steps, strict=True)]
     return st.insert_slice(value, out, starts, counts, steps)
 
 
 @lowering("ConstantPadNdOp")
 def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
-    """Pads by the pairs of the second argument, which start with the last dim; negative pads crop."""
+    """Pads by the second argument: (before, after) for each dim, from the last dim on. A negative padding crops."""
     meta, pads = node.tensor_meta, node.args[1]
     rank = len(meta.shape)
     offsets = [0] * rank
     for i, before in enumerate(pads[::2]):
         offsets[rank - 1 - i] = before
     fill = argument(node, 2, "value", 0) or 0
-    return placed(value_of(node.args[0], symbol_table), offsets, [1] * rank, meta.shape, fill, meta.dtype)
+    return place(value_of(node.args[0], symbol_table), offsets, [1] * rank, meta.shape, fill, meta.dtype)
 
 
 @lowering("ReplicationPadBackwardOp")
 def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> Any:
-    """Adds the gradient of the padding to the nearest element."""
+    """Adds the gradient of each padding element to that of the nearest element."""
     meta, pads = node.tensor_meta, node.args[2]
     spatial = len(pads) // 2
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
-    def nearest(at: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
-        places = (loops.index_of(p) - pad for p, pad in zip(at[1:], before, strict=True))
-        return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(places, sizes, strict=True)], None)]
+    def nearest(indices: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+        positions = (loops.index_of(i) - pad for i, pad in zip(indices[1:], before, strict=True))
+        return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
     return accumulate_taps(value_of(node.args[0], symbol_table), meta.dtype, meta.shape, spatial, nearest)
 
@@ -80,7 +81,11 @@ class SlidingWindow:
     dilation: tuple[int, ...]
 
     def dims(self, first_outer: int, first_inner: int) -> list[st.Dim]:
-        """Returns the dims that the window reads; `first_outer` and `first_inner` are its first loops of each kind."""
+        """Returns the operand's dims for `generic`.
+
+        The loops over positions of the window start with loop `first_outer`, those inside the window with
+        `first_inner`.
+        """
         pairs = zip(self.stride, self.dilation, strict=True)
         return [st.WindowDim(first_outer + i, step, first_inner + i, gap) for i, (step, gap) in enumerate(pairs)]
 
@@ -91,25 +96,25 @@ class SlidingWindow:
     def without_padding(self) -> SlidingWindow:
         return dataclasses.replace(self, padding=(0,) * len(self.size))
 
-    def reach(self, outputs: Sequence[int]) -> list[int]:
-        """Returns the sizes of the padded input that `outputs` windows per dim read."""
+    def padded_sizes(self, outputs: Sequence[int]) -> list[int]:
+        """Returns the sizes of the padded input that windows at `outputs` positions per dim read."""
         return [
             (n - 1) * step + (k - 1) * gap + 1
             for n, step, k, gap in zip(outputs, self.stride, self.size, self.dilation, strict=True)
         ]
 
 
-def padded(value: Any, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
-    """Returns `value` with its last dims padded by `fill`, as far as the windows reach."""
+def pad_for_window(value: Any, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
+    """Returns `value` with its last dims padded by `fill`, as far as windows at `outputs` positions per dim read."""
     shape, spatial = st.shape_of(value), len(window.size)
-    lead, sizes = list(shape[:-spatial]), shape[-spatial:]
-    needed = [largest(r, p + n) for r, p, n in zip(window.reach(outputs), window.padding, sizes, strict=True)]
-    offsets = [0] * len(lead) + list(window.padding)
-    return placed(value, offsets, [1] * len(shape), [*lead, *needed], fill, dtype)
+    leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]
+    padded = [largest(r, p + n) for r, p, n in zip(window.padded_sizes(outputs), window.padding, sizes, strict=True)]
+    offsets = [0] * len(leading_sizes) + list(window.padding)
+    return place(value, offsets, [1] * len(shape), [*leading_sizes, *padded], fill, dtype)
 
 
-def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
-    """Returns one number per spatial dim, given a number, a list of one or of `count`, or else `default`."""
+def per_dim(values: Sequence[int] | int | None, count: int, default: Sequence[int] = ()) -> tuple[int, ...]:
+    """Returns one number per dim; `values` is a list, one number for all `count` dims, or empty for `default`."""
     if values is None:
         return tuple(default)
     listed = [values] if isinstance(values, int) else list(values)
@@ -121,17 +126,13 @@ def spread(values: Sequence[int] | int | None, count: int, default: Sequence[int
 def pool_window(node: Op, first: int = 1) -> SlidingWindow:
     """Returns the window of a pool: kernel size, stride (default: kernel size), padding, from argument `first` on."""
     count = spatial_dims(node)
-    size = spread(node.args[first], count)
-    stride = spread(argument(node, first + 1, "stride"), count, size)
-    padding = spread(argument(node, first + 2, "padding"), count, (0,) * count)
+    size = per_dim(node.args[first], count)
+    stride = per_dim(argument(node, first + 1, "stride"), count, size)
+    padding = per_dim(argument(node, first + 2, "padding"), count, (0,) * count)
     dilation = argument(node, first + 3, "dilation") if node.target.startswith("max") else None
-    return SlidingWindow(size, stride, padding, spread(dilation, count, (1,) * count))
+    return SlidingWindow(size, stride, padding, per_dim(dilation, count, (1,) * count))
 
 
 def spatial_dims(node: Op) -> int:
-    """Returns the number of dims that a node's windows slide over, read from its target, such as 2 of `avg_pool2d`."""
-    return int(node.target[node.target.index("d", _first_digit(node.target)) - 1])
-
-
-def _first_digit(text: str) -> int:
-    return next(i for i, letter in enumerate(text) if letter.isdigit())
+    """Returns the number of dims that a node's windows slide over, from its target, such as 2 for `avg_pool2d`."""
+    return int(next(letter for letter in node.target if letter.isdigit()))

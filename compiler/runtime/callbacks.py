@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.graph.sizes import parsed, value_of
+from buddy.compiler.graph.sizes import parse_size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import EagerCall
 from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of random bits)
@@ -116,7 +116,7 @@ def _to_torch_argument(value: Any, tensors: Sequence[torch.Tensor], symbols: Map
     if isinstance(value, dict):
         ((tag, content),) = value.items()
         if tag == "s":
-            return value_of(parsed(content), symbols)
+            return value_of(parse_size(content), symbols)
         decode: dict[str, Callable[[Any], Any]] = {"t": tensors.__getitem__, "d": _dtype, "f": float, "o": from_opaque}
         return decode[tag](content)
     if isinstance(value, (list, tuple)):

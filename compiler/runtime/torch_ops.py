@@ -13,7 +13,7 @@ from contextvars import ContextVar
 
 import torch
 
-from buddy.compiler.graph.operations.effects import KEY_STEPS, MULTIPLIERS, ROUNDS
+from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
 
 Observer = Callable[[torch.Tensor], None]
 
@@ -55,10 +55,10 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tupl
     """
     a, b, c, d = counter
     one, other = key
-    for _ in range(ROUNDS):
-        left, right = a * MULTIPLIERS[0], c * MULTIPLIERS[1]
+    for _ in range(PHILOX_ROUNDS):
+        left, right = a * PHILOX_MULTIPLIERS[0], c * PHILOX_MULTIPLIERS[1]
         a, b, c, d = _high(right) ^ b ^ one, right & _WORD, _high(left) ^ d ^ other, left & _WORD
-        one, other = (one + KEY_STEPS[0]) & _WORD, (other + KEY_STEPS[1]) & _WORD
+        one, other = (one + PHILOX_KEY_INCREMENTS[0]) & _WORD, (other + PHILOX_KEY_INCREMENTS[1]) & _WORD
     return a, b, c, d
 
 

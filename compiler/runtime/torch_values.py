@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.serialize import Opaque
-from buddy.compiler.graph.sizes import Size, parsed, value_of
+from buddy.compiler.graph.sizes import Size, parse_size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
@@ -18,7 +18,7 @@ class RuntimeShape:
     """The shape of a spec, which is evaluated in each call if it is dynamic."""
 
     def __init__(self, spec: TensorSpec) -> None:
-        self.sizes = tuple(map(parsed, spec.shape))
+        self.sizes = tuple(map(parse_size, spec.shape))
         self.dynamic = any(isinstance(size, Size) for size in self.sizes)
 
     def at(self, symbols: Mapping[str, int]) -> tuple[int, ...]:

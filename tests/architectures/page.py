@@ -57,4 +57,4 @@ def _reasons(outcomes: Sequence[Any]) -> list[str]:
 
 def _short(reason: str) -> str:
     """Without what a person would have to do, which is the same in every reason."""
-    return reason.split("; docs/")[0].split(": a script adds")[0].split(": add a lowering")[0]
+    return reason.split("; docs/")[0].split(": add the key")[0].split(": add a lowering")[0]

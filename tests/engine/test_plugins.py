@@ -219,7 +219,7 @@ async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilati
     _, recipe = await opened(bench, model)
     first = (await in_eager(bench, recipe))[0]
     line = faulty[: faulty.index("no such key")].count("\n") + 1
-    assert f"linalg: it raised KeyError: 'no such key' ({model}:{line})" in first.reason
+    assert f"linalg: the lowering raised KeyError: 'no such key' ({model}:{line})" in first.reason
     assert await verdict(bench, recipe) == "ok"
 
     written(model, model.read_text().replace("{}['no such key']", "__import__('os').abort()"))

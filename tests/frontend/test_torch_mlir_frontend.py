@@ -65,7 +65,7 @@ def imported() -> Any:
     """A graph with what torch-mlir makes of it."""
     torch.manual_seed(0)
     found = captured(_program, torch.randn(4, 8), torch.randn(8, 8))
-    found.graph.given = import_captured(found)
+    found.graph.imported_ir = import_captured(found)
     return found
 
 
@@ -106,7 +106,7 @@ def test_what_attention_keeps_for_its_gradient_is_eagers() -> None:
     """Of PyTorch's own rule it is the weights, which whoever calls has no room for."""
     inputs = torch.randn(2, 3, 5, 4), torch.randn(2, 3, 5, 4), torch.rand(5, 5)
     found = captured(_attention, *inputs)
-    found.graph.given = import_captured(found)
+    found.graph.imported_ir = import_captured(found)
     artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
     assert_same(LoadedProgram(artifact)(found.tensors), _attention(*inputs))
 
@@ -117,7 +117,7 @@ def _dropped(x: torch.Tensor) -> torch.Tensor:
 
 def test_random_numbers_by_torch_mlir_are_those_of_the_seed() -> None:
     found = captured(_dropped, torch.ones(16, 16))
-    found.graph.given = import_captured(found)
+    found.graph.imported_ir = import_captured(found)
     artifact = Compiler(found.graph).compile(presets()["torch-mlir"].recipe).artifact
     assert found.eager is not None
     assert_same(LoadedProgram(artifact)(found.tensors), found.eager(found.tensors))

@@ -94,7 +94,7 @@ def test_displacing_with_a_chain() -> None:
 
 def test_an_empty_chain_is_refused() -> None:
     found = graph()
-    with pytest.raises(GraphError, match="relu cannot be displaced by an empty chain"):
+    with pytest.raises(GraphError, match="relu cannot be replaced by an empty chain"):
         found.displace_node_with_chain(found.node_table["relu"], [])
 
 
@@ -102,7 +102,7 @@ def test_a_node_that_is_read_cannot_be_deleted() -> None:
     found = graph()
     relu = found.node_table["relu"]
     assert not found.check_delete_node(relu)
-    with pytest.raises(GraphError, match=r"relu cannot be deleted: mul, cat still read it · graph .* · displace it"):
+    with pytest.raises(GraphError, match=r"relu cannot be deleted: mul, cat still read it · graph .* · replace it"):
         found.delete_node(relu, relu.parents)
     with pytest.raises(GraphError, match="add cannot be deleted: relu, output still read it"):
         found.delete_node(found.node_table["add"])

@@ -11,9 +11,9 @@ from buddy.compiler.graph.sizes import (
     Dim,
     UnknownSizeError,
     from_front,
-    is_counted,
+    is_nonnegative,
     largest,
-    parsed,
+    parse_size,
     smallest,
     symbol,
     symbols_in,
@@ -36,7 +36,7 @@ SIZES: dict[str, Dim] = {
 @pytest.mark.parametrize("text", SIZES)
 def test_a_size_is_spelled_as_it_is_parsed(text: str) -> None:
     assert str(SIZES[text]) == text
-    assert parsed(text) == SIZES[text]
+    assert parse_size(text) == SIZES[text]
 
 
 @pytest.mark.parametrize("text", SIZES)
@@ -76,9 +76,9 @@ def test_a_position_from_the_back_is_counted_from_the_front() -> None:
 
 def test_a_number_that_may_be_negative_is_no_count() -> None:
     i = symbol("i0")
-    assert is_counted(a * 2 + b // 3)
-    assert is_counted(largest(i, 0))
-    assert not any(map(is_counted, (i, a + i, a * i, a - 1, (a - 5) // 2, i % b, smallest(a, i), largest(i, -1))))
+    assert is_nonnegative(a * 2 + b // 3)
+    assert is_nonnegative(largest(i, 0))
+    assert not any(map(is_nonnegative, (i, a + i, a * i, a - 1, (a - 5) // 2, i % b, smallest(a, i), largest(i, -1))))
 
 
 def test_symbols_are_found_at_any_depth() -> None:
@@ -88,4 +88,4 @@ def test_symbols_are_found_at_any_depth() -> None:
 @pytest.mark.parametrize("text", ["s0 +", "s0 ** 2", "f(s0)", "s0.x", "max(s0)", "s0 @ s1"])
 def test_other_texts_are_refused(text: str) -> None:
     with pytest.raises(BadSizeError, match="is not a size"):
-        parsed(text)
+        parse_size(text)

@@ -70,10 +70,10 @@ CASES: dict[str, OneOp] = {
     # functions and activations
     "ExpOp": one(torch.exp, ("exp",)),
     "Exp2Op": one(torch.exp2, ("pow",)),
-    "Expm1Op": one(torch.expm1, "no exp(x) - 1 that keeps small x"),
+    "Expm1Op": one(torch.expm1, "no exp(x) - 1 that is accurate for small x"),
     "LogOp": positive(torch.log, ("log",)),
-    "Log2Op": positive(torch.log2, "no logarithm to base 2; a scaled natural one is inexact at powers of two"),
-    "Log1pOp": positive(torch.log1p, "no log(1 + x) that keeps small x"),
+    "Log2Op": positive(torch.log2, "no logarithm to base 2; a scaled natural logarithm is inexact at powers of two"),
+    "Log1pOp": positive(torch.log1p, "no log(1 + x) that is accurate for small x"),
     "ErfOp": one(torch.erf, ("erf",)),
     "SinOp": one(torch.sin, ("sin",)),
     "CosOp": one(torch.cos, ("cos",)),

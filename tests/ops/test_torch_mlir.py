@@ -84,10 +84,10 @@ func.func @node(%x: !torch.vtensor<[5],f32>) -> !torch.vtensor<[5],f32> {
 
 def test_passes_that_die_leave_a_reason_and_the_next_op_is_lowered() -> None:
     with pytest.raises(LoweringError, match="SIGFPE"):
-        apart.lowered(DIES)
-    assert "linalg.generic" in apart.lowered(LIVES)
+        apart.lower_text(DIES)
+    assert "linalg.generic" in apart.lower_text(LIVES)
     with pytest.raises(LoweringError):
-        apart.lowered("func.func @node(")
+        apart.lower_text("func.func @node(")
 
 
 def texts(count: int) -> list[str]:
@@ -100,17 +100,17 @@ def test_answers_go_to_their_questions_whatever_happens_between() -> None:
     def alarm(*_: object) -> None:
         raise KeyboardInterrupt
 
-    apart.lowered(LIVES)
+    apart.lower_text(LIVES)
     before = signal.signal(signal.SIGALRM, alarm)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.001)  # the passes take longer
         with pytest.raises(KeyboardInterrupt):
-            apart.lowered(LIVES.replace("[5]", "[77]"))
+            apart.lower_text(LIVES.replace("[5]", "[77]"))
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     with ThreadPoolExecutor(2) as pool:
-        for text, found in zip(texts(6), pool.map(apart.lowered, texts(6)), strict=True):
+        for text, found in zip(texts(6), pool.map(apart.lower_text, texts(6)), strict=True):
             assert text.partition("<")[2].partition("]")[0].strip("[") in found.partition("tensor<")[2]
 
 
@@ -130,12 +130,12 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
         patch.setattr(apart, "SECONDS", 60.0)
         (text,) = apart._torch_mlir[0]._known
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
-            apart.lowered(text)
-    apart.lowered(LIVES)
+            apart.lower_text(text)
+    apart.lower_text(LIVES)
     worker = apart._torch_mlir[0]._worker
     assert worker is not None
     worker.kill()
-    assert "linalg.generic" in apart.lowered(text)
+    assert "linalg.generic" in apart.lower_text(text)
     backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
     assert program_cache.find_program(line.program.graph, recipe) is not None
 
@@ -150,5 +150,5 @@ def test_a_lowering_that_does_not_read_a_tensor_is_not_taken() -> None:
     line = Line(bag, table, weights)
     (found,) = [a for a in line.compile().assignments if a.node.startswith("_embedding_bag")]
     assert found.lowering == EAGER
-    assert "torch-mlir: its lowering ignores" in found.reason
+    assert "torch-mlir: the lowering ignores" in found.reason
     assert_same(line.run(), bag(table, weights))

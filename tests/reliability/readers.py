@@ -26,7 +26,7 @@ from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.engine.server import Refusal, greeting_of, request_of
-from buddy.compiler.graph.sizes import BadSizeError, parsed
+from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.importers.sources.program import SourceError, locate
 from buddy.compiler.protocol import programs, recipe, wire, worker_messages
@@ -370,7 +370,7 @@ READERS: dict[str, Reader] = {
         weight=20,
     ),
     "shape": Reader(_text(programs.shape_word), (ValueError,), (b"x=1x128xi64", b"0=?x4", b"ids=3"), weight=20),
-    "size": Reader(_text(parsed), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
+    "size": Reader(_text(parse_size), (BadSizeError,), (b"s0*4 + 2*s1 - 3", b"max(s0, (s1 + 1)//2) % 8"), weight=20),
     "source": Reader(
         _text(locate),
         (SourceError,),

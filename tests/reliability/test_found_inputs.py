@@ -18,7 +18,7 @@ import torch
 from buddy.app.reports.searches import read_variation
 from buddy.app.workspace.settings import read_settings
 from buddy.compiler.engine.file_watching import resolve_plugins
-from buddy.compiler.graph.sizes import BadSizeError, parsed
+from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.importers.mlir_files.read_request import ReadAnswer, ReadRequest
 from buddy.compiler.importers.mlir_files.reading import UnreadableError, new_context, parts_of
 from buddy.compiler.importers.onnx_files.model import prepare_model
@@ -50,7 +50,7 @@ def test_a_number_of_a_variation_that_nothing_carries_stays_text() -> None:
 @pytest.mark.parametrize("text", ["4 // 0", "s0 % 0", "-" * 5000 + "1", "s0\x00", "(" * 5000])
 def test_what_is_no_size_is_told_so(text: str) -> None:
     with pytest.raises(BadSizeError, match="is not a size"):
-        parsed(text)
+        parse_size(text)
 
 
 @pytest.mark.parametrize("path", ["a\0b.py", "/dev/zero", "x" * 300, "/nowhere/plugin.py"])

@@ -1,4 +1,4 @@
-"""Matrix products, attention, convolutions, pools, and dense linear algebra."""
+"""Op classes of matrix products, attention, convolutions, pools, resampling, and dense linear algebra."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class IntMatmulOp(Op):
 
 
 class GroupedMatmulOp(Op):
-    """Multiplies each group of rows by its own matrix: PyTorch's op, and the fallback in `transformers`."""
+    """Multiplies each group of rows by a separate matrix: PyTorch's op, and the fallback in `transformers`."""
 
     targets = ("_grouped_mm.default", "transformers.grouped_mm_fallback.default")
 
@@ -24,15 +24,15 @@ class AddMMOp(Op):
 
 
 class TransposeMatmulFusedOp(Op):
-    """`a bᵀ` of [m, k] and [n, k]."""
+    """`a bᵀ` for shapes [m, k] and [n, k]."""
 
 
 class TransposeAddMMFusedOp(Op):
-    """`a bᵀ + c` of [m, k], [n, k] and [n]."""
+    """`a bᵀ + c` for shapes [m, k], [n, k] and [n]."""
 
 
 class CallExternalOp(EagerOp):
-    """A call of PyTorch's own kernel for the node's target; `replace-matmul-with-onednn` inserts it."""
+    """A call of PyTorch's kernel for the node's target; the pass `replace-matmul-with-onednn` inserts it."""
 
     @property
     def call_func_name(self) -> str:
@@ -66,7 +66,7 @@ class DotOp(Op):
 
 
 class TrilinearOp(Op):
-    """A sum of products of three operands, each broadcast along its own dims."""
+    """A sum of products of three operands; each operand is unsqueezed at a separate list of dims."""
 
     targets = ("_trilinear.default",)
 
@@ -76,7 +76,7 @@ class ScaledDotProductFlashAttentionForCpuOp(Op):
 
 
 class FlashAttentionForCpuPrefillOp(Op):
-    """`softmax(scale * q kᵀ + mask) v`, computed by blocks of keys; a fully masked row is zeros."""
+    """`softmax(scale * q kᵀ + mask) v`, computed in blocks of keys; a fully masked row yields zeros."""
 
     targets = ("scaled_dot_product_attention.default",)
 
@@ -86,14 +86,14 @@ class GQAAttentionFusedOp(Op):
 
 
 class MaskedSoftmaxAttentionOp(Op):
-    """Attention with the semantics of separate ops: a fully masked row is NaN.
+    """Attention with the semantics of separate ops: a fully masked row yields NaN.
 
-    If the recipe runs the node in eager, the row is zeros.
+    If the recipe runs the node in eager, such a row yields zeros.
     """
 
 
 class CheckErrorsOp(Op):
-    """Raises the error of the routine that its second argument names, for the first matrix whose `info` is not 0."""
+    """Raises the error of the LAPACK routine named by the second argument if an `info` in the first is not 0."""
 
     has_effect = True
     targets = ("_linalg_check_errors.default",)
@@ -128,7 +128,7 @@ class TriangularSolveOp(Op):
 
 
 class HouseholderFactorOp(Op):
-    """Reflectors below the diagonal of R, and their factors: LAPACK's `geqrf`."""
+    """The R factor with Householder reflectors below its diagonal, and their coefficients tau: LAPACK's `geqrf`."""
 
     targets = ("geqrf.default",)
 
@@ -194,7 +194,7 @@ class AdaptiveMaxPool3dOp(Op):
 
 
 class MaxPoolBackwardOp(Op):
-    """The gradient of the pools that return the positions of their maxima."""
+    """The gradient of the max pools that return the indices of the maxima."""
 
     targets = (
         "max_pool2d_with_indices_backward.default", "max_pool3d_with_indices_backward.default",

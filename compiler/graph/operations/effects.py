@@ -1,4 +1,4 @@
-"""Nodes with effects or without a lowering: checks, observers, eager random ops, imported nodes."""
+"""Op classes with side effects or without a lowering: checks, observers, random numbers, imported nodes."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from buddy.compiler.graph.node import Op, OpType
 
 
 class AssertOp(Op):
-    """Raises an error with the second argument as its message if the only element of the first is 0."""
+    """Raises an error if the only element of the first argument is 0; the second argument is the message."""
 
     has_effect = True
     targets = ("_assert_async.msg",)
 
 
-OBSERVE = "buddy.observe.default"
+OBSERVE_TARGET = "buddy.observe.default"
 
 
 class ObserveOp(Op):
     """Passes its only argument to the observer of the run, if the run has one; has no result.
 
-    The observer is called in the order of these nodes, which identifies the value of each call.
+    The observer is called in the order of these nodes in the graph, which tells the calls apart.
     """
 
     has_effect = True
     only_eager = "it passes a value to the observer of the run"
-    targets = (OBSERVE,)
+    targets = (OBSERVE_TARGET,)
 
 
 class RandomOp(Op):
@@ -53,25 +53,25 @@ class RandomLikeOp(RandomOp):
 
 
 class PhiloxOp(Op):
-    """Random bits of Philox 4x32-10, a function of a seed, a stream number and the index of each element."""
+    """Returns random bits of Philox 4x32-10, a function of a seed, a stream number and the index of each element."""
 
     op_type = OpType.ElementwiseType
     targets = ("buddy.philox32.default", "buddy.philox64.default")
 
 
-# Philox 4x32 of Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and of its library, Random123.
-ROUNDS = 10
-MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+# The constants of Philox 4x32-10: Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3" (2011), and Random123.
+PHILOX_ROUNDS = 10
+PHILOX_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+PHILOX_KEY_INCREMENTS = (0x9E3779B9, 0xBB67AE85)
 
 
 class GivenOp(Op):
-    """An op of an imported module; `target` is the op's name in it."""
+    """An op of an imported MLIR module; `target` is the MLIR op's name."""
 
     only_eager = "the graph is an imported module without an eager program"
 
 
 class ResultOp(Op):
-    """A result of an imported graph, or a buffer that it writes to."""
+    """A result of an imported module, or a buffer that the module writes to."""
 
     only_eager = GivenOp.only_eager

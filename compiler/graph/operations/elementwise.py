@@ -1,4 +1,4 @@
-"""Arithmetic, activations, comparison, logic, choice and casts."""
+"""Op classes of elementwise arithmetic, activations, comparison, logic, selection and casts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reductions, scans, normalisations, and ops on sorted rows."""
+"""Op classes of reductions, scans, normalisations, sorting and searching."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes, views, concatenation, factories, and reading and writing by index."""
+"""Op classes of views, concatenation, padding, new tensors, and reading and writing by index."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class DiagonalScatterOp(Op):
 
 
 class AsStridedOp(ReshapeFamilyOp):
-    """Selects elements by size, stride and offset from the operand's elements in row-major order."""
+    """Reads the operand's elements, taken in row-major order, with the given sizes, strides and offset."""
 
     targets = ("as_strided.default",)
 

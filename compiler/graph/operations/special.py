@@ -1,4 +1,4 @@
-"""Special functions."""
+"""Op classes of special functions: gamma, Bessel, Airy and zeta functions, and orthogonal polynomials."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ __all__ = [
     "transforms",
 ]
 
-_ALL: tuple[Transform, ...] = (
+_BUILT_IN_PASSES: tuple[Transform, ...] = (
     drop_identities,
     slice_parts,
     maxpool2d_simplify,
@@ -69,8 +69,8 @@ def graph_pass(transform: Transform) -> Transform:
 
 
 def transforms() -> dict[str, Transform]:
-    """Returns the graph passes by name, in an order in which all of them can run; those of plug-ins are last."""
-    return {**{_name(transform): transform for transform in _ALL}, **_PLUGIN_PASSES}
+    """Returns the graph passes by name, in a valid order to run them; those of plug-ins are last."""
+    return {**{_name(transform): transform for transform in _BUILT_IN_PASSES}, **_PLUGIN_PASSES}
 
 
 def _name(transform: Transform) -> str:
@@ -84,7 +84,7 @@ def options_of(transform: Transform) -> dict[str, OptionValue]:
 
 
 def run_transform(graph: Graph, name: str, options: Mapping[str, OptionValue]) -> list[Note]:
-    """Runs the graph pass `name` on `graph`, in place; returns its notes.
+    """Runs the graph pass `name` on `graph`, in place, and returns its notes.
 
     Raises `TransformError` if the pass is unknown, its options are invalid, or it rejects the graph.
     """

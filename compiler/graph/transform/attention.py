@@ -1,4 +1,4 @@
-"""Fuses attention to one op: from scaled-dot-product nodes, and from a product, mask, softmax and product."""
+"""Fuses attention into one op: from scaled-dot-product nodes, and from matrix products around a softmax."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import Op, argument, new_op, normalized, permutation_of
+from buddy.compiler.graph.node import Op, argument, new_op, normalize_dim, permutation_of
 from buddy.compiler.graph.operations import (
     AddOp,
     AliasOp,
@@ -28,21 +28,27 @@ from buddy.compiler.graph.operations import (
     ViewOp,
 )
 from buddy.compiler.graph.sizes import is_dynamic
-from buddy.compiler.graph.transform.rewriting import Note, fresh_name, only_first_result, replaced, take_first_result
+from buddy.compiler.graph.transform.rewriting import (
+    Note,
+    fresh_name,
+    only_first_result,
+    replace_node,
+    take_first_result,
+)
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 
 
 class _MismatchError(Exception):
-    """The nodes around a softmax are not attention; the text says why."""
+    """The nodes around a softmax are not an attention that can be fused; the text says why."""
 
 
 @dataclass(frozen=True)
 class _Pattern:
-    """The nodes of an attention: product `first` computes the scores, product `second` reads the softmax's result."""
+    """The nodes of an attention: product `scores` computes q kᵀ, product `result` multiplies the softmax by v."""
 
     softmax: Op
-    first: Op
-    second: Op
+    scores: Op
+    result: Op
     scale: float
     mask: Op | None
 
@@ -52,7 +58,7 @@ class _Pattern:
 
 
 def fuse_softmax_attention(graph: Graph, softmax: SoftmaxOp, target: str) -> Note:
-    """Replaces the second product of the attention around `softmax`, if it is one, by a fused node.
+    """Replaces the nodes of an attention around `softmax` by a fused node, if they match. Returns what was done.
 
     `target` is the torch op that runs the fused node in eager.
     """
@@ -60,7 +66,7 @@ def fuse_softmax_attention(graph: Graph, softmax: SoftmaxOp, target: str) -> Not
         pattern = _match(softmax)
     except _MismatchError as reason:
         return Note(softmax.stable, f"left: {reason}")
-    name = pattern.second.name
+    name = pattern.result.name
     _fuse_softmax(graph, pattern, target)
     return Note(softmax.stable, f"part of the attention {name}")
 
@@ -69,42 +75,43 @@ def fuse_softmax_attention(graph: Graph, softmax: SoftmaxOp, target: str) -> Not
 
 
 def _match(softmax: Op) -> _Pattern:
+    """Returns the attention around `softmax`. Raises `_MismatchError` if the nodes do not match."""
     meta = softmax.tensor_meta
     rank = len(meta.shape)
-    if rank < 3 or normalized(softmax.args[1], rank) != rank - 1:
+    if rank < 3 or normalize_dim(softmax.args[1], rank) != rank - 1:
         raise _MismatchError("it is not over the columns of a batch of matrices")
     if meta.dtype not in (TensorDType.Float32, TensorDType.Float64) or softmax.args[0].tensor_meta.dtype != meta.dtype:
         raise _MismatchError("not all of its element types are f32 or f64")
-    second = _reader_of(softmax)
+    result = _reading_product(softmax)
     node, mask = softmax.args[0], None
     if isinstance(node, AddOp) and node.kwargs.get("alpha", 1) == 1 and isinstance(node.args[1], Op):
-        node, mask = _split_mask(_only_read_here(node))
+        node, mask = _split_mask(_check_one_reader(node))
     scale = 1.0
     while isinstance(node, (MulOp, DivOp)) and isinstance(node.args[1], (int, float)):
         scale = scale * node.args[1] if isinstance(node, MulOp) else scale / node.args[1]
-        node = _only_read_here(node).args[0]
-    first = _only_read_here(_skip_views(node))
-    if not isinstance(first, BatchMatmulOp):
-        raise _MismatchError(f"its operand is computed by {first}, not by a product")
-    return _Pattern(softmax, first, second, scale, mask)
+        node = _check_one_reader(node).args[0]
+    scores = _check_one_reader(_skip_views(node))
+    if not isinstance(scores, BatchMatmulOp):
+        raise _MismatchError(f"its operand is computed by {scores}, not by a batched matrix product")
+    return _Pattern(softmax, scores, result, scale, mask)
 
 
-def _reader_of(softmax: Op) -> Op:
-    """Returns the product that reads the softmax's result, through views, as its first factor."""
+def _reading_product(softmax: Op) -> Op:
+    """Returns the product that reads the softmax's result, possibly through views, as its lhs operand."""
     node = softmax
     while True:
         reader = _only_reader(node)
         if isinstance(reader, BatchMatmulOp):
             if reader.args[0] is not node or reader.args[1] is node:
-                raise _MismatchError(f"it is not the first factor of {reader}")
+                raise _MismatchError(f"it is not the lhs operand of {reader}")
             return reader
         if not _is_view(reader):
-            raise _MismatchError(f"its reader {reader} is not a product")
+            raise _MismatchError(f"its reader {reader} is not a batched matrix product")
         node = reader
 
 
 def _split_mask(add: Op) -> tuple[Op, Op]:
-    """Returns the scores and the mask of an addition: the scores are the operand that a product computes."""
+    """Returns the scores and the mask of `add`: the scores are the operand that comes from a matrix product."""
     for scores, mask in ((add.args[0], add.args[1]), (add.args[1], add.args[0])):
         source = scores
         while _is_view(source) or isinstance(source, (MulOp, DivOp)):
@@ -113,7 +120,7 @@ def _split_mask(add: Op) -> tuple[Op, Op]:
             if mask.tensor_meta.dtype != add.tensor_meta.dtype:
                 raise _MismatchError(f"its mask {mask} has another element type")
             return scores, mask
-    raise _MismatchError(f"neither operand of {add} is a product")
+    raise _MismatchError(f"neither operand of {add} comes from a matrix product")
 
 
 def _is_view(node: Op) -> bool:
@@ -125,11 +132,11 @@ def _is_view(node: Op) -> bool:
 
 def _skip_views(node: Op) -> Op:
     while _is_view(node):
-        node = _only_read_here(node).args[0]
+        node = _check_one_reader(node).args[0]
     return node
 
 
-def _only_read_here(node: Op) -> Op:
+def _check_one_reader(node: Op) -> Op:
     """Returns `node`. Raises `_MismatchError` if it does not have exactly one reader."""
     _only_reader(node)
     return node
@@ -137,7 +144,7 @@ def _only_read_here(node: Op) -> Op:
 
 def _only_reader(node: Op) -> Op:
     if len(node._children) != 1:
-        raise _MismatchError(f"{node} has other readers")
+        raise _MismatchError(f"{node} has {len(node._children)} readers, not one")
     return node._children[0]
 
 
@@ -145,45 +152,50 @@ def _only_reader(node: Op) -> Op:
 
 
 def _fuse_softmax(graph: Graph, pattern: _Pattern, target: str) -> None:
-    first, second, batch = pattern.first, pattern.second, pattern.batch
+    scores, old, batch = pattern.scores, pattern.result, pattern.batch
     rows, keys = pattern.softmax.tensor_meta.shape[-2:]
-    q, width = _reshaped(graph, second, first.args[0], (*batch, rows), -1), first.args[0].tensor_meta.shape[-1]
-    k = _transposed(graph, second, first.args[1], (*batch, width, keys))
-    v = _reshaped(graph, second, second.args[1], (*batch, keys), -1)
-    result = TensorMeta((*batch, rows, v.tensor_meta.shape[-1]), second.tensor_meta.dtype)
+    width = scores.args[0].tensor_meta.shape[-1]
+    q = _reshape(graph, old, scores.args[0], (*batch, rows))
+    k = _transpose_keys(graph, old, scores.args[1], (*batch, width, keys))
+    v = _reshape(graph, old, old.args[1], (*batch, keys))
+    meta = TensorMeta((*batch, rows, v.tensor_meta.shape[-1]), old.tensor_meta.dtype)
     cls = FlashAttentionForCpuPrefillOp if pattern.mask is None else MaskedSoftmaxAttentionOp
-    fused = new_op(cls, second.name, target, metas=[result])
-    fused.stable = second.stable
+    fused = new_op(cls, old.name, target, metas=[meta])
+    fused.stable = old.stable
     chain = [fused]
-    if result.shape != second.tensor_meta.shape:
-        back = new_op(ViewOp, fresh_name(graph, f"{second.name}_view"), "view.default", metas=[second.tensor_meta])
-        back._arguments = [fused, list(second.tensor_meta.shape)]
-        chain.append(back)
-    graph.displace_node_with_chain(second, chain)
-    fused.metas = (result,)
+    if meta.shape != old.tensor_meta.shape:
+        view = new_op(ViewOp, fresh_name(graph, f"{old.name}_view"), "view.default", metas=[old.tensor_meta])
+        view._arguments = [fused, list(old.tensor_meta.shape)]
+        chain.append(view)
+    graph.displace_node_with_chain(old, chain)
+    fused.metas = (meta,)
     graph.set_arguments(fused, [q, k, v, pattern.mask, 0.0, False], {"scale": pattern.scale})
     graph.link()
 
 
-def _reshaped(graph: Graph, before: Op, node: Op, lead: tuple[int, ...], last: int) -> Op:
-    """Returns `node` in the shape [*lead, its dim `last`]: an operand that it views, or else a new view of it."""
-    shape = (*lead, node.tensor_meta.shape[last])
-    found, source = None, node
+def _reshape(graph: Graph, before: Op, node: Op, leading_sizes: tuple[int, ...]) -> Op:
+    """Returns `node` in the shape [*leading_sizes, its last dim].
+
+    The result is the earliest node with this shape among `node` and the operands that it views. If no node has it, the
+    result is a new view of `node`, inserted before node `before`.
+    """
+    shape = (*leading_sizes, node.tensor_meta.shape[-1])
+    earliest, source = None, node
     while True:
-        found = source if source.tensor_meta.shape == shape else found
+        earliest = source if source.tensor_meta.shape == shape else earliest
         if not _is_view(source):
             break
         source = source.args[0]
-    return found or _insert(graph, before, ViewOp, node, list(shape), shape)
+    return earliest or _insert(graph, before, ViewOp, node, list(shape), shape)
 
 
-def _transposed(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
-    """Returns the keys [batch…, keys, width]; `node` is their transpose [batch…, width, keys], in `shape`."""
+def _transpose_keys(graph: Graph, before: Op, node: Op, shape: tuple[int, ...]) -> Op:
+    """Returns the keys [*batch, keys, width]; `node` has their transpose, of `shape` [*batch, width, keys]."""
     *batch, width, keys = shape
-    wide = _reshaped(graph, before, node, shape[:-1], -1)
-    source, order = wide, list(range(len(shape)))
-    if isinstance(wide, (TransposeOp, PermuteOp)):
-        source, order = wide.args[0], permutation_of(wide)
+    transposed = _reshape(graph, before, node, shape[:-1])
+    source, order = transposed, list(range(len(shape)))
+    if isinstance(transposed, (TransposeOp, PermuteOp)):
+        source, order = transposed.args[0], permutation_of(transposed)
     order[-2], order[-1] = order[-1], order[-2]
     if order == sorted(order):
         return source
@@ -200,9 +212,9 @@ def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[
     return node
 
 
-# The equivalent torch op, for running the fused op in eager.
+# The torch op that runs a fused node in eager.
 TARGET = "scaled_dot_product_attention.default"
-_DYNAMIC_SIZES = "its sizes are dynamic, and blocks of keys need static ones"
+_DYNAMIC_SHAPE_REASON = "its shape is dynamic, and blocks of keys need a static shape"
 FLOATS = (TensorDType.Float32, TensorDType.Float64)
 
 
@@ -213,20 +225,23 @@ def flash_attention_prefill(graph: Graph) -> list[Note]:
         if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
             reason = _unsupported_reason(node)
             if reason is None:
-                grouped = None if _heads(node.args[0]) == _heads(node.args[1]) else True
-                _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=grouped)
-            notes.append(Note(node.stable, f"left: {reason}" if reason else "its keys are processed by blocks"))
+                # A `None` option is omitted.
+                enable_gqa = None if _heads(node.args[0]) == _heads(node.args[1]) else True
+                _fuse(graph, node, FlashAttentionForCpuPrefillOp, node.args[:3], enable_gqa=enable_gqa)
+            notes.append(Note(node.stable, f"left: {reason}" if reason else "processes its keys in blocks"))
         elif isinstance(node, SoftmaxOp):
-            static = not is_dynamic(node.tensor_meta.shape)
+            is_static = not is_dynamic(node.tensor_meta.shape)
             notes.append(
-                fuse_softmax_attention(graph, node, TARGET) if static else Note(node.stable, f"left: {_DYNAMIC_SIZES}")
+                fuse_softmax_attention(graph, node, TARGET)
+                if is_static
+                else Note(node.stable, f"left: {_DYNAMIC_SHAPE_REASON}")
             )
     graph.drop_unused()
     return notes
 
 
 def gqa_attention_fusion(graph: Graph) -> list[Note]:
-    """Make attention on repeated heads of keys and values read each head in place, without the repetition."""
+    """Make grouped-query attention read each head of keys and values directly, without repeating it in memory."""
     notes = []
     for node in graph.operations:
         if isinstance(node, (ScaledDotProductFlashAttentionForCpuOp, FlashAttentionForCpuPrefillOp)):
@@ -237,8 +252,8 @@ def gqa_attention_fusion(graph: Graph) -> list[Note]:
 
 def _unsupported_reason(node: Op) -> str | None:
     """Returns why a scaled-dot-product node is not fused, or `None`."""
-    if any(is_dynamic(factor.tensor_meta.shape) for factor in node.args[:3]):
-        return _DYNAMIC_SIZES
+    if any(is_dynamic(operand.tensor_meta.shape) for operand in node.args[:3]):
+        return _DYNAMIC_SHAPE_REASON
     if argument(node, 3, "dropout_p", 0.0):
         return "it has dropout"
     if not only_first_result(node):
@@ -248,15 +263,15 @@ def _unsupported_reason(node: Op) -> str | None:
     return None
 
 
-def _fuse(graph: Graph, node: Op, cls: type[Op], factors: list[Op], **options: Any) -> Op:
-    """Replaces `node` by a fused node of class `cls` on `factors`, which are q, k and v."""
+def _fuse(graph: Graph, node: Op, cls: type[Op], operands: list[Op], **options: Any) -> Op:
+    """Replaces `node` by a fused node of class `cls` with `operands` q, k and v."""
     if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
         mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
         scale = node.kwargs.get("scale")
-        new = replaced(graph, node, cls, TARGET, [*factors, mask, 0.0, causal], scale=scale, **options)
+        new = replace_node(graph, node, cls, TARGET, [*operands, mask, 0.0, causal], scale=scale, **options)
         take_first_result(graph, new)
         return new
-    return replaced(graph, node, cls, TARGET, [*factors, *node.args[3:]], **{**node.kwargs, **options})
+    return replace_node(graph, node, cls, TARGET, [*operands, *node.args[3:]], **{**node.kwargs, **options})
 
 
 def _fuse_repetition(graph: Graph, node: Op) -> Note:
@@ -278,9 +293,9 @@ def _heads(node: Op) -> int:
 
 
 def _repeated_source(node: Op) -> Op | None:
-    """Returns the tensor whose heads `node` repeats, by a view to [batch, heads, …] of an expand of an unsqueeze.
+    """Returns the tensor whose heads `node` repeats, or `None` if `node` does not repeat heads.
 
-    Copies in between are ignored. Returns `None` if `node` does not repeat heads.
+    The pattern is an unsqueeze, an expand, and a view to [batch, heads, …]; copies between these nodes are ignored.
     """
     shape, view = node.tensor_meta.shape, _skip_copies(node)
     if len(shape) != 4 or not isinstance(view, (ViewOp, ReshapeOp)):
@@ -303,7 +318,7 @@ def _repeated_source(node: Op) -> Op | None:
 
 
 def _skip_copies(node: Op) -> Op:
-    """Returns the operand that `node` copies; slices and expands to the same shape count as copies."""
+    """Returns the tensor that `node` copies, or `node`; slices and expands to the same shape count as copies."""
     while isinstance(node, (CloneOp, AliasOp, SliceOp, ExpandOp)) and node.args[0].tensor_meta == node.tensor_meta:
         node = node.args[0]
     return node

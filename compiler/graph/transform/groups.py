@@ -1,4 +1,4 @@
-"""Groups of ops that become functions of `GraphDriver`, fusion of transposes, and calls of an external library."""
+"""Graph passes that group ops for `GraphDriver`, fuse transposes into products, and call PyTorch's kernels."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from buddy.compiler.graph.operations import (
     TransposeMatmulFusedOp,
     TransposeOp,
 )
-from buddy.compiler.graph.transform.rewriting import Note, replaced
+from buddy.compiler.graph.transform.rewriting import Note, replace_node
 from buddy.compiler.graph.types import DeviceType
 
 GROUP = "subgraph0"
@@ -31,7 +31,7 @@ def simply_fuse(graph: Graph) -> list[Note]:
 
 
 def apply_classic_fusion(graph: Graph) -> list[Note]:
-    """Fuse matrix products with the transpose of their second factor, and put all ops into one group."""
+    """Fuse matrix products with a transpose of their rhs operand, and put all ops into one group."""
     notes = [note for node in graph.operations for note in _fuse_transpose(graph, node)]
     graph.drop_unused()
     simply_fuse(graph)
@@ -39,20 +39,20 @@ def apply_classic_fusion(graph: Graph) -> list[Note]:
 
 
 def _fuse_transpose(graph: Graph, node: Op) -> list[Note]:
-    """Fuses `mm(a, tᵀ)` and `addmm(c, a, tᵀ)` into products of rows with rows, as in `linear`."""
+    """Replaces `mm(a, bᵀ)` by `linear(a, b)`, and `addmm(c, a, bᵀ)` by `linear(a, b, c)`."""
     if not isinstance(node, (MatmulOp, AddMMOp)):
         return []
-    *rest, factor = node.args
-    if not isinstance(factor, (TOp, TransposeOp, PermuteOp)) or permutation_of(factor) != [1, 0]:
-        return [Note(node.stable, f"left: {factor} is not a transpose")]
+    *others, rhs = node.args
+    if not isinstance(rhs, (TOp, TransposeOp, PermuteOp)) or permutation_of(rhs) != [1, 0]:
+        return [Note(node.stable, f"left: {rhs} is not a transpose")]
     if isinstance(node, MatmulOp):
-        replaced(graph, node, TransposeMatmulFusedOp, "linear.default", [*rest, factor.args[0]])
+        replace_node(graph, node, TransposeMatmulFusedOp, "linear.default", [*others, rhs.args[0]])
     elif (reason := _not_linear_reason(node)) is not None:
         return [Note(node.stable, f"left: {reason}")]
     else:
-        addend, first = rest
-        replaced(graph, node, TransposeAddMMFusedOp, "linear.default", [first, factor.args[0], addend])
-    return [Note(node.stable, f"one op with the transpose {factor}")]
+        addend, lhs = others
+        replace_node(graph, node, TransposeAddMMFusedOp, "linear.default", [lhs, rhs.args[0], addend])
+    return [Note(node.stable, f"one op with the transpose {rhs}")]
 
 
 def _not_linear_reason(node: Op) -> str | None:
@@ -68,18 +68,18 @@ _PRODUCTS = (MatmulOp, AddMMOp, BatchMatmulOp)
 
 
 def replace_matmul_with_onednn(graph: Graph) -> list[Note]:
-    """Replace matrix products by calls of PyTorch's own kernels (oneDNN or MKL)."""
+    """Replace matrix products by calls of PyTorch's kernels (oneDNN or MKL)."""
     return replace_matmul_with_onednn_selective(graph)
 
 
 def replace_matmul_with_onednn_selective(graph: Graph, min_size: int = 0) -> list[Note]:
-    """Replace matrix products whose result has at least min-size elements by calls of PyTorch's own kernels."""
+    """Replace matrix products by calls of PyTorch's kernels, if each result matrix has at least min-size elements."""
     notes = []
-    for node in [node for node in graph.operations if isinstance(node, _PRODUCTS)]:
+    for node in [op for op in graph.operations if isinstance(op, _PRODUCTS)]:
         size = math.prod(node.tensor_meta.shape[-2:])
         if size < (min_size or 0):
-            notes.append(Note(node.stable, f"left: its result has {size} elements, fewer than {min_size}"))
+            notes.append(Note(node.stable, f"left: a result matrix has {size} elements, fewer than {min_size}"))
             continue
-        replaced(graph, node, CallExternalOp, node.target, list(node.args), **node.kwargs)
+        replace_node(graph, node, CallExternalOp, node.target, list(node.args), **node.kwargs)
         notes.append(Note(node.stable, f"a call of torch's {node.target}"))
     return notes

@@ -1,4 +1,4 @@
-"""Rewriting functions that graph passes share, their notes on nodes, and the insertion of observers."""
+"""What graph passes share: functions that replace nodes, and notes on nodes. Also the pass that inserts observers."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, new_op
-from buddy.compiler.graph.operations.effects import OBSERVE, ObserveOp
+from buddy.compiler.graph.operations.effects import OBSERVE_TARGET, ObserveOp
 
 
-def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
-    """Replaces `node` by a node of class `cls` that has its names and one result, of the type of its first result.
+def replace_node(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
+    """Replaces `node` by a new node of class `cls` with the same names and the meta of the first result.
 
-    `target` is the torch op that runs the new node in eager. `args` and `kwargs` are its arguments; keyword arguments
-    that are `None` are omitted.
+    `target` is the torch op that runs the new node in eager. `args` and `kwargs` are the arguments of the new
+    node; keyword arguments that are `None` are omitted.
     """
     new = cls()
     new.name, new.stable, new.target = node.name, node.stable, target
@@ -28,7 +28,7 @@ def replaced(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any]
 
 
 def fresh_name(graph: Graph, base: str) -> str:
-    """Returns a name that the graph does not have: `base`, or `base` with a number."""
+    """Returns a name that no node of the graph has: `base`, or `base` with a number."""
     number, name = 0, base
     while name in graph.node_table:
         number += 1
@@ -42,14 +42,14 @@ def only_first_result(node: Op) -> bool:
 
 
 def take_first_result(graph: Graph, node: Op) -> None:
-    """Makes the readers of the `GetItemOp`s of `node` read `node` itself, which has only one result now."""
+    """Makes the readers of the `GetItemOp`s of `node` read `node` itself. All of them must pick the first result."""
     for getitem in list(node._children):
         for reader in list(getitem._children):
             graph.replace_argument(reader, getitem, node)
 
 
 class TransformError(Exception):
-    """A graph pass rejects the graph, or its options; the text says why and where."""
+    """A graph pass is unknown, or rejects the graph or its options; the text says why."""
 
 
 class Note(NamedTuple):
@@ -63,24 +63,25 @@ class Note(NamedTuple):
 Transform = Callable[..., list[Note] | None]
 
 
-EVERY = "*"
-BEHIND = "@"
-# Prefix of the stable name of an observing node; that of the observed node follows.
-SHOWS = "observe:"
+ALL_NODES = "*"
+# Separates the observed node from the node that the observer follows.
+AFTER_SEPARATOR = "@"
+# An observer's stable name is this prefix and the stable name of the observed node.
+OBSERVER_PREFIX = "observe:"
 
 
-def observe(graph: Graph, nodes: str = EVERY) -> list[Note]:
-    """Pass nodes to the observer of a run: those named, or all for `*`; NODE@OTHER observes NODE after OTHER.
+def observe(graph: Graph, nodes: str = ALL_NODES) -> list[Note]:
+    """Pass the named nodes to the observer of a run, or all nodes for `*`; NODE@OTHER observes NODE after OTHER.
 
-    Names are stable names, separated by blanks. An observed value is stored completely, which prevents the fusion of
-    ops around it.
+    Names are stable names, separated by spaces. An observed value is stored in memory, which prevents fusion across it.
+    Raises `TransformError` for an unknown name.
     """
-    wanted = list(_wanted(graph, nodes))
+    requests = list(_parse_requests(graph, nodes))
     observers: dict[Op, list[Op]] = {}
-    for node, place in wanted:
-        observers.setdefault(place, []).append(_observer(graph, node, place))
-    graph.body = [found for op in graph.body for found in (op, *observers.get(op, ()))]
-    return [Note(node.stable, "is passed to the observer of a run") for node, _ in wanted]
+    for node, predecessor in requests:
+        observers.setdefault(predecessor, []).append(_observer(graph, node, predecessor))
+    graph.body = [new for op in graph.body for new in (op, *observers.get(op, ()))]
+    return [Note(node.stable, "is passed to the observer of a run") for node, _ in requests]
 
 
 def observed(graph: Graph) -> tuple[str, ...]:
@@ -88,32 +89,32 @@ def observed(graph: Graph) -> tuple[str, ...]:
     return tuple(op.args[0].stable for op in graph.operations if isinstance(op, ObserveOp))
 
 
-def can_be_shown(node: Op) -> bool:
-    """True if a node has a tensor result with elements."""
+def is_observable(node: Op) -> bool:
+    """True if the result of `node` is one tensor that is not empty."""
     return not node.multiple and bool(node.metas) and node.metas[0] is not None and 0 not in node.metas[0].shape
 
 
-def _wanted(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
-    """Yields each node to be observed, and the node to observe it after.
+def _parse_requests(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
+    """Yields each node to observe, and the node after which to observe it.
 
     Raises `TransformError` for an unknown name.
     """
-    if nodes.strip() == EVERY:
-        yield from ((op, op) for op in graph.operations if can_be_shown(op))
+    if nodes.strip() == ALL_NODES:
+        yield from ((op, op) for op in graph.operations if is_observable(op))
         return
-    known = {op.stable: op for op in graph.operations}
+    nodes_by_name = {op.stable: op for op in graph.operations}
     for text in nodes.split():
-        name, _, behind = text.partition(BEHIND)
-        for part in (name, behind or name):
-            if part not in known:
-                raise TransformError(f"{graph.name} has no node {part!r} that computes a value")
-        if can_be_shown(known[name]):
-            yield known[name], known[behind or name]
+        name, _, predecessor = text.partition(AFTER_SEPARATOR)
+        for stable_name in (name, predecessor or name):
+            if stable_name not in nodes_by_name:
+                raise TransformError(f"{graph.name} has no op node {stable_name!r}")
+        if is_observable(nodes_by_name[name]):
+            yield nodes_by_name[name], nodes_by_name[predecessor or name]
 
 
-def _observer(graph: Graph, node: Op, place: Op) -> Op:
-    """Returns a node that observes `node`, in the module of `place`, which determines its function."""
-    found = new_op(ObserveOp, fresh_name(graph, f"observe_{node.name}"), OBSERVE, [node], [None])
-    found.stable = SHOWS + node.stable
-    found.module, found.location = place.module, place.location
-    return found
+def _observer(graph: Graph, node: Op, predecessor: Op) -> Op:
+    """Returns a node that observes `node` after `predecessor`, in whose module and thus in whose function it is."""
+    observer = new_op(ObserveOp, fresh_name(graph, f"observe_{node.name}"), OBSERVE_TARGET, [node], [None])
+    observer.stable = OBSERVER_PREFIX + node.stable
+    observer.module, observer.location = predecessor.module, predecessor.location
+    return observer

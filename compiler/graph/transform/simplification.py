@@ -1,9 +1,9 @@
-"""Simplifies data movement: identities, transposes, slices of concatenations, unused indices of pools."""
+"""Graph passes that simplify data movement: identities, transposes, views, slices of concatenations, max pools."""
 
 from __future__ import annotations
 
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.graph.node import Op, argument, normalized, permutation_of
+from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_of
 from buddy.compiler.graph.operations import (
     AliasOp,
     CatOp,
@@ -19,20 +19,20 @@ from buddy.compiler.graph.operations import (
     UnsqueezeOp,
     ViewOp,
 )
-from buddy.compiler.graph.transform.rewriting import Note, only_first_result, replaced, take_first_result
+from buddy.compiler.graph.transform.rewriting import Note, only_first_result, replace_node, take_first_result
 
 
 def slice_parts(graph: Graph) -> list[Note]:
-    """Replace a slice of a concatenation that is within one part by a slice of that part, or the part itself.
+    """Make a slice of a concatenation read the one concatenated tensor that contains it, or replace it by that tensor.
 
-    A decoding step that returns only its addition to a KV cache needs no concatenated cache then.
+    A decoding step that returns only the new rows of a KV cache then needs no concatenated cache.
     """
     notes = []
     for node in graph.operations:
-        found = _containing_part(node)
-        if found is None:
+        located = _containing_part(node)
+        if located is None:
             continue
-        part, start, end = found
+        part, start, end = located
         notes.append(Note(node.stable, f"reads {part}, which contains it"))
         graph.replace_argument(node, node.args[0], part)
         dim = argument(node, 1, "dim", 0)
@@ -44,16 +44,19 @@ def slice_parts(graph: Graph) -> list[Note]:
 
 
 def _containing_part(node: Op) -> tuple[Op, int, int] | None:
-    """Returns the part that contains a slice, and the slice's start and end in it; `None` if no part does."""
+    """Returns the concatenated tensor that contains a slice, with the slice's start and end in that tensor.
+
+    Returns `None` if `node` is no such slice, or spans several tensors.
+    """
     if not isinstance(node, SliceOp) or not isinstance(node.args[0], CatOp) or argument(node, 4, "step", 1) != 1:
         return None
     whole, rank = node.args[0], len(node.tensor_meta.shape)
-    dim = normalized(argument(node, 1, "dim", 0), rank)
+    dim = normalize_dim(argument(node, 1, "dim", 0), rank)
     parts = [part for part in whole.args[0] if len(part.tensor_meta.shape) == rank]
     sizes = [part.tensor_meta.shape[dim] for part in parts]
     start, count = argument(node, 2, "start", 0) or 0, node.tensor_meta.shape[dim]
-    known = all(isinstance(number, int) for number in (start, count, *sizes))
-    if not known or normalized(argument(whole, 1, "dim", 0), rank) != dim:
+    is_static = all(isinstance(number, int) for number in (start, count, *sizes))
+    if not is_static or normalize_dim(argument(whole, 1, "dim", 0), rank) != dim:
         return None
     start = max(start + sum(sizes), 0) if start < 0 else start
     for part, size in zip(parts, sizes, strict=True):
@@ -64,18 +67,18 @@ def _containing_part(node: Op) -> tuple[Op, int, int] | None:
 
 
 _COPIES = (CloneOp, AliasOp)
-_SAME_IF_SHAPE_IS = (ViewOp, ReshapeOp, ExpandOp, SliceOp)
+_IDENTITIES_IF_SAME_SHAPE = (ViewOp, ReshapeOp, ExpandOp, SliceOp)
 _VIEWS = (ViewOp, ReshapeOp)
 
 
 def drop_identities(graph: Graph) -> list[Note]:
     """Make readers of an identity read its operand, and a view of a view read the first view's operand.
 
-    Tensors are immutable values in the graph, so copies are unnecessary. A node that the program returns stays.
+    Tensors are immutable values in the graph, so copies are unnecessary. A node that the program returns is kept.
     """
     notes = []
     for node in graph.operations:
-        if isinstance(node, _VIEWS) and isinstance(node.args[0], (ViewOp, ReshapeOp)):
+        if isinstance(node, _VIEWS) and isinstance(node.args[0], _VIEWS):
             notes.append(Note(node.stable, f"reads the source of the view {node.args[0]}"))
             graph.replace_argument(node, node.args[0], node.args[0].args[0])
         if _is_identity(node):
@@ -88,37 +91,38 @@ def drop_identities(graph: Graph) -> list[Note]:
 def _is_identity(node: Op) -> bool:
     if isinstance(node, _COPIES):
         return node.args[0].tensor_meta == node.tensor_meta
-    return isinstance(node, _SAME_IF_SHAPE_IS) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
+    return isinstance(node, _IDENTITIES_IF_SAME_SHAPE) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
 
 
-TRANSPOSES = (TOp, TransposeOp, PermuteOp)
+_TRANSPOSES = (TOp, TransposeOp, PermuteOp)
 _RESHAPES = (ViewOp, ReshapeOp, UnsqueezeOp)
 
 
 def eliminate_transpose(graph: Graph) -> list[Note]:
     """Replace a transpose of a transpose by one transpose, or by its operand if they cancel."""
-    notes = [note for node in graph.operations if isinstance(node, TRANSPOSES) for note in _compose(graph, node)]
+    notes = [note for node in graph.operations if isinstance(node, _TRANSPOSES) for note in _compose(graph, node)]
     graph.drop_unused()
     return notes
 
 
 def _compose(graph: Graph, node: Op) -> list[Note]:
+    """Replaces `node` by the composition of the chain of transposes that ends with it."""
     order, source = permutation_of(node), node.args[0]
-    while isinstance(source, TRANSPOSES):
+    while isinstance(source, _TRANSPOSES):
         inner = permutation_of(source)
         order, source = [inner[dim] for dim in order], source.args[0]
     if order == sorted(order):
         graph.replace_uses(node, source)
-        return [Note(node.stable, f"moves nothing; its readers read {source} now")]
+        return [Note(node.stable, f"is an identity; its readers read {source} now")]
     if source is node.args[0]:
         return [Note(node.stable, f"left: {source} is not a transpose")]
-    replaced(graph, node, PermuteOp, "permute.default", [source, order])
+    replace_node(graph, node, PermuteOp, "permute.default", [source, order])
     return [Note(node.stable, f"reads {source} in the order {order}")]
 
 
 def eliminate_matmul_transpose_reshape(graph: Graph) -> list[Note]:
     """Replace transposes that move only dims of size 1 by views, and views of views by one view."""
-    notes = [_replace_by_view(graph, node) for node in graph.operations if isinstance(node, TRANSPOSES)]
+    notes = [_replace_by_view(graph, node) for node in graph.operations if isinstance(node, _TRANSPOSES)]
     notes += [note for node in graph.operations if isinstance(node, _RESHAPES) for note in _merge_views(graph, node)]
     graph.drop_unused()
     return notes
@@ -128,12 +132,13 @@ def _replace_by_view(graph: Graph, node: Op) -> Note:
     sizes = node.args[0].tensor_meta.shape
     moved = [dim for dim in permutation_of(node) if sizes[dim] != 1]
     if moved != sorted(moved):
-        return Note(node.stable, "left: it moves elements")
-    replaced(graph, node, ViewOp, "view.default", [node.args[0], list(node.tensor_meta.shape)])
+        return Note(node.stable, "left: it changes the order of the elements")
+    replace_node(graph, node, ViewOp, "view.default", [node.args[0], list(node.tensor_meta.shape)])
     return Note(node.stable, "moves dims of size 1 only: a view")
 
 
 def _merge_views(graph: Graph, node: Op) -> list[Note]:
+    """Replaces the chain of views that ends with `node` by one view, or by nothing if the shape is the same."""
     source = node.args[0]
     while isinstance(source, _RESHAPES):
         source = source.args[0]
@@ -142,14 +147,14 @@ def _merge_views(graph: Graph, node: Op) -> list[Note]:
         return [Note(node.stable, f"identity of {source}, which its readers read now")]
     if source is node.args[0]:
         return []
-    replaced(graph, node, ViewOp, "view.default", [source, list(node.tensor_meta.shape)])
+    replace_node(graph, node, ViewOp, "view.default", [source, list(node.tensor_meta.shape)])
     return [Note(node.stable, f"one view of {source}")]
 
 
 def maxpool2d_simplify(graph: Graph) -> list[Note]:
     """Drop the indices of a max pool if they have no readers."""
-    found = [node for node in graph.operations if isinstance(node, MaxPool2dWithIndicesOp)]
-    notes = [_drop_indices(graph, node) for node in found]
+    pools = [node for node in graph.operations if isinstance(node, MaxPool2dWithIndicesOp)]
+    notes = [_drop_indices(graph, node) for node in pools]
     graph.drop_unused()
     return notes
 
@@ -157,5 +162,7 @@ def maxpool2d_simplify(graph: Graph) -> list[Note]:
 def _drop_indices(graph: Graph, node: Op) -> Note:
     if not only_first_result(node):
         return Note(node.stable, "left: its indices are read")
-    take_first_result(graph, replaced(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))
-    return Note(node.stable, "returns its values only")
+    take_first_result(
+        graph, replace_node(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs)
+    )
+    return Note(node.stable, "returns only the values, without indices")

@@ -149,7 +149,7 @@ def _open_entry(part: ModulePart, name: str, title: str, question: ReadRequest, 
         table, outs, called = ModuleTable(module, entry, (), question.title, part.lines_before), (), name
     graph = table.graph(title, outs)
     located = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
-    graph.given = ImportedIR(located, enters, called)
+    graph.imported_ir = ImportedIR(located, enters, called)
     return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
 
 

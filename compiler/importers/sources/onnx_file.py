@@ -32,8 +32,8 @@ def load(opening: Opening) -> CapturedProgram:
     graph = graph_of(model, name, opening.path)
     opening.tell("importing by torch-mlir")
     text = import_onnx(model.model, opening.path)
-    graph.given = ImportedIR(text)
-    info = ir_graph_info(graph, name, graph.given.phase, (ONNX, "torch"))
+    graph.imported_ir = ImportedIR(text)
+    info = ir_graph_info(graph, name, graph.imported_ir.phase, (ONNX, "torch"))
     reference = Reference(model.model.SerializeToString(), [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),

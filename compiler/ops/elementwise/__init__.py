@@ -1,9 +1,9 @@
-"""Element-wise ops, written as Python expressions on one element; the builder adds broadcasting and type promotion."""
+"""Lowers element-wise ops, written as expressions on one element; the builder adds broadcasting and type promotion."""
 
 from __future__ import annotations
 
 # Importing these modules registers the lowerings of their ops.
 from buddy.compiler.ops.elementwise import arithmetic, division, functions, logic, series, special  # noqa: F401
-from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, promoted
+from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, promoted_type
 
-__all__ = ["elementwise", "lower_expression", "ops_registry", "promoted"]
+__all__ = ["elementwise", "lower_expression", "ops_registry", "promoted_type"]

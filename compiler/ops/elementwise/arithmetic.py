@@ -1,36 +1,36 @@
-"""Arithmetic, powers, minima and maxima, and rounding."""
+"""Lowers arithmetic, powers, minima and maxima, and rounding."""
 
 from __future__ import annotations
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.elementwise.builder import COMPUTE_IN, elementwise, rounded_operands
+from buddy.compiler.ops.elementwise.builder import COMPUTE_TYPES, as_scalar, elementwise, rounded_operands
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 
 @elementwise("AddOp", narrow=True)
 def add(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
-    """For half types, eager rounds every operand, including numbers and `alpha`."""
+    """Returns `x + alpha * y`. For 16-bit floats, eager rounds every operand, including numbers and `alpha`."""
     left, right = rounded_operands(x, y)
-    return left + _times(right, alpha, x)
+    return left + _scale(right, alpha, x.dtype)
 
 
 @elementwise("SubOp", narrow=True)
 def sub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
     left, right = rounded_operands(x, y)
-    return left - _times(right, alpha, x)
+    return left - _scale(right, alpha, x.dtype)
 
 
 @elementwise("RsubOp", narrow=True)
 def rsub(x: Scalar, y: Operand, alpha: float = 1) -> Scalar:
     left, right = rounded_operands(x, y)
-    return right - _times(left, alpha, x)
+    return right - _scale(left, alpha, x.dtype)
 
 
-def _times(y: Scalar, alpha: float, x: Scalar) -> Scalar:
-    """Returns `alpha * y`, with `alpha` rounded to the element type of `x`."""
-    return y if alpha == 1 else y * cast(x.like(alpha), y.dtype)
+def _scale(y: Scalar, alpha: float, dtype: TensorDType) -> Scalar:
+    """Returns `alpha * y`, with `alpha` rounded to `dtype`."""
+    return y if alpha == 1 else y * cast(as_scalar(alpha, dtype), y.dtype)
 
 
 @elementwise("MulOp")
@@ -65,27 +65,28 @@ def fmin(x: Scalar, y: Operand) -> Scalar:
 
 @elementwise("PowOp", narrow=True)
 def power(x: Scalar, exponent: Operand) -> Scalar:
-    """For half types the exponent is rounded too.
+    """Returns `x ** exponent`. For 16-bit floats, the exponent is also rounded.
 
     As in eager, powers of float16 do not use a square root, which differs from the power at -0 and -inf.
     """
-    if x.dtype in COMPUTE_IN:
+    if x.dtype in COMPUTE_TYPES:
         base, rounded = rounded_operands(x, exponent)
         if x.dtype is TensorDType.BFloat16 and exponent in (3, -2):
-            return _power_by_halves(x, int(exponent))
+            return _power_with_rounded_square(x, int(exponent))
         return s.power(base, exponent) if _uses_products(exponent, x.dtype) else s.powf(base, rounded)
-    whole = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
-    return s.power(x, exponent) if x.dtype.is_float or whole else integers.power(x, exponent)
+    is_small_integer = isinstance(exponent, (bool, int)) and 0 <= exponent <= 4
+    return s.power(x, exponent) if x.dtype.is_float or is_small_integer else integers.power(x, exponent)
 
 
-def _power_by_halves(x: Scalar, exponent: int) -> Scalar:
-    """Computes `x ** 3` or `x ** -2` for half types, with the square rounded to the half type, as in eager."""
-    base = cast(x, COMPUTE_IN[x.dtype])
+def _power_with_rounded_square(x: Scalar, exponent: int) -> Scalar:
+    """Returns `x ** 3` or `x ** -2` of a 16-bit float, with the square rounded to its type, as in eager."""
+    base = cast(x, COMPUTE_TYPES[x.dtype])
     square = cast(cast(base * base, x.dtype), base.dtype)
     return square * base if exponent == 3 else 1.0 / square
 
 
 def _uses_products(exponent: Operand, dtype: TensorDType) -> bool:
+    """True if eager computes this power of a 16-bit float by products or a square root."""
     if not isinstance(exponent, (int, float)):
         return False
     return float(exponent).is_integer() or (abs(exponent) == 0.5 and dtype is TensorDType.BFloat16)
@@ -165,12 +166,12 @@ def trunc(x: Scalar) -> Scalar:
     return s.trunc(x)
 
 
-@elementwise("HypotOp", within=TensorDType.Float64)
+@elementwise("HypotOp", compute_type=TensorDType.Float64)
 def hypot(x: Scalar, y: Operand) -> Scalar:
     """Returns sqrt(x² + y²), scaled by a power of two if a square would overflow or underflow."""
     a, b = s.absolute(x), s.absolute(x.like(y))
     larger = s.fmax(a, b)
     scale = s.select(larger > 2.0**500, x.like(2.0**-600), s.select(larger < 2.0**-500, x.like(2.0**600), x.like(1)))
     root = s.sqrt(s.fma(a * scale, a * scale, (b * scale) * (b * scale))) / scale
-    infinite = larger.compare("eq", float("inf"))
-    return s.select(infinite, larger, root)
+    is_infinite = larger.compare("eq", float("inf"))
+    return s.select(is_infinite, larger, root)

@@ -1,4 +1,4 @@
-"""Builds a `linalg.generic` from an expression on one element, with broadcasting and promotion."""
+"""Builds a `linalg.generic` from an expression on one element, with broadcasting and type promotion."""
 
 from __future__ import annotations
 
@@ -18,25 +18,27 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 ops_registry = Registry()
 
-# Half types are computed in f32 and rounded once at the end, as PyTorch's CPU kernels do.
-COMPUTE_IN = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
+# 16-bit floats are computed in f32 and rounded once at the end, as in PyTorch's CPU kernels.
+COMPUTE_TYPES = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
 def elementwise(
-    *names: str, among_operands: bool = False, uncast: Sequence[int] = (), within: TensorDType | None = None,
+    *names: str, among_operands: bool = False, uncast: Sequence[int] = (), compute_type: TensorDType | None = None,
     narrow: bool = False,
 ) -> Callable[[Any], Any]:  # fmt: skip
     """Registers the decorated expression as the lowering of the op classes `names`.
 
     The expression gets a `Scalar` for each tensor argument and Python values for the others. Elements are first cast to
-    the result's element type or, with `among_operands`, to the type that the operands promote to (as in comparisons);
-    those of arguments at the positions `uncast` keep their type. Half types are computed in f32, unless the expression
-    is `narrow` and casts them itself. `within` is the element type of the whole computation, if it is a fixed one.
+    the result's element type or, with `among_operands`, to the type that the operands promote to (as in comparisons).
+    Elements of the arguments at the positions `uncast` keep their type. 16-bit floats are computed in f32, except with
+    `narrow`: then the expression casts them. If `compute_type` is not `None`, all computation is in this type.
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
-            return lower_expression(node, symbol_table, body, among_operands, uncast, within=within, narrow=narrow)
+            return lower_expression(
+                node, symbol_table, body, among_operands, uncast, compute_type=compute_type, narrow=narrow
+            )
 
         for name in names:
             ops_registry[name] = lower
@@ -52,7 +54,7 @@ def lower_expression(
     among_operands: bool = False,
     uncast: Sequence[int] = (),
     *,
-    within: TensorDType | None = None,
+    compute_type: TensorDType | None = None,
     narrow: bool = False,
     result: int = 0,
 ) -> Any:
@@ -62,20 +64,19 @@ def lower_expression(
     """
     meta = node.metas[result]
     assert meta is not None
-    compute = promoted(node.args) if among_operands else meta.dtype
-    compute = within or (compute if narrow else COMPUTE_IN.get(compute, compute))
-    known = inspect.signature(body).parameters
-    keywords = known_keywords(node, known)
+    compute = promoted_type(node.args) if among_operands else meta.dtype
+    compute = compute_type or (compute if narrow else COMPUTE_TYPES.get(compute, compute))
+    keywords = expression_keywords(node, inspect.signature(body).parameters)
     positions = [i for i, arg in enumerate(node.args) if isinstance(arg, Op)]
     inputs = [(value_of(node.args[i], symbol_table), node.args[i].tensor_meta.dtype) for i in positions]
 
     def element(*elements: Scalar) -> Scalar:
         arguments = list(node.args)
         for i, x in zip(positions, elements, strict=True):
-            # Eager first converts tensors to the result's type, which may round, but neither numbers nor
+            # Eager first converts tensors to the result's type, which may round them, but neither numbers nor
             # zero-dimensional tensors.
-            rounded = not among_operands and within is None and bool(node.args[i].tensor_meta.shape)
-            arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if rounded else x, compute)
+            is_rounded = not among_operands and compute_type is None and bool(node.args[i].tensor_meta.shape)
+            arguments[i] = x if i in uncast else cast(cast(x, meta.dtype) if is_rounded else x, compute)
         if 0 not in uncast and not isinstance(arguments[0], Scalar):
             arguments[0] = as_scalar(arguments[0], compute)
         return cast(body(*arguments, **keywords), meta.dtype)
@@ -83,20 +84,20 @@ def lower_expression(
     return pointwise(inputs, meta.shape, meta.dtype, element)
 
 
-# Arguments that only determine the type of the result, which the graph has.
+# Arguments that only describe the result, which the graph already does.
 _RESULT_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking", "generator"})
 
 
-def known_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
+def expression_keywords(node: Op, parameters: Mapping[str, inspect.Parameter]) -> dict[str, Any]:
     """Returns the node's keyword arguments that an expression with these parameters takes.
 
-    Ignores arguments that only describe the result. Raises `LoweringError` for other unknown arguments, and for too
-    many positional ones.
+    Raises `LoweringError` for any other keyword argument that does not only describe the result, and for too many
+    positional arguments.
     """
     ignored = sorted(set(node.kwargs) - set(parameters) - _RESULT_ARGUMENTS)
     ignored += map(str, node.args[_position_count(parameters) :])
     if ignored:
-        raise LoweringError(f"its lowering ignores the argument {ignored[0]}")
+        raise LoweringError(f"the lowering ignores the argument {ignored[0]}")
     return {key: value for key, value in node.kwargs.items() if key in parameters}
 
 
@@ -109,8 +110,8 @@ def _position_count(parameters: Mapping[str, inspect.Parameter]) -> int:
 
 
 def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
-    """Returns both operands of a `narrow` expression in its computation type; rounds `y` to the type of `x` first."""
-    wide = COMPUTE_IN.get(x.dtype, x.dtype)
+    """Returns both operands of a `narrow` expression in the computation type; first rounds `y` to the type of `x`."""
+    wide = COMPUTE_TYPES.get(x.dtype, x.dtype)
     return cast(x, wide), cast(x.like(y), wide)
 
 
@@ -120,8 +121,8 @@ def as_scalar(value: Any, dtype: TensorDType) -> Scalar:
     return Scalar(s.constant(value, dtype), dtype)
 
 
-def promoted(arguments: Sequence[Any]) -> TensorDType:
-    """Returns the element type that `arguments` promote to: by category (bool < integer < float), then by width.
+def promoted_type(arguments: Sequence[Any]) -> TensorDType:
+    """Returns the element type that `arguments` promote to: the widest of the highest category (bool, integer, float).
 
     As in PyTorch, zero-dimensional tensors count only if their category is higher than that of tensors with dims, and
     Python numbers only if it is higher than that of all tensors.
@@ -129,8 +130,8 @@ def promoted(arguments: Sequence[Any]) -> TensorDType:
     metas = [arg.tensor_meta for arg in arguments if isinstance(arg, Op)]
     numbers = [_number_type(arg) for arg in arguments if isinstance(arg, (bool, int, float))]
     result: TensorDType | None = None
-    for found in ([m.dtype for m in metas if m.shape], [m.dtype for m in metas if not m.shape], numbers):
-        widest = _widest(found)
+    for types in ([m.dtype for m in metas if m.shape], [m.dtype for m in metas if not m.shape], numbers):
+        widest = _widest(types)
         if widest is not None and (result is None or _category(widest) > _category(result)):
             result = widest
     assert result is not None
@@ -147,12 +148,15 @@ def _category(dtype: TensorDType) -> int:
     return 2 if dtype.is_float else 1 if dtype.is_integer else 0
 
 
-_WIDTH = {t: i for i, t in enumerate(TensorDType)}
+# The order of the types in `TensorDType`, which is by width in each category.
+_WIDTH_ORDER = {t: i for i, t in enumerate(TensorDType)}
 
 
 def _widest(types: Sequence[TensorDType]) -> TensorDType | None:
+    """Returns the type that `types` promote to; `None` for no types."""
+    # These pairs promote to a type that contains both.
     if {TensorDType.Float16, TensorDType.BFloat16} <= set(types):
         types = [*types, TensorDType.Float32]
     if TensorDType.UInt8 in types and TensorDType.Int8 in types:
         types = [*types, TensorDType.Int16]
-    return max(types, key=lambda t: (_category(t), _WIDTH[t]), default=None)
+    return max(types, key=lambda t: (_category(t), _WIDTH_ORDER[t]), default=None)

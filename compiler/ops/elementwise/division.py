@@ -1,7 +1,7 @@
-"""Division with a rounding mode, remainders and divisors.
+"""Lowers division with a rounding mode, remainders, gcd and lcm.
 
-Eager rejects integer division by zero. Compiled code returns 0 for it, checks the divisor for zeros once, and falls
-back to eager if it finds one; eager then raises.
+Eager rejects integer division by zero. Compiled code computes 0 for it, then checks whether the divisor has a zero; if
+so, it falls back to eager, which raises.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
 
 def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
-    """Divides with a rounding mode; `floor_divide` passes no mode and means `floor`.
+    """Divides with a rounding mode; the default `floor` is for `floor_divide`, which has no such argument.
 
-    For half types, eager rounds a tensor divisor to the half type, but not a number; the quotient by a tensor is also
-    rounded before it is truncated.
+    For 16-bit floats, eager rounds a tensor divisor to their type, but not a number; it also rounds the quotient by a
+    tensor before it truncates the quotient.
     """
     wide, divisor = rounded_operands(x, y)
     if not isinstance(y, Scalar) or y.dtype is not x.dtype:
         divisor = wide.like(y)
     if not x.dtype.is_float:
-        return (integers.floor_divided if rounding_mode == "floor" else integers.divided)(wide, divisor)[0]
+        return (integers.floor_divide if rounding_mode == "floor" else integers.divide)(wide, divisor)[0]
     if rounding_mode == "floor":
         return _floor_divide(wide, divisor)
     quotient = wide / divisor
@@ -42,17 +42,17 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
 
 @ops_registry.lowering("DivTensorModeOp")
 def div_with_rounding(node: Op, symbol_table: SymbolTable) -> Any:
-    """Treats a zero-dimensional divisor like a number: it is not rounded to the result's type."""
+    """Lowers a division; like a number, a zero-dimensional divisor is not rounded to the result's type."""
     divisor = argument(node, 1, "other")
-    keep_type = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
-    return lower_expression(node, symbol_table, div, uncast=(1,) if keep_type else (), narrow=True)
+    is_uncast = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
+    return lower_expression(node, symbol_table, div, uncast=(1,) if is_uncast else (), narrow=True)
 
 
 def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
-    """Computes the floor from the remainder, as in Python: the floor of a rounded quotient may be one too high."""
-    rest = s.fmod(x, y)
-    quotient = (x - rest) / y
-    quotient = s.select(rest.compare("ne", 0) & ((y < 0) ^ (rest < 0)), quotient - 1, quotient)
+    """Computes the floor from the remainder, as Python does: the floor of a rounded quotient may be one too high."""
+    remainder = s.fmod(x, y)
+    quotient = (x - remainder) / y
+    quotient = s.select(remainder.compare("ne", 0) & ((y < 0) ^ (remainder < 0)), quotient - 1, quotient)
     floor = s.floor(quotient)
     floor = s.select(quotient - floor > 0.5, floor + 1, floor)
     floor = s.select(quotient.compare("eq", 0), s.copysign(x.like(0), x / y), floor)
@@ -60,36 +60,37 @@ def _floor_divide(x: Scalar, y: Scalar) -> Scalar:
 
 
 def _remainder(x: Scalar, y: Scalar) -> Scalar:
-    rest = s.fmod(x, y)
-    return s.select(rest.compare("ne", 0) & ((y < 0) ^ (rest < 0)), rest + y, rest)
+    """Returns the remainder of floats with the divisor's sign."""
+    result = s.fmod(x, y)
+    return s.select(result.compare("ne", 0) & ((y < 0) ^ (result < 0)), result + y, result)
 
 
 @elementwise("RemainderOp", narrow=True)
 def remainder(x: Scalar, y: Operand) -> Scalar:
-    """Returns the remainder with the divisor's sign. For half types eager rounds the divisor to their type."""
-    return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divided(x, y)[1]
+    """Returns the remainder with the divisor's sign. For 16-bit floats, eager rounds the divisor to their type."""
+    return _remainder(*rounded_operands(x, y)) if x.dtype.is_float else integers.floor_divide(x, y)[1]
 
 
 @elementwise("FmodOp", narrow=True)
 def fmod(x: Scalar, y: Operand) -> Scalar:
-    """Returns the remainder with the dividend's sign. For half types eager rounds the divisor to their type."""
-    return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divided(x, y)[1]
+    """Returns the remainder with the dividend's sign. For 16-bit floats, eager rounds the divisor to their type."""
+    return s.fmod(*rounded_operands(x, y)) if x.dtype.is_float else integers.divide(x, y)[1]
 
 
 @elementwise("GcdOp")
 def gcd(x: Scalar, y: Operand) -> Scalar:
-    return integers.greatest_divisor(x, y)
+    return integers.greatest_common_divisor(x, y)
 
 
 @elementwise("LcmOp")
 def lcm(x: Scalar, y: Operand) -> Scalar:
-    return integers.least_multiple(x, y)
+    return integers.least_common_multiple(x, y)
 
 
 def _with_zero_check(lower: Lowering) -> Lowering:
     """Wraps the division `lower` with a check that falls back to eager on integer division by zero."""
 
-    def lowered(node: Op, symbol_table: SymbolTable) -> Any:
+    def checked_lower(node: Op, symbol_table: SymbolTable) -> Any:
         divisor, meta = argument(node, 1, "other"), node.tensor_meta
         if meta.dtype.is_float or 0 in meta.shape:
             return lower(node, symbol_table)
@@ -97,18 +98,19 @@ def _with_zero_check(lower: Lowering) -> Lowering:
             return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table)
         return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, [lower(node, symbol_table)])[0]
 
-    return lowered
+    return checked_lower
 
 
 def _has_zero(divisor: Op, symbol_table: SymbolTable) -> Any:
     """Returns an i32 tensor [1]: 1 if an element of the divisor is 0, else 0."""
     value, dtype = value_of(divisor, symbol_table), divisor.tensor_meta.dtype
-    shape, flag = st.shape_of(value), TensorDType.Int32
+    shape, flag_type = st.shape_of(value), TensorDType.Int32
 
-    def body(x: Scalar, found: Scalar) -> Scalar:
-        return found | cast(x.compare("eq", 0), flag)
+    def body(x: Scalar, flag: Scalar) -> Scalar:
+        return flag | cast(x.compare("eq", 0), flag_type)
 
-    return st.reshape(st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, flag, body), [1], flag)
+    flag = st.reduce([(value, dtype)], shape, list(range(len(shape))), False, 0, flag_type, body)
+    return st.reshape(flag, [1], flag_type)
 
 
 for _name in ("DivTensorModeOp", "RemainderOp", "FmodOp"):

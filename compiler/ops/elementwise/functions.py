@@ -1,4 +1,4 @@
-"""Transcendental functions and activations."""
+"""Lowers transcendental functions and activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparison, choice, casts, and ops on the bits of a number."""
+"""Lowers comparison, selection, casts, and ops on the bits of a number."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from buddy.compiler.ops.elementwise.builder import (
     elementwise,
     lower_expression,
     ops_registry,
-    promoted,
+    promoted_type,
     rounded_operands,
 )
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
@@ -24,10 +24,10 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, mlir_
 BOOL = TensorDType.Bool
 
 
-def _comparison(name: str, relation: str) -> None:
+def _register_comparison(name: str, relation: str) -> None:
     @elementwise(name, among_operands=True, narrow=True)
-    def compared(x: Scalar, y: Operand) -> Scalar:
-        """For half types, eager rounds a number to the element type before comparing."""
+    def compare(x: Scalar, y: Operand) -> Scalar:
+        """Compares; for 16-bit floats, eager first rounds a number to their type."""
         left, right = rounded_operands(x, y)
         return left.compare(relation, right)
 
@@ -35,7 +35,7 @@ def _comparison(name: str, relation: str) -> None:
 for _name, _relation in {
     "EqualOp": "eq", "NeOp": "ne", "LtOp": "lt", "LeOp": "le", "GtOp": "gt", "GeOp": "ge",
 }.items():  # fmt: skip
-    _comparison(_name, _relation)
+    _register_comparison(_name, _relation)
 
 
 @elementwise("IsNanOp", among_operands=True)
@@ -49,16 +49,16 @@ def isinf(x: Scalar) -> Scalar:
 
 
 @elementwise("WhereOp", uncast=(0,))
-def where(condition: Scalar, yes: Operand, no: Operand) -> Scalar:
-    shaped = no if isinstance(no, Scalar) else yes
-    if not isinstance(shaped, Scalar):
-        return _choice_of_numbers(condition, yes, no)
-    return s.select(condition, shaped.like(yes), shaped.like(no))
+def where(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
+    typed = if_false if isinstance(if_false, Scalar) else if_true
+    if not isinstance(typed, Scalar):
+        return _select_number(condition, if_true, if_false)
+    return s.select(condition, typed.like(if_true), typed.like(if_false))
 
 
-def _choice_of_numbers(condition: Scalar, yes: Any, no: Any) -> Scalar:
-    kind = promoted((yes, no))
-    return s.select(condition, as_scalar(yes, kind), as_scalar(no, kind))
+def _select_number(condition: Scalar, if_true: Any, if_false: Any) -> Scalar:
+    dtype = promoted_type((if_true, if_false))
+    return s.select(condition, as_scalar(if_true, dtype), as_scalar(if_false, dtype))
 
 
 @elementwise("MaskedFillOp", uncast=(1,))
@@ -68,22 +68,24 @@ def masked_fill(x: Scalar, mask: Scalar, value: Operand) -> Scalar:
 
 @elementwise("ConvertElementTypeOp", uncast=(0,))
 def convert(x: Operand, _dtype: object = None) -> Scalar:
-    """Converts to the result's element type, which prims pass as an argument; `x` may be a number under `vmap`."""
+    """Returns `x`, a tensor or under `vmap` a number; the builder casts it to the result's type."""
     if isinstance(x, Scalar):
         return x
     return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)
 
 
-_INTEGER = {
+# The integer type of the same width.
+_INTEGER_TYPES = {
     TensorDType.Float16: TensorDType.Int16, TensorDType.BFloat16: TensorDType.Int16,
     TensorDType.Float32: TensorDType.Int32, TensorDType.Float64: TensorDType.Int64,
 }  # fmt: skip
 # Width of the mantissa in bits.
-_MANTISSA = {TensorDType.Float32: 23, TensorDType.Float64: 52}
+_MANTISSA_BITS = {TensorDType.Float32: 23, TensorDType.Float64: 52}
 
 
 def bits_of(x: Scalar) -> Scalar:
-    dtype = _INTEGER[x.dtype]
+    """Returns the bits of a float as an integer of the same width."""
+    dtype = _INTEGER_TYPES[x.dtype]
     return Scalar(arith.bitcast(mlir_element_type_get(dtype), x.value), dtype)
 
 
@@ -98,7 +100,7 @@ def signbit(x: Scalar) -> Scalar:
 
 @elementwise("SignOp")
 def sign(x: Scalar) -> Scalar:
-    """Returns the sign; 0 for NaN and both zeros."""
+    """Returns -1, 0 or 1; 0 for NaN and both zeros."""
     return cast(x > 0, x.dtype) if x.is_unsigned else cast(x > 0, x.dtype) - cast(x < 0, x.dtype)
 
 
@@ -109,35 +111,35 @@ def copysign(x: Scalar, y: Operand) -> Scalar:
 
 @elementwise("AngleOp")
 def angle(x: Scalar) -> Scalar:
-    """Returns π for negative numbers and 0 for others."""
+    """Returns π for negative numbers, 0 for others, and NaN for NaN."""
     return s.select(x.compare("ne", x), x, s.select(x < 0, x.like(pymath.pi), x.like(0)))
 
 
 @elementwise("NextafterOp", narrow=True)
 def nextafter(x: Scalar, y: Operand) -> Scalar:
-    """Increments or decrements the bits as an integer, whose order is that of the magnitudes."""
+    """Returns the next number after `x` towards `y`: adds 1 to the bits, or subtracts 1, as for integers."""
     y = x.like(y)
     bits, zero = bits_of(x), x.compare("eq", 0)
     outward = ((x < y) ^ (x < 0)) & (zero ^ True)
-    moved = from_bits(s.select(outward, bits + 1, bits - 1), x.dtype)
-    least = s.copysign(from_bits(bits.like(1), x.dtype), y)
-    result = s.select(x.compare("eq", y), y, s.select(zero, least, moved))
+    neighbour = from_bits(s.select(outward, bits + 1, bits - 1), x.dtype)
+    smallest = s.copysign(from_bits(bits.like(1), x.dtype), y)
+    result = s.select(x.compare("eq", y), y, s.select(zero, smallest, neighbour))
     return s.select(x.compare("ne", x) | y.compare("ne", y), x + y, result)
 
 
 def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
     """Returns `(m, n)` with x = m 2^n and |m| in [1/2, 1); m is x for zeros, infinities and NaN."""
-    mantissa = _MANTISSA[x.dtype]
+    mantissa = _MANTISSA_BITS[x.dtype]
     bias = (1 << (bits_of(x).value.type.width - mantissa - 2)) - 1
-    tiny = s.absolute(x) < 2.0 ** (1 - bias)
-    bits = bits_of(s.select(tiny, x * 2.0 ** (mantissa + 2), x))
-    field = bits.like(2 * bias + 1)
-    exponent = integers.shifted_right(bits, mantissa) & field
-    halved = (bits & (-1 ^ ((2 * bias + 1) << mantissa))) | ((bias - 1) << mantissa)
-    special = x.compare("eq", 0) | exponent.compare("eq", 2 * bias + 1)
-    lost = s.select(tiny, bits.like(mantissa + 2), bits.like(0))
-    exponent = s.select(special, bits.like(0), exponent - lost - (bias - 1))
-    return s.select(special, x, from_bits(halved, x.dtype)), exponent
+    is_subnormal = s.absolute(x) < 2.0 ** (1 - bias)
+    bits = bits_of(s.select(is_subnormal, x * 2.0 ** (mantissa + 2), x))
+    exponent_mask = bits.like(2 * bias + 1)
+    exponent = integers.shift_right(bits, mantissa) & exponent_mask
+    mantissa_bits = (bits & (-1 ^ ((2 * bias + 1) << mantissa))) | ((bias - 1) << mantissa)
+    is_special = x.compare("eq", 0) | exponent.compare("eq", 2 * bias + 1)
+    scaling = s.select(is_subnormal, bits.like(mantissa + 2), bits.like(0))
+    exponent = s.select(is_special, bits.like(0), exponent - scaling - (bias - 1))
+    return s.select(is_special, x, from_bits(mantissa_bits, x.dtype)), exponent
 
 
 @ops_registry.lowering("FrexpOp")
@@ -148,34 +150,35 @@ def frexp(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 @elementwise("LdexpOp", uncast=(1,))
 def ldexp(x: Scalar, exponent: Operand) -> Scalar:
-    """Returns x times 2 to the exponent.
+    """Returns x times 2 to the power of `exponent`.
 
-    An integer exponent rounds once, as in C; a float one multiplies by 2^exponent.
+    For an integer exponent the result is rounded once, as in C. For a float exponent, multiplies by 2^exponent.
     """
     if not isinstance(exponent, Scalar) or exponent.dtype.is_float:
         return x * s.exp2(x.like(exponent))
-    mantissa, own = _mantissa_and_exponent(cast(x, TensorDType.Float64))
-    total = s.minimum(s.maximum(cast(exponent, TensorDType.Int64), -5000), 5000) + own
-    near = s.minimum(s.maximum(total, -1000), 1000)
-    far = s.minimum(s.maximum(total - near, -1000), 1000)
-    return cast(mantissa * _power_of_two(near) * _power_of_two(far), x.dtype)
+    mantissa, x_exponent = _mantissa_and_exponent(cast(x, TensorDType.Float64))
+    total = s.minimum(s.maximum(cast(exponent, TensorDType.Int64), -5000), 5000) + x_exponent
+    # A power of two with this exponent may overflow, so the product has two factors.
+    first = s.minimum(s.maximum(total, -1000), 1000)
+    second = s.minimum(s.maximum(total - first, -1000), 1000)
+    return cast(mantissa * _power_of_two(first) * _power_of_two(second), x.dtype)
 
 
 def _power_of_two(exponent: Scalar) -> Scalar:
-    """Returns 2 to the exponent, for exponents from -1022 to 1023."""
-    return from_bits(integers.shifted_left(exponent + 1023, _MANTISSA[TensorDType.Float64]), TensorDType.Float64)
+    """Returns 2 to the power of `exponent`, which is from -1022 to 1023."""
+    return from_bits(integers.shift_left(exponent + 1023, _MANTISSA_BITS[TensorDType.Float64]), TensorDType.Float64)
 
 
-def _shift(name: str, function: Any) -> None:
+def _register_shift(name: str, function: Any) -> None:
     @elementwise(name)
     def shift(x: Scalar, by: Operand) -> Scalar:
         if x.dtype.is_float:
-            raise LoweringError("a shift of a float")
+            raise LoweringError("a float cannot be shifted")
         return function(x, by)
 
 
-_shift("BitwiseLeftShiftOp", integers.shifted_left)
-_shift("BitwiseRightShiftOp", integers.shifted_right)
+_register_shift("BitwiseLeftShiftOp", integers.shift_left)
+_register_shift("BitwiseRightShiftOp", integers.shift_right)
 
 
 @elementwise("LogicalAndOp", "BitwiseAndOp")

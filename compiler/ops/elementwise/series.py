@@ -1,7 +1,8 @@
 """Chebyshev series of special functions, and orthogonal polynomials whose degree is a tensor element.
 
-A series in `t` from -1 to 1 is `c[0] + c[1] T1(t) + c[2] T2(t) + …`. Chebyshev polynomials of high degree are computed
-by trigonometric functions between -1 and 1, where the recurrence loses digits.
+The value of a series at `t`, which is from -1 to 1, is `c[0] + c[1] T1(t) + c[2] T2(t) + …`. The comment above each
+series says "f(x) in t": the function, and how `t` depends on `x`. Between -1 and 1, Chebyshev polynomials of high
+degree are computed by trigonometric functions, because the recurrence loses digits there.
 """
 
 from __future__ import annotations
@@ -233,50 +234,52 @@ AIRY_Q = (
 
 
 # Eager uses 64-bit integers for the degree.
-DEGREE = TensorDType.Int64
+DEGREE_TYPE = TensorDType.Int64
 # (p[k-1], p[k], x, k) -> p[k+1]: one step of the recurrence.
 Step = Callable[[Scalar, Scalar, Scalar, Scalar], Scalar]
 
 
-# (x, degree) -> (condition, value): closed forms that replace the recurrence where the condition holds.
-Known = Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
+# (x, degree) -> (condition, value): a closed form that replaces the recurrence where the condition is true.
+ClosedForm = Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
-def _whole(x: Scalar, degree: Operand) -> Scalar:
+def _integer_degree(x: Scalar, degree: Operand) -> Scalar:
     """Returns the degree as an integer; -1 for a degree that is NaN or out of range, as in eager's casts."""
-    found = x.like(degree)
-    return cast(s.select(s.absolute(found) < 2.0**63, found, -1), DEGREE)
+    value = x.like(degree)
+    return cast(s.select(s.absolute(value) < 2.0**63, value, -1), DEGREE_TYPE)
 
 
-def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *known: Known) -> Scalar:
-    """Evaluates the recurrence `step` from 1 and `first` up to degree `n`, unless a `known` value applies.
+def _polynomial(x: Scalar, n: Scalar, first: Scalar, step: Step, *closed_forms: ClosedForm) -> Scalar:
+    """Evaluates the recurrence `step`, which starts with 1 and `first`, up to degree `n`; or uses a closed form.
 
-    Returns 0 for a negative degree. Since degrees may be very large, the loop ends at NaN and is skipped for `known`
-    values.
+    Returns 0 for a negative degree. Since degrees may be very large, the loop ends at NaN, and is skipped if a closed
+    form applies.
     """
-    shortcuts = [values(x, n) for values in known]
+    closed_values = [closed_form(x, n) for closed_form in closed_forms]
     steps, one = n, x.like(1)
-    for where, _ in shortcuts:
-        steps = s.select(where, 0, steps)
-    _, found, _, _, _ = s.repeat(
+    for condition, _ in closed_values:
+        steps = s.select(condition, 0, steps)
+    _, result, _, _, _ = s.repeat(
         (one, first, x, n.like(1), steps),
         lambda _p, q, _x, k, n: (k < n) & q.compare("eq", q),
         lambda p, q, x, k, n: (q, step(p, q, x, cast(k, x.dtype)), x, k + 1, n),
     )
-    found = s.select(n.compare("eq", 0), 1, found)
-    for where, value in shortcuts:
-        found = s.select(where, value, found)
-    return s.select(n < 0, 0, found)
+    result = s.select(n.compare("eq", 0), 1, result)
+    for condition, value in closed_values:
+        result = s.select(condition, value, result)
+    return s.select(n < 0, 0, result)
 
 
 def _is_odd(n: Scalar) -> Scalar:
     return cast(n & 1, TensorDType.Bool)
 
 
-def _register(name: str, first: Callable[[Scalar], Scalar], step: Step, known: Known) -> None:
+def _register(name: str, first: Callable[[Scalar], Scalar], step: Step, closed_form: ClosedForm) -> None:
+    """Registers polynomials by the polynomial `first` of degree 1, the recurrence, and a closed form."""
+
     @elementwise(name)
     def polynomial(x: Scalar, degree: Operand) -> Scalar:
-        return _polynomial(x, _whole(x, degree), first(x), step, known)
+        return _polynomial(x, _integer_degree(x, degree), first(x), step, closed_form)
 
 
 def _overflow_bound(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
@@ -285,6 +288,7 @@ def _overflow_bound(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
 
 
 def _legendre_ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
+    """Returns the Legendre polynomials at 1 and -1."""
     return s.absolute(x).compare("eq", 1), s.select(_is_odd(n), x, x.like(1))
 
 
@@ -298,25 +302,27 @@ _register("LegendrePOp", lambda x: x, lambda p, q, x, k: ((k + k + 1) * x * q - 
 
 
 def _chebyshev(
-    kind: str, first: Callable[[Scalar], Scalar], at_one: tuple[str, str], closed: Callable[[Scalar, Scalar], Scalar],
-    degree_of_closed: int,
+    kind: str, first: Callable[[Scalar], Scalar], end_magnitudes: tuple[str, str],
+    by_angle: Callable[[Scalar, Scalar], Scalar], max_recurrence_degree: int,
 ) -> None:  # fmt: skip
     """Registers a kind of Chebyshev polynomials, on [-1, 1] and shifted to [0, 1].
 
-    `at_one` gives the magnitudes of the values at 1 and -1: "1", "n + 1" or "2 n + 1"; the sign at -1 alternates.
+    `first` is the polynomial of degree 1. `end_magnitudes` are the magnitudes of the values at 1 and -1, each "1",
+    "n + 1" or "2 n + 1"; the sign at -1 alternates. `by_angle` maps the degree and acos(x) to the value; it is used for
+    degrees above `max_recurrence_degree`.
     """
 
     def ends(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
         magnitudes = {"1": n.like(1), "n + 1": n + 1, "2 n + 1": n + n + 1}
-        right, left = (cast(magnitudes[name], x.dtype) for name in at_one)
+        right, left = (cast(magnitudes[name], x.dtype) for name in end_magnitudes)
         return s.absolute(x).compare("eq", 1), s.select(x > 0, right, s.select(_is_odd(n), -left, left))
 
     def inside(x: Scalar, n: Scalar) -> tuple[Scalar, Scalar]:
         angle = s.acos(s.minimum(s.maximum(x, -1), 1))
-        return (n > degree_of_closed) & (s.absolute(x) < 1), closed(cast(n, x.dtype), angle)
+        return (n > max_recurrence_degree) & (s.absolute(x) < 1), by_angle(cast(n, x.dtype), angle)
 
     def value(x: Scalar, degree: Operand) -> Scalar:
-        return _polynomial(x, _whole(x, degree), first(x), lambda p, q, x, _k: (x + x) * q - p, inside, ends)
+        return _polynomial(x, _integer_degree(x, degree), first(x), lambda p, q, x, _k: (x + x) * q - p, inside, ends)
 
     elementwise(f"Chebyshev{kind}Op")(lambda x, degree: value(x, degree))
     elementwise(f"ShiftedChebyshev{kind}Op")(lambda x, degree: value(x + x - 1, degree))

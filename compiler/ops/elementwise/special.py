@@ -1,4 +1,4 @@
-"""Special functions, computed in double precision for every element type, and the incomplete gamma functions.
+"""Lowers special functions: computes them in double precision, except `_trigamma`, for every element type.
 
 Stated errors are relative, exclude the neighbourhood of the function's zeros, and were measured against 40-digit
 references.
@@ -6,7 +6,6 @@ references.
 
 from __future__ import annotations
 
-import math
 import math as pymath
 from collections.abc import Callable, Sequence
 from fractions import Fraction
@@ -19,13 +18,16 @@ from buddy.compiler.ops.scalar import Operand, Scalar, cast
 
 _INFINITY, _NAN = pymath.inf, pymath.nan
 _2_PI = 2 / pymath.pi
-# ⅔ x^(3/2) where the expression of the Airy function changes, and where Cephes returns 0.
-_ZETA_2, _ZETA_4, _AIRY_LAST = 4 / 3 * pymath.sqrt(2), 16 / 3, 103.892
+# ζ(x) = ⅔ x^(3/2) at x = 2 and x = 4, where the expression of the Airy function changes.
+_ZETA_2, _ZETA_4 = 4 / 3 * pymath.sqrt(2), 16 / 3
+# For larger x, Cephes returns 0 for the Airy function.
+_AIRY_MAX_X = 103.892
 # Lanczos coefficients for g = 7 by Godfrey: Γ(x + 1) to 15 digits.
 _LANCZOS = (
     0.99999999999980993, 676.5203681218851, -1259.1392167224028, 771.32342877765313, -176.61502916214059,
     12.507343278686905, -0.13857109526572012, 9.9843695780195716e-6, 1.5056327351493116e-7,
 )  # fmt: skip
+# The Bernoulli numbers B2, B4, … B20.
 _BERNOULLI = [Fraction(n, d) for n, d in (
     (1, 6), (-1, 30), (1, 42), (-1, 30), (5, 66), (-691, 2730), (7, 6), (-3617, 510), (43867, 798), (-174611, 330),
 )]  # fmt: skip
@@ -40,7 +42,7 @@ def chebyshev(t: Scalar, coefficients: Sequence[float]) -> Scalar:
 
 
 def _special(name: str) -> Callable[[Callable[..., Scalar]], Callable[..., Scalar]]:
-    return elementwise(name, within=TensorDType.Float64)
+    return elementwise(name, compute_type=TensorDType.Float64)
 
 
 # ---- error functions -------------------------------------------------------------------------------------------------
@@ -53,10 +55,10 @@ def _scaled_erfc(x: Scalar) -> Scalar:
 
 
 def _exp_of_square(x: Scalar, sign: int) -> Scalar:
-    """Returns exp(±x²), corrected by the rounding error of the square."""
+    """Returns exp(sign x²), corrected by the rounding error of the square."""
     square = x * x
-    lost = s.fma(x, x, -square)
-    return s.exp(square * sign) * (1.0 + s.select(s.absolute(x) < 30.0, lost * sign, 0.0))
+    error = s.fma(x, x, -square)
+    return s.exp(square * sign) * (1.0 + s.select(s.absolute(x) < 30.0, error * sign, 0.0))
 
 
 @_special("ErfcOp")
@@ -76,7 +78,7 @@ def erfcx(x: Scalar) -> Scalar:
 
 
 def _inverse_erf(w: Scalar) -> Scalar:
-    """Returns erfinv(y) / y, with w = -log(1 - y²); for w > 6.25, where y rounds to 1, erfinv(y) itself."""
+    """Returns erfinv(y) / y for w = -log(1 - y²) < 6.25, else |erfinv(y)|."""
     root = s.sqrt(w)
     near = chebyshev(s.minimum(w, 6.25) / 3.125 - 1.0, series.ERFINV_NEAR)
     far = root * chebyshev((1.0 / s.maximum(root, 2.5) - 0.218) / 0.182, series.ERFINV_FAR)
@@ -87,17 +89,17 @@ def _inverse_erf(w: Scalar) -> Scalar:
 def erfinv(x: Scalar) -> Scalar:
     """Returns the inverse of erf: infinite at 1 and -1, NaN outside; error at most 5e-15."""
     w = -s.log((1.0 - x) * (1.0 + x))
-    found = _inverse_erf(w)
-    result = s.select(w < 6.25, found * x, s.copysign(found, x))
+    inverse = _inverse_erf(w)
+    result = s.select(w < 6.25, inverse * x, s.copysign(inverse, x))
     return s.select(w.compare("eq", _INFINITY), s.copysign(x.like(_INFINITY), x), result)
 
 
 @_special("NdtriOp")
 def ndtri(p: Scalar) -> Scalar:
-    """Returns the quantile of the normal distribution; infinite at 0 and 1, NaN outside."""
+    """Returns the quantile function of the normal distribution; infinite at 0 and 1, NaN outside."""
     w = -s.log(4.0 * p * (1.0 - p))
-    found, x = _inverse_erf(w), 2.0 * p - 1.0
-    result = pymath.sqrt(2) * s.select(w < 6.25, found * x, s.copysign(found, x))
+    inverse, x = _inverse_erf(w), 2.0 * p - 1.0
+    result = pymath.sqrt(2) * s.select(w < 6.25, inverse * x, s.copysign(inverse, x))
     return s.select(w.compare("eq", _INFINITY), s.copysign(p.like(_INFINITY), x), result)
 
 
@@ -105,7 +107,7 @@ def ndtri(p: Scalar) -> Scalar:
 
 
 def _log_gamma_from_half(x: Scalar) -> Scalar:
-    """Returns log(Γ(x)) for x >= 1/2."""
+    """Returns log(Γ(x)) for x >= 1/2, by Lanczos' approximation."""
     total = x.like(_LANCZOS[0])
     for k, coefficient in enumerate(_LANCZOS[1:]):
         total = total + coefficient / (x + float(k))
@@ -126,7 +128,10 @@ def lgamma(x: Scalar) -> Scalar:
 
 @_special("DigammaOp")
 def digamma(x: Scalar) -> Scalar:
-    """Returns Γ'/Γ by reflection, recurrence up to 10 and asymptotic series; error 1e-14, NaN at negative integers."""
+    """Returns Γ'/Γ; NaN at negative integers; error 1e-14.
+
+    Uses reflection for negative x, the recurrence up to x = 10, and the asymptotic series.
+    """
     low = x < 0
     y, total = s.select(low, 1.0 - x, x), x.like(0)
     for _ in range(10):
@@ -145,7 +150,7 @@ def digamma(x: Scalar) -> Scalar:
 def _zeta(x: Scalar, q: Scalar) -> Scalar:
     """Returns the Hurwitz zeta function: at least ten terms of the sum of (q + k)^-x, then the Euler-Maclaurin formula.
 
-    The scheme, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
+    The algorithm, and the values where the function is undefined, are those of Cephes (Moshier), which eager uses.
     """
     start = (s.powf(q, -x), q, x, q.like(0))
     total, a, _, _ = s.repeat(
@@ -161,8 +166,8 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
         factor = factor * (x + float(2 * k - 1)) * (x + float(2 * k))
         term = term / (a * a)
     pole = s.select(s.floor(q).compare("eq", q), q.like(_INFINITY), _NAN)
-    whole = s.floor(x).compare("eq", x)
-    total = s.select(q > 0, total, s.select(s.floor(q).compare("eq", q) | (whole ^ True), pole, total))
+    is_integer = s.floor(x).compare("eq", x)
+    total = s.select(q > 0, total, s.select(s.floor(q).compare("eq", q) | (is_integer ^ True), pole, total))
     total = s.select(q.compare("eq", _INFINITY), 0.0, total)
     total = s.select(x < 1.0, _NAN, total)
     return s.select(x.compare("eq", 1.0), _INFINITY, total)
@@ -174,7 +179,10 @@ def zeta(x: Scalar, q: Operand) -> Scalar:
 
 
 def _trigamma(x: Scalar) -> Scalar:
-    """Evaluates eager's expression in the element type, since eager's result is inaccurate near the poles in f32."""
+    """Returns the derivative of digamma, by eager's expression in the element type.
+
+    Near the poles, eager's f32 result is inaccurate; a more accurate one would differ from it.
+    """
     low = x < 0.5
     sine = s.sin(x * pymath.pi)
     y, total = s.select(low, 1.0 - x, x), x.like(0)
@@ -188,7 +196,7 @@ def _trigamma(x: Scalar) -> Scalar:
 
 @elementwise("PolygammaOp", uncast=(0,))
 def polygamma(order: int, x: Scalar) -> Scalar:
-    """Returns a derivative of digamma: (-1)^(n + 1) n! ζ(n + 1, x)."""
+    """Returns the derivative of digamma of order n: (-1)^(n + 1) n! ζ(n + 1, x)."""
     if order == 1:
         return _trigamma(x)
     x = cast(x, TensorDType.Float64)
@@ -200,13 +208,16 @@ def polygamma(order: int, x: Scalar) -> Scalar:
 
 
 def _scaled_i(x: Scalar, near: Sequence[float], far: Sequence[float], odd: bool) -> Scalar:
-    """Returns exp(-|x|) I(x), of order 1 if `odd`, otherwise 0; error 1e-15."""
+    """Returns exp(-|x|) times the modified Bessel function I1(x) if `odd`, otherwise I0(x); error 1e-15.
+
+    `near` and `far` are the series for |x| up to 8 and beyond.
+    """
     magnitude = s.absolute(x)
     small = s.minimum(magnitude, 8.0)
-    close = chebyshev(small / 4.0 - 1.0, near) * (x if odd else 1.0)
+    near_value = chebyshev(small / 4.0 - 1.0, near) * (x if odd else 1.0)
     large = s.maximum(magnitude, 8.0)
-    away = chebyshev(16.0 / large - 1.0, far) / s.sqrt(large)
-    return s.select(magnitude > 8.0, s.copysign(away, x) if odd else away, close)
+    far_value = chebyshev(16.0 / large - 1.0, far) / s.sqrt(large)
+    return s.select(magnitude > 8.0, s.copysign(far_value, x) if odd else far_value, near_value)
 
 
 @_special("BesselI0eOp")
@@ -219,7 +230,7 @@ def i1e(x: Scalar) -> Scalar:
     return _scaled_i(x, series.I1_NEAR, series.I1_FAR, odd=True)
 
 
-# Computed in f64, these two are finite in f32 up to 91; eager's exponential overflows above 88.73.
+# Because of f64, the f32 results of `i0` and `i1` are finite up to x = 91; eager's exponential overflows above 88.73.
 @_special("BesselI0Op")
 def i0(x: Scalar) -> Scalar:
     return s.exp(s.absolute(x)) * i0e(x)
@@ -231,34 +242,34 @@ def i1(x: Scalar) -> Scalar:
 
 
 def _series_near(x: Scalar, coefficients: Sequence[float]) -> Scalar:
-    """Evaluates a series in x² for |x| <= 8."""
+    """Evaluates a series in x² for 0 <= x <= 8."""
     small = s.minimum(x, 8.0)
     return chebyshev(small * small / 32.0 - 1.0, coefficients)
 
 
-def _asymptotic(x: Scalar, order: int, second: bool) -> Scalar:
-    """Returns J, or Y if `second`, for x >= 8, from an amplitude and a phase; NaN at infinity."""
+def _asymptotic(x: Scalar, order: int, second_kind: bool) -> Scalar:
+    """Returns Y if `second_kind`, else J, for x >= 8, from an amplitude and a phase; NaN at infinity."""
     large = s.maximum(x, 8.0)
     t = 128.0 / (large * large) - 1.0
     p = chebyshev(t, (series.P0_FAR, series.P1_FAR)[order])
     q = chebyshev(t, (series.Q0_FAR, series.Q1_FAR)[order]) / large
     phase = large - (2 * order + 1) * pymath.pi / 4
     sine, cosine = s.sin(phase), s.cos(phase)
-    wave = p * sine + q * cosine if second else p * cosine - q * sine
+    wave = p * sine + q * cosine if second_kind else p * cosine - q * sine
     return s.sqrt(_2_PI / large) * wave
 
 
 def _j(x: Scalar, order: int) -> Scalar:
     """Returns the Bessel function of the first kind, for x >= 0."""
     near = _series_near(x, (series.J0_NEAR, series.J1_NEAR)[order]) * (x if order else 1.0)
-    return s.select(x > 8.0, _asymptotic(x, order, second=False), near)
+    return s.select(x > 8.0, _asymptotic(x, order, second_kind=False), near)
 
 
 def _y(x: Scalar, order: int) -> Scalar:
-    """Returns the Bessel function of the second kind; -inf at 0, NaN below."""
+    """Returns the Bessel function of the second kind; -inf at 0, NaN for negative x."""
     near = _series_near(x, (series.Y0_NEAR, series.Y1_NEAR)[order]) * (x if order else 1.0)
     near = near + _2_PI * (s.log(x) * _j(x, order) - (1.0 / x if order else 0.0))
-    result = s.select(x > 8.0, _asymptotic(x, order, second=True), near)
+    result = s.select(x > 8.0, _asymptotic(x, order, second_kind=True), near)
     return s.select(x < 0, _NAN, s.select(x.compare("eq", 0), -_INFINITY, result))
 
 
@@ -270,8 +281,8 @@ def j0(x: Scalar) -> Scalar:
 
 @_special("BesselJ1Op")
 def j1(x: Scalar) -> Scalar:
-    found = _j(s.absolute(x), 1)
-    return s.select(x < 0, -found, found)
+    result = _j(s.absolute(x), 1)
+    return s.select(x < 0, -result, result)
 
 
 @_special("BesselY0Op")
@@ -285,7 +296,7 @@ def y1(x: Scalar) -> Scalar:
 
 
 def _k(x: Scalar, order: int, scaled: bool) -> Scalar:
-    """Returns the modified Bessel function of the second kind, times exp(x) if `scaled`; infinite at 0, NaN below."""
+    """Returns the modified Bessel function of the second kind, times exp(x) if `scaled`; inf at 0, NaN for x < 0."""
     small, large = s.minimum(x, 2.0), s.maximum(x, 2.0)
     near = chebyshev(small * small / 2.0 - 1.0, (series.K0_NEAR, series.K1_NEAR)[order])
     logarithm = s.log(small / 2.0)
@@ -296,7 +307,7 @@ def _k(x: Scalar, order: int, scaled: bool) -> Scalar:
 
 
 def _register_k(name: str, order: int, scaled: bool) -> None:
-    elementwise(name, within=TensorDType.Float64)(lambda x: _k(x, order, scaled))
+    _special(name)(lambda x: _k(x, order, scaled))
 
 
 _register_k("BesselK0Op", 0, scaled=False)
@@ -314,7 +325,7 @@ def spherical_j0(x: Scalar) -> Scalar:
     return s.select(s.absolute(x).compare("eq", _INFINITY), 0.0, result)
 
 
-# ---- Airy's function -------------------------------------------------------------------------------------------------
+# ---- Airy function ---------------------------------------------------------------------------------------------------
 
 
 def _airy_waves(zeta: Scalar) -> Scalar:
@@ -336,34 +347,37 @@ def airy_ai(x: Scalar) -> Scalar:
     near = chebyshev((s.minimum(s.maximum(x, -4.0), 2.0) + 1.0) / 3.0, series.AIRY_NEAR)
     large = s.maximum(s.absolute(x), 2.0)
     zeta, root = 2.0 * large * s.sqrt(large) / 3.0, s.sqrt(s.sqrt(large))
-    decay = chebyshev(2.0 * _ZETA_2 / zeta - 1.0, series.AIRY_FAR) * s.exp(-zeta) / root
-    decay = s.select(x > _AIRY_LAST, s.select(x.compare("eq", _INFINITY), x.like(_NAN), 0.0), decay)
-    return s.select(x > 2.0, decay, s.select(x < -4.0, _airy_waves(zeta) / root, near))
+    decaying = chebyshev(2.0 * _ZETA_2 / zeta - 1.0, series.AIRY_FAR) * s.exp(-zeta) / root
+    decaying = s.select(x > _AIRY_MAX_X, s.select(x.compare("eq", _INFINITY), x.like(_NAN), 0.0), decaying)
+    return s.select(x > 2.0, decaying, s.select(x < -4.0, _airy_waves(zeta) / root, near))
 
 
+# ---- incomplete gamma functions --------------------------------------------------------------------------------------
+
+# The relative size at which a series ends, and the smallest denominator of a continued fraction.
 _EPSILON, _TINY = 2.0**-53, 1e-300
-# The maximum number of terms; the algorithms need about six times the square root of the first argument.
-_TERMS = 1e5
+# The algorithms need about 6 sqrt(a) terms.
+_MAX_TERMS = 1e5
 
 
-def _series(a: Scalar, x: Scalar) -> Scalar:
+def _lower_series(a: Scalar, x: Scalar) -> Scalar:
     """Returns Γ(a + 1) x^-a exp(x) P(a, x), as the sum of x^k / (a + 1)…(a + k) (DLMF 8.7.1)."""
     start = (a.like(1), a.like(1), a, x)
     return s.repeat(
         start,
-        lambda total, term, r, x: (term > total * _EPSILON) & (term < math.inf),
+        lambda total, term, r, x: (term > total * _EPSILON) & (term < pymath.inf),
         lambda total, term, r, x: (total + term * (x / (r + 1.0)), term * (x / (r + 1.0)), r + 1.0, x),
     )[0]
 
 
-def _fraction(a: Scalar, x: Scalar) -> Scalar:
+def _upper_fraction(a: Scalar, x: Scalar) -> Scalar:
     """Returns Γ(a) x^-a exp(x) Q(a, x), as a continued fraction (DLMF 8.9.2), by Lentz's method in Thompson's form."""
     b = x + 1.0 - a
     d = 1.0 / b
     start = (d, b, b.like(1 / _TINY), d, a.like(1), a, a.like(2))
 
     def not_converged(_h: Scalar, _b: Scalar, _c: Scalar, _d: Scalar, i: Scalar, _a: Scalar, change: Scalar) -> Scalar:
-        return (s.absolute(change - 1.0) > _EPSILON * 2) & (i < _TERMS)
+        return (s.absolute(change - 1.0) > _EPSILON * 2) & (i < _MAX_TERMS)
 
     def step(h: Scalar, b: Scalar, c: Scalar, d: Scalar, i: Scalar, a: Scalar, _change: Scalar) -> list[Scalar]:
         factor, b = -i * (i - a), b + 2.0
@@ -375,34 +389,42 @@ def _fraction(a: Scalar, x: Scalar) -> Scalar:
 
 
 def _not_zero(x: Scalar) -> Scalar:
+    """Returns `x`, or `_TINY` if `x` is about 0."""
     return s.select(s.absolute(x) < _TINY, _TINY, x)
 
 
-def _regularised(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
-    """Returns P(a, x) and Q(a, x), which sum to 1; NaN if an argument is negative or the limit does not exist."""
-    near = (x <= 1.0) | (x <= a)
-    ordinary = (a > 0) & (x > 0) & (a < math.inf) & (x < math.inf)
-    # An expansion whose result is not used gets arguments for which it ends immediately.
+def _incomplete_gammas(a: Scalar, x: Scalar) -> tuple[Scalar, Scalar]:
+    """Returns the regularised functions P(a, x) and Q(a, x) = 1 - P(a, x).
+
+    Both are NaN if an argument is negative, or if the limit at 0 or infinity does not exist.
+    """
+    uses_series = (x <= 1.0) | (x <= a)
+    is_regular = (a > 0) & (x > 0) & (a < pymath.inf) & (x < pymath.inf)
+    # The expansion whose result is not used gets arguments for which it ends immediately.
     scale = s.exp(a * s.log(x) - x - lgamma(a + 1.0))
-    lower = scale * _series(s.select(ordinary & near, a, 1.0), s.select(ordinary & near, x, 0.0))
-    far = ordinary & (near ^ True)
-    upper = scale * a * _fraction(s.select(far, a, 1.0), s.select(far, x, 2.0))
-    lower, upper = s.select(near, lower, 1.0 - upper), s.select(near, 1.0 - lower, upper)
+    lower = scale * _lower_series(
+        s.select(is_regular & uses_series, a, 1.0), s.select(is_regular & uses_series, x, 0.0)
+    )
+    uses_fraction = is_regular & (uses_series ^ True)
+    upper = scale * a * _upper_fraction(s.select(uses_fraction, a, 1.0), s.select(uses_fraction, x, 2.0))
+    lower, upper = s.select(uses_series, lower, 1.0 - upper), s.select(uses_series, 1.0 - lower, upper)
     # Limits at 0 and infinity: P is 0 or 1; other combinations are NaN.
-    valid = ((a < 0) | (x < 0)) ^ True
-    zero, infinite = (tuple(v.compare("eq", end) for v in (a, x)) for end in (0, math.inf))
-    below = valid & (((zero[0] ^ True) & zero[1]) | (infinite[0] & (infinite[1] ^ True)))
-    above = valid & ((zero[0] & (x > 0)) | (infinite[1] & (infinite[0] ^ True)))
-    known = ordinary | below | above
-    lower = s.select(known, s.select(below, 0.0, s.select(above, 1.0, lower)), math.nan)
-    return lower, s.select(known, s.select(below, 1.0, s.select(above, 0.0, upper)), math.nan)
+    is_valid = ((a < 0) | (x < 0)) ^ True
+    (a_is_zero, x_is_zero), (a_is_infinite, x_is_infinite) = (
+        tuple(v.compare("eq", end) for v in (a, x)) for end in (0, pymath.inf)
+    )
+    p_is_zero = is_valid & (((a_is_zero ^ True) & x_is_zero) | (a_is_infinite & (x_is_infinite ^ True)))
+    p_is_one = is_valid & ((a_is_zero & (x > 0)) | (x_is_infinite & (a_is_infinite ^ True)))
+    is_defined = is_regular | p_is_zero | p_is_one
+    lower = s.select(is_defined, s.select(p_is_zero, 0.0, s.select(p_is_one, 1.0, lower)), pymath.nan)
+    return lower, s.select(is_defined, s.select(p_is_zero, 1.0, s.select(p_is_one, 0.0, upper)), pymath.nan)
 
 
-@elementwise("IgammaOp", within=TensorDType.Float64)
+@_special("IgammaOp")
 def igamma(a: Scalar, x: Operand) -> Scalar:
-    return _regularised(a, a.like(x))[0]
+    return _incomplete_gammas(a, a.like(x))[0]
 
 
-@elementwise("IgammacOp", within=TensorDType.Float64)
+@_special("IgammacOp")
 def igammac(a: Scalar, x: Operand) -> Scalar:
-    return _regularised(a, a.like(x))[1]
+    return _incomplete_gammas(a, a.like(x))[1]

@@ -1,4 +1,4 @@
-"""Dense linear algebra as loops: factorisations, linear systems, eigenvalues and singular values."""
+"""Lowers dense linear algebra to loops: factorisations, linear systems, eigenvalues, singular values, exponentials."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix exponentials by scaling and squaring of the Taylor polynomial (Higham, Functions of Matrices, 2008, 10.3)."""
+"""Lowers matrix exponentials: scaling and squaring of a Taylor polynomial (Higham, Functions of Matrices, 10.3)."""
 
 from __future__ import annotations
 
@@ -19,61 +19,62 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable
 ops_registry = Registry()
 
 WIDE = TensorDType.Float64
-# The degree of the polynomial: for a matrix of norm 1 the next term is 1/20! = 4e-19.
-TERMS = 19
+# The degree of the polynomial. For a matrix of norm 1, the next term is 1/20! = 4e-19.
+TAYLOR_DEGREE = 19
 
 
-def multiply(p: StackedProblem, x: str, y: str, into: str) -> None:
-    """Sets matrix `into` to `x y`."""
-    size = p.shape(into)[0]
+def multiply(p: StackedProblem, x: str, y: str, result: str) -> None:
+    """Sets the matrix `result` to the product of the matrices `x` and `y`."""
+    size = p.shape(result)[0]
 
-    def row(i: Any) -> None:
-        p.revise((into, i), 0, size, lambda _, old: old.like(0))
-        p.each(0, size, lambda k: add(i, k, p[x, i, k]))
+    def compute_row(i: Any) -> None:
+        p.update((result, i), 0, size, lambda _, old: old.like(0))
+        p.each(0, size, lambda k: add_row(i, k, p[x, i, k]))
 
-    def add(i: Any, k: Any, factor: Scalar) -> None:
-        p.revise((into, i), 0, size, lambda j, total: total + factor * p[y, k, j])
+    def add_row(i: Any, k: Any, factor: Scalar) -> None:
+        p.update((result, i), 0, size, lambda j, total: total + factor * p[y, k, j])
 
-    p.each(0, size, row)
+    p.each(0, size, compute_row)
 
 
 def norm(p: StackedProblem) -> Scalar:
     """Returns the infinity norm of "a": the largest row sum of magnitudes."""
     size, zero = p.shape("a")[0], number(0, WIDE)
 
-    def row(i: Any, most: Scalar) -> list[Scalar]:
-        (total,) = p.fold(0, size, [zero], lambda j, sum_: [sum_ + s.absolute(p["a", i, j])])
-        return [s.maximum(most, total)]
+    def step(i: Any, largest: Scalar) -> list[Scalar]:
+        (row_sum,) = p.fold(0, size, [zero], lambda j, sum_: [sum_ + s.absolute(p["a", i, j])])
+        return [s.maximum(largest, row_sum)]
 
-    return p.fold(0, size, [zero], row)[0]
+    return p.fold(0, size, [zero], step)[0]
 
 
-def revise_all(p: StackedProblem, name: str, body: Any) -> None:
+def update_matrix(p: StackedProblem, name: str, body: Any) -> None:
     """Replaces each element `x` of a matrix by `body(i, j, x)`."""
     size = p.shape(name)[0]
-    p.each(0, size, lambda i: p.revise((name, i), 0, size, lambda j, x: body(i, j, x)))
+    p.each(0, size, lambda i: p.update((name, i), 0, size, lambda j, x: body(i, j, x)))
 
 
 def exponential(p: StackedProblem) -> None:
     """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch."""
-    length = norm(p)
-    p["info"] = s.cast((length - length).compare("ne", 0), INT32)
-    halvings = s.ceil(s.log2(s.minimum(s.maximum(length, 1), 2.0**1000)))
-    share = s.exp2(-halvings)
-    revise_all(p, "a", lambda i, j, x: x * share)
-    revise_all(p, "term", lambda i, j, _: p["sum", i, j])
+    matrix_norm = norm(p)
+    # The difference is NaN if the norm is not finite.
+    p["info"] = s.cast((matrix_norm - matrix_norm).compare("ne", 0), INT32)
+    halvings = s.ceil(s.log2(s.minimum(s.maximum(matrix_norm, 1), 2.0**1000)))
+    factor = s.exp2(-halvings)
+    update_matrix(p, "a", lambda i, j, x: x * factor)
+    update_matrix(p, "term", lambda i, j, _: p["sum", i, j])
 
     def add_term(k: Any) -> None:
         order = s.cast(index_of(k), WIDE)
         multiply(p, "term", "a", "product")
-        revise_all(p, "term", lambda i, j, _: p["product", i, j] / order)
-        revise_all(p, "sum", lambda i, j, total: total + p["term", i, j])
+        update_matrix(p, "term", lambda i, j, _: p["product", i, j] / order)
+        update_matrix(p, "sum", lambda i, j, total: total + p["term", i, j])
 
     def square(_: Any) -> None:
         multiply(p, "sum", "sum", "product")
-        revise_all(p, "sum", lambda i, j, _: p["product", i, j])
+        update_matrix(p, "sum", lambda i, j, _: p["product", i, j])
 
-    p.each(1, TERMS + 1, add_term)
+    p.each(1, TAYLOR_DEGREE + 1, add_term)
     p.each(0, index_position(s.cast(halvings, TensorDType.Int64)), square)
 
 
@@ -82,12 +83,11 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Computes in f64; falls back to eager for a matrix that is not finite."""
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
-        raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if one overflows")
+        raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if a step overflows")
     a = cast_tensor(as_stack(node.args[0], symbol_table), dtype, WIDE)
     shape = st.shape_of(a)
     parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}
     parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
-    found = dict(zip(parts, solve_stack(parts, exponential), strict=True))
-    return results_or_eager(
-        found["info"], node, symbol_table, as_results(node, [cast_tensor(found["sum"], WIDE, dtype)])
-    )
+    solved = dict(zip(parts, solve_stack(parts, exponential), strict=True))
+    results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype)])
+    return results_or_eager(solved["info"], node, symbol_table, results)

@@ -1,4 +1,4 @@
-"""LU, QR and Cholesky factorisations, and the solvers that use them."""
+"""Lowers LU, QR and Cholesky factorisations, and the solvers that use them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import moves
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if_outside, within
+from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
 from buddy.compiler.ops.loops import index_of, minus, number, plus
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -31,186 +31,181 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def norm(p: StackedProblem, name: str, first: Any, last: Any, column: Any) -> Scalar:
-    """Returns the Euclidean norm of rows `first` to `last` of a column; scaled, so that no square overflows."""
-    zero = number(0, p.kinds[name])
-    (top,) = p.fold(first, last, [zero], lambda i, most: [s.maximum(most, s.absolute(p[name, i, column]))])
-    unit = s.select(top.compare("eq", 0), 1, top)
+def norm(p: StackedProblem, name: str, start: Any, end: Any, column: Any) -> Scalar:
+    """Returns the Euclidean norm of rows `start` to `end` - 1 of a column; scales them so that no square overflows."""
+    zero = number(0, p.dtypes[name])
+    (largest,) = p.fold(start, end, [zero], lambda i, x: [s.maximum(x, s.absolute(p[name, i, column]))])
+    divisor = s.select(largest.compare("eq", 0), 1, largest)
 
-    def add(i: Any, total: Scalar) -> list[Scalar]:
-        share = p[name, i, column] / unit
-        return [total + share * share]
+    def add_square(i: Any, total: Scalar) -> list[Scalar]:
+        scaled = p[name, i, column] / divisor
+        return [total + scaled * scaled]
 
-    return top * s.sqrt(p.fold(first, last, [zero], add)[0])
+    return largest * s.sqrt(p.fold(start, end, [zero], add_square)[0])
 
 
 def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str, first: Any) -> None:
     """Multiplies the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
 
-    `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. "products" stores `vᵀ target`.
+    `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. The part "products" stores `vᵀ
+    target`.
     """
     rows, columns = p.shape(target)
 
-    def gather(i: Any) -> None:
+    def add_product(i: Any) -> None:
         v = p[reflectors, i, k]
-        p.revise(("products",), first, columns, lambda j, x: x + v * p[target, i, j])
+        p.update(("products",), first, columns, lambda j, x: x + v * p[target, i, j])
 
-    def spread(i: Any) -> None:
+    def subtract_product(i: Any) -> None:
         v = p[reflectors, i, k] * tau
-        p.revise((target, i), first, columns, lambda j, x: x - v * p["products", j])
+        p.update((target, i), first, columns, lambda j, x: x - v * p["products", j])
 
-    p.revise(("products",), first, columns, lambda j, _: p[target, k, j])
-    p.each(plus(k, 1), rows, gather)
-    p.revise((target, k), first, columns, lambda j, x: x - tau * p["products", j])
-    p.each(plus(k, 1), rows, spread)
+    p.update(("products",), first, columns, lambda j, _: p[target, k, j])
+    p.each(plus(k, 1), rows, add_product)
+    p.update((target, k), first, columns, lambda j, x: x - tau * p["products", j])
+    p.each(plus(k, 1), rows, subtract_product)
 
 
 @lowering("HouseholderFactorOp")
 def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns R with the reflectors below its diagonal, and the factor of each reflector."""
+    """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector."""
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
 
     def step(p: StackedProblem, k: Any) -> None:
         alpha, below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
-        done = below.compare("eq", 0)
-        beta = s.select(done, alpha, -s.copysign(norm(p, "a", k, rows, k), alpha))
-        gap = s.select(done, 1, alpha - beta)
-        p["taus", k] = tau = s.select(done, 0, (beta - alpha) / s.select(done, 1, beta))
+        is_reduced = below.compare("eq", 0)
+        beta = s.select(is_reduced, alpha, -s.copysign(norm(p, "a", k, rows, k), alpha))
+        divisor = s.select(is_reduced, 1, alpha - beta)
+        p["taus", k] = tau = s.select(is_reduced, 0, (beta - alpha) / s.select(is_reduced, 1, beta))
 
         def scale(i: Any) -> None:
-            p["a", i, k] = p["a", i, k] / gap
+            p["a", i, k] = p["a", i, k] / divisor
 
         p.each(plus(k, 1), rows, scale)
         reflect(p, "a", k, tau, "a", plus(k, 1))
         p["a", k, k] = beta
 
-    def steps(p: StackedProblem) -> None:
+    def algorithm(p: StackedProblem) -> None:
         p.each(0, smaller_extent(rows, columns), lambda k: step(p, k))
 
     parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (st.empty([count, columns], dtype), dtype)}
-    return as_results(node, solve_stack(parts, steps)[:2])
+    return as_results(node, solve_stack(parts, algorithm)[:2])
 
 
 @lowering("ReflectOp")
-def product_with_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
     """Returns `q c`, `qᵀ c`, `c q` or `c qᵀ` for the product `q` of the reflectors; the last two by transposition."""
-    dtype, left, across = node.tensor_meta.dtype, argument(node, 3, "left", True), argument(node, 4, "transpose", False)
+    dtype = node.tensor_meta.dtype
+    left, is_transposed = argument(node, 3, "left", True), argument(node, 4, "transpose", False)
     reflectors, other = as_stack(node.args[0], symbol_table), as_stack(node.args[2], symbol_table)
     taus = as_stack(node.args[1], symbol_table, rank=1)
     count, length = st.shape_of(taus)
     other = other if left else transpose_matrices(other, dtype)
 
-    def steps(p: StackedProblem) -> None:
+    def algorithm(p: StackedProblem) -> None:
         def step(i: Any) -> None:
-            k = i if across == left else minus(minus(length, 1), i)
+            k = i if is_transposed == left else minus(minus(length, 1), i)
             reflect(p, "a", k, p["taus", k], "c", 0)
 
         p.each(0, length, step)
 
     products = st.empty([count, st.shape_of(other)[2]], dtype)
-    given = {"a": (reflectors, dtype), "taus": (taus, dtype)}
-    found = solve_stack({"c": (other, dtype), "products": (products, dtype)}, steps, given)[0]
-    return as_results(node, [found if left else transpose_matrices(found, dtype)])
+    inputs = {"a": (reflectors, dtype), "taus": (taus, dtype)}
+    product = solve_stack({"c": (other, dtype), "products": (products, dtype)}, algorithm, inputs)[0]
+    return as_results(node, [product if left else transpose_matrices(product, dtype)])
 
 
 def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
-    """Returns a triangle of each matrix [count, rows, columns], with zeros elsewhere; `unit` sets the diagonal to 1."""
+    """Returns the upper or lower triangle of each matrix, and zeros elsewhere; `unit` sets the diagonal to 1."""
 
     def body(x: Scalar) -> Scalar:
         row, column = moves.loop_indices(1, 2)
-        kept = s.select(column >= row if upper else column <= row, x, 0)
-        return s.select(row.compare("eq", column), 1, kept) if unit else kept
+        masked = s.select(column >= row if upper else column <= row, x, 0)
+        return s.select(row.compare("eq", column), 1, masked) if unit else masked
 
     return st.pointwise([(value, dtype)], st.shape_of(value), dtype, body)
 
 
 def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
     """Returns a stack [count, rows, columns] of matrices with ones on the diagonal."""
-    return moves.computed(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
+    return moves.compute_tensor(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
 
 
 def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
     """Solves `a x = b` for a stack of triangles [count, n, n] and right-hand sides [count, n, m].
 
-    Substitutes one row of `x` at a time. Reads only the triangle of `a`, and not its diagonal if `unit`.
+    Computes one row of `x` at a time. Reads only the triangle of `a`; if `unit`, treats the diagonal as 1.
     """
     size, width = st.shape_of(b)[1:]
 
-    def steps(p: StackedProblem) -> None:
-        def row(step: Any) -> None:
+    def algorithm(p: StackedProblem) -> None:
+        def solve_row(step: Any) -> None:
             i = minus(minus(size, 1), step) if upper else step
-            first, last = (plus(i, 1), size) if upper else (0, i)
-            p.each(first, last, lambda k: subtract(p, i, k))
+            start, end = (plus(i, 1), size) if upper else (0, i)
+            p.each(start, end, lambda k: subtract_row(p, i, k))
             if not unit:
                 diagonal = p["a", i, i]
-                p.revise(("b", i), 0, width, lambda _, x: x / diagonal)
+                p.update(("b", i), 0, width, lambda _, x: x / diagonal)
 
-        p.each(0, size, row)
+        p.each(0, size, solve_row)
 
-    def subtract(p: StackedProblem, i: Any, k: Any) -> None:
+    def subtract_row(p: StackedProblem, i: Any, k: Any) -> None:
         factor = p["a", i, k]
-        p.revise(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
+        p.update(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
 
-    return solve_stack({"b": (b, dtype)}, steps, {"a": (a, dtype)})[0]
+    return solve_stack({"b": (b, dtype)}, algorithm, {"a": (a, dtype)})[0]
 
 
 @lowering("TriangularSolveOp")
 def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
-    """Solves `x a = b` as the transposed system."""
+    """Solves `a x = b`, or `x a = b` as the transposed system."""
     dtype, upper, batch = node.tensor_meta.dtype, argument(node, 2, "upper"), node.tensor_meta.shape[:-2]
     a, b = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
     left, unit = argument(node, 3, "left", True), argument(node, 4, "unitriangular", False)
     if left:
         return as_results(node, [solve_triangular(a, b, dtype, upper, unit)])
-    return as_results(
-        node,
-        [
-            transpose_matrices(
-                solve_triangular(transpose_matrices(a, dtype), transpose_matrices(b, dtype), dtype, not upper, unit),
-                dtype,
-            )
-        ],
-    )
+    a, b = transpose_matrices(a, dtype), transpose_matrices(b, dtype)
+    return as_results(node, [transpose_matrices(solve_triangular(a, b, dtype, not upper, unit), dtype)])
 
 
 def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
-    """Returns the upper triangle `u` with `uᵀ u = a` for a stack [count, n, n], and an i32 per matrix.
+    """Returns the upper triangles `u` with `uᵀ u = a` for a stack [count, n, n], and an error code (i32) per matrix.
 
-    The latter is 0, or the order of the first leading minor that is not positive. Only the upper triangle of `a` is
-    read.
+    The code is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle of `a`.
     """
     count, size, _ = st.shape_of(a)
 
-    def steps(p: StackedProblem) -> None:
-        def column(k: Any) -> None:
+    def algorithm(p: StackedProblem) -> None:
+        def factor_column(k: Any) -> None:
             pivot = p["u", k, k]
-            sound, positive = p["info"].compare("eq", 0), pivot > 0
-            p["info"] = s.select(sound & positive.compare("eq", 0), index_of(plus(k, 1), INT32), p["info"])
-            p.choose(sound & positive, lambda: eliminate(p, k, s.sqrt(pivot)))
+            has_no_error, is_positive = p["info"].compare("eq", 0), pivot > 0
+            is_first_error = has_no_error & is_positive.compare("eq", 0)
+            p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
+            p.choose(has_no_error & is_positive, lambda: eliminate(p, k, s.sqrt(pivot)))
 
-        p.each(0, size, column)
+        p.each(0, size, factor_column)
 
     def eliminate(p: StackedProblem, k: Any, root: Scalar) -> None:
-        p.revise(("u", k), k, size, lambda _, x: x / root)
+        p.update(("u", k), k, size, lambda _, x: x / root)
 
-        def row(i: Any) -> None:
+        def subtract_pivot_row(i: Any) -> None:
             factor = p["u", k, i]
-            p.revise(("u", i), i, size, lambda j, x: x - factor * p["u", k, j])
+            p.update(("u", i), i, size, lambda j, x: x - factor * p["u", k, j])
 
-        p.each(plus(k, 1), size, row)
+        p.each(plus(k, 1), size, subtract_pivot_row)
 
     parts = {"u": (triangle(a, dtype, upper=True), dtype), "info": (st.filled(0, [count], INT32), INT32)}
-    u, info = solve_stack(parts, steps)
+    u, info = solve_stack(parts, algorithm)
     return u, info
 
 
 @lowering("CholeskyOp")
 def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
-    """Computes a lower factor as the transpose of the upper one, from the triangle that the node names.
+    """Returns the upper or lower factor, computed from the same triangle; a lower one is a transposed upper factor.
 
-    Falls back to eager for a matrix without a factor.
+    Falls back to eager for a matrix that is not positive definite.
     """
     dtype, upper = node.args[0].tensor_meta.dtype, argument(node, 1, "upper", False)
     a = as_stack(node.args[0], symbol_table)
@@ -221,9 +216,9 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
 
 def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
     """Solves `a x = b`, where `factor` is `u` of `a = uᵀ u` if `upper`, else `l` of `a = l lᵀ`."""
-    other = transpose_matrices(factor, dtype)
-    lower, upper_ = (other, factor) if upper else (factor, other)
-    return solve_triangular(upper_, solve_triangular(lower, b, dtype, upper=False), dtype, upper=True)
+    transposed = transpose_matrices(factor, dtype)
+    lower_factor, upper_factor = (transposed, factor) if upper else (factor, transposed)
+    return solve_triangular(upper_factor, solve_triangular(lower_factor, b, dtype, upper=False), dtype, upper=True)
 
 
 @lowering("CholeskySolveOp")
@@ -235,19 +230,19 @@ def cholesky_solve(node: Op, symbol_table: SymbolTable) -> Any:
 
 @lowering("CholeskyInverseOp")
 def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
-    """Falls back to eager for a zero on the diagonal, which eager rejects."""
+    """Returns the inverse of the matrix with this factor; falls back to eager for a zero on the diagonal."""
     factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = st.shape_of(factor)
 
-    def find(p: StackedProblem) -> None:
-        def look(i: Any) -> None:
+    def find_zeros(p: StackedProblem) -> None:
+        def check_diagonal(i: Any) -> None:
             p["info"] = p["info"] | s.cast(p["a", i, i].compare("eq", 0), INT32)
 
-        p.each(0, shape[1], look)
+        p.each(0, shape[1], check_diagonal)
 
-    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find, {"a": (factor, dtype)})
-    found = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return results_or_eager(info, node, symbol_table, as_results(node, [found]))
+    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find_zeros, {"a": (factor, dtype)})
+    inverse = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
+    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]))
 
 
 def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
@@ -256,10 +251,10 @@ def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
 
 @lowering("LuFactorOp")
 def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
-    """Returns L and U in one matrix, the pivots, and the first step whose pivot is 0, or 0 if there is no such step.
+    """Returns L and U in one matrix, the pivots, and an error code.
 
-    Each step eliminates one column, from the left; its pivot is the row that it swaps its own row with. Steps and rows
-    count from 1.
+    Step `k` eliminates column `k`, after it swaps row `k` with the row that the pivot names. The error code is the
+    first step in which the element on the diagonal is 0, or 0. Pivots and steps count from 1.
     """
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
@@ -267,44 +262,46 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     if not argument(node, 1, "pivot", True):
         raise LoweringError("eager does not support LU without pivoting on the CPU")
 
-    def steps(p: StackedProblem) -> None:
+    def algorithm(p: StackedProblem) -> None:
         def step(k: Any) -> None:
-            _, at = p.largest(k, rows, lambda i: ("a", i, k))
-            p["pivots", k] = index_of(plus(at, 1), INT32)
-            swap_rows(p, "a", k, at)
+            _, row = p.find_largest(k, rows, lambda i: ("a", i, k))
+            p["pivots", k] = index_of(plus(row, 1), INT32)
+            swap_rows(p, "a", k, row)
             pivot = p["a", k, k]
-            failed = p["info"].compare("eq", 0) & pivot.compare("eq", 0)
-            p["info"] = s.select(failed, index_of(plus(k, 1), INT32), p["info"])
+            is_first_error = p["info"].compare("eq", 0) & pivot.compare("eq", 0)
+            p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
             p.each(plus(k, 1), rows, lambda i: _eliminate(p, k, i, pivot, columns))
 
         p.each(0, smaller_extent(rows, columns), step)
 
     parts = {"a": (a, dtype), "pivots": (pivots, INT32), "info": (st.filled(0, [count], INT32), INT32)}
-    found = as_results(node, solve_stack(parts, steps))
-    return results_or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+    results = as_results(node, solve_stack(parts, algorithm))
+    if not argument(node, 2, "check_errors", False):
+        return results
+    return results_or_eager(results[2], node, symbol_table, results)
 
 
 def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
-    """Subtracts the multiple of row `k` from row `i` that cancels column `k`, and stores the factor in that column."""
-    zero = pivot.compare("eq", 0)
-    factor = s.select(zero, p["a", i, k], p["a", i, k] / s.select(zero, pivot.like(1), pivot))
+    """Subtracts a multiple of row `k` from row `i` to eliminate column `k`, and stores the factor in that column."""
+    is_zero = pivot.compare("eq", 0)
+    factor = s.select(is_zero, p["a", i, k], p["a", i, k] / s.select(is_zero, pivot.like(1), pivot))
     p["a", i, k] = factor
-    p.revise(("a", i), plus(k, 1), columns, lambda j, x: x - factor * p["a", k, j])
+    p.update(("a", i), plus(k, 1), columns, lambda j, x: x - factor * p["a", k, j])
 
 
-def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, back: bool = False) -> Any:
-    """Applies the row swaps of a factorisation to `b` [count, n, m]; with `back`, reverts them."""
-    steps_count = st.shape_of(pivots)[1]
+def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, inverse: bool = False) -> Any:
+    """Applies the row swaps of a factorisation to `b` [count, n, m]; with `inverse`, reverts them."""
+    pivot_count = st.shape_of(pivots)[1]
     rows = st.shape_of(b)[1]
 
-    def steps(p: StackedProblem) -> None:
-        def step(number_: Any) -> None:
-            k = minus(minus(steps_count, 1), number_) if back else number_
-            swap_rows(p, "b", k, within(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
+    def algorithm(p: StackedProblem) -> None:
+        def step(i: Any) -> None:
+            k = minus(minus(pivot_count, 1), i) if inverse else i
+            swap_rows(p, "b", k, clamp_index(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
 
-        p.each(0, steps_count, step)
+        p.each(0, pivot_count, step)
 
-    return solve_stack({"b": (b, dtype)}, steps, {"pivots": (pivots, INT32)})[0]
+    return solve_stack({"b": (b, dtype)}, algorithm, {"pivots": (pivots, INT32)})[0]
 
 
 @lowering("LuSolveOp")
@@ -317,9 +314,9 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
     left, adjoint = argument(node, 3, "left", True), argument(node, 4, "adjoint", False)
     b = b if left else transpose_matrices(b, dtype)
     if adjoint == left:
-        across = transpose_matrices(factors, dtype)
-        x = solve_triangular(across, b, dtype, upper=False)
-        x = _permute_rows(solve_triangular(across, x, dtype, upper=True, unit=True), dtype, pivots, back=True)
+        transposed = transpose_matrices(factors, dtype)
+        x = solve_triangular(transposed, b, dtype, upper=False)
+        x = _permute_rows(solve_triangular(transposed, x, dtype, upper=True, unit=True), dtype, pivots, inverse=True)
     else:
         x = solve_triangular(factors, _permute_rows(b, dtype, pivots), dtype, upper=False, unit=True)
         x = solve_triangular(factors, x, dtype, upper=True)
@@ -333,15 +330,15 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
     count, rows, columns = st.shape_of(factors)
     inner = meta_of(node, 1).shape[-1]
     metas = [meta_of(node, number) for number in range(3)]
-    found = [st.empty(meta.shape, meta.dtype) for meta in metas]
+    results = [st.empty(meta.shape, meta.dtype) for meta in metas]
     if argument(node, 3, "unpack_pivots", True):
         fall_back_if_outside(node, symbol_table, [(node.args[1], rows)], read=lambda pivot: pivot - 1)
         pivots = as_stack(node.args[1], symbol_table, rank=1)
-        found[0] = _permute_rows(identity((count, rows, rows), dtype), dtype, pivots, back=True)
+        results[0] = _permute_rows(identity((count, rows, rows), dtype), dtype, pivots, inverse=True)
     if argument(node, 2, "unpack_data", True):
-        found[1] = triangle(_corner(factors, (count, rows, inner), dtype), dtype, upper=False, unit=True)
-        found[2] = triangle(_corner(factors, (count, inner, columns), dtype), dtype, upper=True)
-    return as_results(node, found)
+        results[1] = triangle(_corner(factors, (count, rows, inner), dtype), dtype, upper=False, unit=True)
+        results[2] = triangle(_corner(factors, (count, inner, columns), dtype), dtype, upper=True)
+    return as_results(node, results)
 
 
 def _corner(value: Any, shape: tuple[Any, ...], dtype: TensorDType) -> Any:

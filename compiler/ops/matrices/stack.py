@@ -1,4 +1,4 @@
-"""Stacks of matrices, solved one problem at a time, and the fallback to eager if an algorithm fails on the data."""
+"""Emits algorithms on stacks of matrices, one matrix at a time, and the fallback to eager if one fails on the data."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.loops import (
     LoopState,
     compare,
+    copy_shapes,
     element,
     for_each,
     insert,
@@ -22,132 +23,148 @@ from buddy.compiler.ops.loops import (
     number,
     pick,
     position,
-    shaped,
 )
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
-# A tensor [count, ...] and its element type.
+# A tensor [count, ...], with one matrix, vector or number per problem, and its element type.
 Part = tuple[Any, TensorDType]
-# Maps element `j` of a row or column to its subscript, such as ("a", i, j).
-Place = Callable[[Any], tuple[Any, ...]]
+# Maps the index `j` of an element of a row or column to the element's subscript, such as ("a", i, j).
+Subscript = Callable[[Any], tuple[Any, ...]]
 
 
 class StackedProblem(LoopState):
-    """Problem number `at` of a stack: `problem["a", i, j]` is an element of the part "a", and can be assigned.
+    """The problem with the index `index` in a stack; it has parts, such as the matrix "a".
 
-    `kinds` are the element types of the parts that can be assigned; those in `given` are read-only.
+    `problem["a", i, j]` is an element of the part "a", and can be assigned. `dtypes` are the element types of the parts
+    that can be assigned, whose tensors are loop-carried. The parts in `inputs` are read-only.
     """
 
-    def __init__(self, kinds: Mapping[str, TensorDType], tensors: Sequence[Any], given: Mapping[str, Part], at: Any):
+    def __init__(
+        self, dtypes: Mapping[str, TensorDType], tensors: Sequence[Any], inputs: Mapping[str, Part], index: Any
+    ):
         super().__init__(tensors)
-        self.kinds, self.given, self.at = kinds, given, at
+        self.dtypes, self.inputs, self.index = dtypes, inputs, index
 
-    def __getitem__(self, place: Any) -> Scalar:
-        name, *where = place if isinstance(place, tuple) else (place,)
-        value, dtype = self.given.get(name) or (self.tensors[self._number(name)], self.kinds[name])
-        return element(value, self._place(where), dtype)
+    def __getitem__(self, subscript: Any) -> Scalar:
+        name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
+        value, dtype = self.inputs.get(name) or (self.tensors[self._tensor_index(name)], self.dtypes[name])
+        return element(value, self._tensor_indices(indices), dtype)
 
-    def __setitem__(self, place: Any, value: Scalar) -> None:
-        name, *where = place if isinstance(place, tuple) else (place,)
-        number = self._number(name)
-        old = self.tensors[number]
-        (self.tensors[number],) = shaped([insert(value, self._place(where), old)], [old])
+    def __setitem__(self, subscript: Any, value: Scalar) -> None:
+        name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
+        i = self._tensor_index(name)
+        old = self.tensors[i]
+        (self.tensors[i],) = copy_shapes([insert(value, self._tensor_indices(indices), old)], [old])
 
-    def fold(self, first: Any, last: Any, start: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
-        """Folds `step(i, *values)` over `first <= i < last`, starting at `start`: scalars, or values of type index."""
-        kinds = [value.dtype if isinstance(value, Scalar) else None for value in start]
+    def fold(self, start: Any, end: Any, initial: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
+        """Emits a loop over `start <= i < end`; `step(i, *values)` returns the next values. Returns the final values.
+
+        The values, which are `initial` at first, are scalars or values of type index.
+        """
+        dtypes = [value.dtype if isinstance(value, Scalar) else None for value in initial]
 
         def scalars(values: Sequence[Any]) -> list[Any]:
-            return [Scalar(v, kind) if kind else v for v, kind in zip(values, kinds, strict=True)]
+            return [Scalar(v, dtype) if dtype else v for v, dtype in zip(values, dtypes, strict=True)]
 
-        def visit(at: list[Any], held: list[Any]) -> list[Any]:
-            return _values(step(arith.addi(position(first), at[0]), *scalars(held)))
+        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+            return _values(step(arith.addi(position(start), indices[0]), *scalars(carried)))
 
-        return scalars(for_each([minus(last, first)], _values(start), visit))
+        return scalars(for_each([minus(end, start)], _values(initial), visit))
 
-    def revise(self, line: tuple[Any, ...], first: Any, last: Any, body: Callable[[Any, Scalar], Scalar]) -> None:
-        """Replaces the elements `first <= j < last` of `line`, ("a", i) or ("v",), by `body(j, x)`."""
+    def update(self, line: tuple[Any, ...], start: Any, end: Any, body: Callable[[Any, Scalar], Scalar]) -> None:
+        """Replaces the elements `start <= j < end` of a row ("a", i) or a vector ("v",) by `body(j, element)`."""
 
         def visit(j: Any) -> None:
             self[(*line, j)] = body(j, self[(*line, j)])
 
-        self.each(first, last, visit)
+        self.each(start, end, visit)
 
-    def revise_both(
-        self, one: Place, other: Place, first: Any, last: Any, body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]]
+    def update_both(
+        self,
+        one: Subscript,
+        other: Subscript,
+        start: Any,
+        end: Any,
+        body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]],
     ) -> None:
-        """Replaces pairs of elements of two rows or columns by the results of `body`."""
+        """Replaces the pairs of elements `start <= j < end` of two rows or columns by the results of `body`."""
 
         def visit(j: Any) -> None:
             self[one(j)], self[other(j)] = body(self[one(j)], self[other(j)])
 
-        self.each(first, last, visit)
+        self.each(start, end, visit)
 
-    def exchange(self, one: Place, other: Place, first: Any, last: Any) -> None:
-        self.revise_both(one, other, first, last, lambda x, y: (y, x))
+    def exchange(self, one: Subscript, other: Subscript, start: Any, end: Any) -> None:
+        """Exchanges the elements `start <= j < end` of two rows or columns."""
+        self.update_both(one, other, start, end, lambda x, y: (y, x))
 
-    def largest(self, first: Any, last: Any, place: Place) -> list[Any]:
-        """Returns the largest magnitude of a row or column and its first position, as LAPACK's `iamax`."""
+    def find_largest(self, start: Any, end: Any, subscript: Subscript) -> list[Any]:
+        """Returns the largest magnitude of a row or column and its first position, like LAPACK's `iamax`."""
 
-        def step(i: Any, best: Scalar, where: Any) -> list[Any]:
-            size = s.absolute(self[place(i)])
-            return [s.select(size > best, size, best), pick(size > best, i, where)]
+        def step(i: Any, largest: Scalar, largest_position: Any) -> list[Any]:
+            magnitude = s.absolute(self[subscript(i)])
+            is_larger = magnitude > largest
+            return [s.select(is_larger, magnitude, largest), pick(is_larger, i, largest_position)]
 
-        dtype = self.kinds[place(first)[0]]
-        return self.fold(first, last, [number(0, dtype), first], step)
+        dtype = self.dtypes[subscript(start)[0]]
+        return self.fold(start, end, [number(0, dtype), start], step)
 
     def shape(self, name: str) -> tuple[Any, ...]:
         """Returns the shape of a part, without the dim of the stack."""
-        return st.shape_of(self.tensors[self._number(name)])[1:]
+        return st.shape_of(self.tensors[self._tensor_index(name)])[1:]
 
-    def _number(self, name: str) -> int:
-        return list(self.kinds).index(name)
+    def _tensor_index(self, name: str) -> int:
+        return list(self.dtypes).index(name)
 
-    def _place(self, where: Sequence[Any]) -> list[Any]:
-        return [self.at, *map(position, where)]
+    def _tensor_indices(self, indices: Sequence[Any]) -> list[Any]:
+        return [self.index, *map(position, indices)]
 
 
 def _values(items: Sequence[Any]) -> list[Any]:
+    """Returns the MLIR values of scalars and positions."""
     return [item.value if isinstance(item, Scalar) else position(item) for item in items]
 
 
 def solve_stack(
-    parts: Mapping[str, Part], steps: Callable[[StackedProblem], None], given: Mapping[str, Part] | None = None
+    parts: Mapping[str, Part], algorithm: Callable[[StackedProblem], None], inputs: Mapping[str, Part] | None = None
 ) -> list[Any]:
-    """Returns the tensors [count, ...] of `parts`, after running `steps` on each of the `count` problems.
+    """Emits a loop that runs `algorithm` on each of `count` problems; returns the new tensors [count, ...] of `parts`.
 
-    If a part has no elements, `steps` do not run and the other parts keep their values.
+    `inputs` are read-only parts. If any part is empty, emits no loop, and `parts` keep their values.
     """
-    kinds = {name: dtype for name, (_, dtype) in parts.items()}
+    dtypes = {name: dtype for name, (_, dtype) in parts.items()}
     tensors = [value for value, _ in parts.values()]
-    if any(0 in st.shape_of(value) for value, _ in (*parts.values(), *(given or {}).values())):
+    if any(0 in st.shape_of(value) for value, _ in (*parts.values(), *(inputs or {}).values())):
         return tensors
 
-    def visit(at: list[Any], held: list[Any]) -> list[Any]:
-        problem = StackedProblem(kinds, held, given or {}, at[0])
-        steps(problem)
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        problem = StackedProblem(dtypes, carried, inputs or {}, indices[0])
+        algorithm(problem)
         return problem.tensors
 
     return for_each([st.shape_of(tensors[0])[0]], tensors, visit)
 
 
 def as_stack(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
-    """Returns a tensor argument [..., *rank dims] as [count, *rank dims], broadcast to the leading dims `batch`."""
+    """Returns a tensor argument as a stack: all dims except the last `rank` ones are merged to one.
+
+    If `batch` is not `None`, first broadcasts the dims to be merged to the sizes `batch`.
+    """
     value, dtype = value_of(argument, symbol_table), argument.tensor_meta.dtype
     shape = st.shape_of(value)
-    front, back = shape[: len(shape) - rank], shape[len(shape) - rank :]
-    if batch is not None and tuple(batch) != front:
-        front = tuple(batch)
-        value = st.broadcast(value, [*front, *back], dtype)
-    return st.reshape(value, [product(front), *back], dtype)
+    leading, trailing = shape[: len(shape) - rank], shape[len(shape) - rank :]
+    if batch is not None and tuple(batch) != leading:
+        leading = tuple(batch)
+        value = st.broadcast(value, [*leading, *trailing], dtype)
+    return st.reshape(value, [product(leading), *trailing], dtype)
 
 
-def meta_of(node: Op, number: int) -> TensorMeta:
-    """Returns shape and element type of a result, for ops whose results are all tensors."""
-    meta = node.metas[number]
+def meta_of(node: Op, index: int) -> TensorMeta:
+    """Returns the meta of a result, which must be a tensor."""
+    meta = node.metas[index]
     assert meta is not None
     return meta
 
@@ -174,42 +191,44 @@ ops_registry = Registry()
 
 
 def results_or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
-    """Returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
+    """Emits a branch that returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
 
-    Results that no node reads may be `None`.
+    A result that no node reads may be `None`; it becomes an uninitialised tensor.
     """
     state = LoopState([value for value in results if value is not None])
 
     def call_eager() -> None:
-        found = enumerate(eager_call(node, symbol_table)[: len(results)])
-        kept = [(piece, meta_of(node, i).dtype) for i, piece in found if results[i] is not None]
-        pairs = zip(state.tensors, kept, strict=True)
+        eager_results = enumerate(eager_call(node, symbol_table)[: len(results)])
+        used = [(result, meta_of(node, i).dtype) for i, result in eager_results if results[i] is not None]
+        pairs = zip(state.tensors, used, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
 
     state.choose(_any_failed(info), call_eager)
-    made = iter(state.tensors)
+    tensors = iter(state.tensors)
     metas = [meta_of(node, i) for i in range(len(results))]
     return [
-        st.empty(m.shape, m.dtype) if value is None else next(made) for m, value in zip(metas, results, strict=True)
+        st.empty(m.shape, m.dtype) if value is None else next(tensors) for m, value in zip(metas, results, strict=True)
     ]
 
 
 def _any_failed(info: Any) -> Scalar:
-    def visit(at: list[Any], state: list[Any]) -> list[Any]:
-        return [(Scalar(state[0], INT32) | element(info, at, INT32)).value]
+    """Returns whether any element of `info` is not 0."""
 
-    (found,) = for_each(st.shape_of(info), [number(0, INT32).value], visit)
-    return Scalar(found, INT32).compare("ne", 0)
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        return [(Scalar(carried[0], INT32) | element(info, indices, INT32)).value]
+
+    (combined,) = for_each(st.shape_of(info), [number(0, INT32).value], visit)
+    return Scalar(combined, INT32).compare("ne", 0)
 
 
 def _copy_into(value: Any, result: Any, dtype: TensorDType) -> Any:
-    """Copies the elements of `result` into the memory of `value` one by one.
+    """Copies the elements of `result` into the memory of `value`, one by one.
 
-    Both branches must yield the same buffer, and an insertion of the whole slice would be folded to `result` itself.
+    Both branches must yield the same buffer, and MLIR would fold an insertion of the whole tensor to `result` itself.
     """
 
-    def visit(at: list[Any], state: list[Any]) -> list[Any]:
-        return [insert(element(result, at, dtype), at, state[0])]
+    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        return [insert(element(result, indices, dtype), indices, carried[0])]
 
     return for_each(st.shape_of(value), [value], visit)[0]
 

@@ -1,7 +1,7 @@
-"""Fallback lowering: ops that no other registry lowers are lowered to linalg on tensors by torch-mlir's pipeline.
+"""The torch-mlir registry: lowers ops that no other registry lowers to linalg on tensors, by torch-mlir's pipeline.
 
-The node is written as an op of the torch dialect, from its target, arguments and schema, in a module of its own.
-torch-mlir's passes lower that module in a separate process, which may crash, and the result is inlined at the node's
+The node becomes an op of the torch dialect, made from its target, arguments and schema, in a separate module.
+torch-mlir's passes lower that module in a separate process, because they may crash. The result is inlined at the
 insertion point. torch-mlir's importer of FX graphs is not used, because it needs torch and FX nodes, which the
 compiling process does not have.
 """
@@ -14,16 +14,16 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.ops.registry import Lowering, Registry
-from buddy.compiler.ops.torch_mlir.importing import written
+from buddy.compiler.ops.torch_mlir.importing import to_torch_dialect
 from buddy.compiler.ops.torch_mlir.pipeline import inline_body, to_linalg, unused_arguments
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
 def unsupported_reason(node: Op) -> str:
-    """Returns the reason why `node` must not be lowered by torch-mlir, "" if it may be."""
+    """Returns the reason why torch-mlir must not lower `node`; "" if it may."""
     if isinstance(node, CallExternalOp):
-        return "a graph pass replaced it by a call"
-    return node.only_eager or ("it has an effect besides its results" if node.has_effect else "")
+        return "a graph pass replaced the node by a call"
+    return node.only_eager or ("it has a side effect" if node.has_effect else "")
 
 
 def lower_with_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
@@ -35,20 +35,20 @@ def lower_with_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError(unsupported_reason(node))
     metas = [meta for op in (node, *node.parents) for meta in op.metas if meta is not None]
     if any(is_dynamic(meta.shape) for meta in metas):
-        raise LoweringError("it needs static sizes")
-    module, inputs = written(node)
-    found = to_linalg(module)
-    ignored = [inputs[number].name for number in unused_arguments(found)]
+        raise LoweringError("it needs static shapes")
+    module, inputs = to_torch_dialect(node)
+    lowered = to_linalg(module)
+    ignored = [inputs[index].name for index in unused_arguments(lowered)]
     if ignored and not _may_read_sizes_only(node):
-        raise LoweringError(f"its lowering ignores {', '.join(ignored)}")
-    return inline_body(found, [value_of(op, symbol_table) for op in inputs])
+        raise LoweringError(f"the lowering ignores {', '.join(ignored)}")
+    return inline_body(lowered, [value_of(op, symbol_table) for op in inputs])
 
 
 def _may_read_sizes_only(node: Op) -> bool:
     """True if `node` may read only the sizes of a tensor, which are static.
 
-    A lowering of another op that ignores a tensor is wrong, such as torch-mlir's lowering of `_embedding_bag`, which
-    ignores `per_sample_weights`.
+    For any other op, a lowering that ignores a tensor is wrong. An example is torch-mlir's lowering of
+    `_embedding_bag`, which ignores `per_sample_weights`.
     """
     name = node.target.split(".")[0]
     return name.endswith(("_like", "_as")) or name.startswith(("new_", "empty"))

@@ -1,4 +1,4 @@
-"""Runs torch-mlir's passes in a separate process: some of them divide by zero or abort on unexpected input."""
+"""Runs torch-mlir's passes in a separate process, because some divide by zero or abort on unexpected input."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 
-# One op takes about 30 ms, and starting a process some seconds on a busy machine. The limit is below that of callers
-# which wait for a whole graph (coverage waits 60 s), so that they can report the op.
-SECONDS = 25.0
-MAX_KNOWN = 256
+# One op takes about 30 ms; the start of the process takes some seconds on a busy machine. Callers that wait for a whole
+# graph have a longer limit (coverage: 60 s), so that they can report the op.
+TIMEOUT_SECONDS = 25.0
+# The number of modules whose results are cached.
+MAX_CACHED = 256
 
 
 class LowerModule(Message, frozen=True):
@@ -26,7 +27,7 @@ class LowerModule(Message, frozen=True):
 
 
 class ModuleLowered(Message, frozen=True):
-    """The module on tensors, or torch-mlir's message, or in `ended` why the process gave no answer."""
+    """The lowered module `text`, or torch-mlir's message `problem`, or in `ended` why the process gave no answer."""
 
     number: int
     text: str = ""
@@ -34,11 +35,11 @@ class ModuleLowered(Message, frozen=True):
     ended: str = ""
 
 
-def lowered(text: str) -> str:
+def lower_text(text: str) -> str:
     """Lowers a module of the torch dialect to linalg on tensors. Results and failures are cached by text.
 
-    Raises `LoweringError` with torch-mlir's message, and `TransientLoweringError` if its process ended or timed out,
-    which may not happen again.
+    Raises `LoweringError` with torch-mlir's message. Raises `TransientLoweringError` if the process ended or timed out,
+    which may not happen the next time.
     """
     answer = _torch_mlir[-1].answer(text)
     if answer.ended:
@@ -49,66 +50,68 @@ def lowered(text: str) -> str:
 
 
 class _Process:
-    """The worker process, started by the first request and restarted after it ends.
+    """The worker process, which the first request starts; a request also restarts the process if it has ended.
 
-    One thread at a time sends requests. An interrupted request ends the process, so that no stale answer is left in the
-    pipe; each answer also names its request.
+    One thread at a time sends requests. An interrupted request ends the process, so that its answer is not taken for
+    that of the next request; each answer also has the number of its request.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: OrderedDict[str, ModuleLowered] = OrderedDict()
+        self._cache: OrderedDict[str, ModuleLowered] = OrderedDict()
         self._worker: BlockingWorker | None = None
-        self._asked = 0
+        self._last_number = 0
 
     def answer(self, text: str) -> ModuleLowered:
         with self._lock:
-            if text not in self._known:
-                self._known[text] = self._ask(text)
-            self._known.move_to_end(text)
-            if len(self._known) > MAX_KNOWN:
-                self._known.popitem(last=False)
-            return self._known[text]
+            if text not in self._cache:
+                self._cache[text] = self._request(text)
+            self._cache.move_to_end(text)
+            if len(self._cache) > MAX_CACHED:
+                self._cache.popitem(last=False)
+            return self._cache[text]
 
-    def _ask(self, text: str, again: bool = True) -> ModuleLowered:
-        self._asked += 1
+    def _request(self, text: str, retry: bool = True) -> ModuleLowered:
+        """Sends a request, and returns the answer or why there is none. With `retry`, repeats it after a kill."""
+        self._last_number += 1
         try:
             if self._worker is None or not self._worker.alive:
                 self._end()
                 self._worker = BlockingWorker("buddy.compiler.ops.torch_mlir.worker:serve", ModuleLowered)
-            return self._told(self._worker, text)
+            return self._send(self._worker, text)
         except TimeoutError:
             self._end()
-            return ModuleLowered(self._asked, ended=f"its passes took more than {SECONDS:g} s")
+            return ModuleLowered(self._last_number, ended=f"torch-mlir's passes took more than {TIMEOUT_SECONDS:g} s")
         except OSError:
             code = self._end(5)
-            # It may have been killed while idle, which only the next request detects.
-            if code == -signal.SIGKILL and again:
-                return self._ask(text, again=False)
-            return ModuleLowered(self._asked, ended=f"its passes ended with {describe_exit(code)}")
+            # The process may have been killed while idle, which only the next request detects.
+            if code == -signal.SIGKILL and retry:
+                return self._request(text, retry=False)
+            return ModuleLowered(self._last_number, ended=f"torch-mlir's process ended with {describe_exit(code)}")
         except BaseException:
             self._end()
             raise
 
-    def _told(self, worker: BlockingWorker, text: str) -> ModuleLowered:
-        worker.send(LowerModule(self._asked, text))
-        answer = worker.receive(SECONDS)
-        if not isinstance(answer, ModuleLowered) or answer.number != self._asked:
-            raise BrokenPipeError("the answer is not to this request")
+    def _send(self, worker: BlockingWorker, text: str) -> ModuleLowered:
+        """Sends a request to `worker` and returns the answer. Raises `TimeoutError` or another `OSError`."""
+        worker.send(LowerModule(self._last_number, text))
+        answer = worker.receive(TIMEOUT_SECONDS)
+        if not isinstance(answer, ModuleLowered) or answer.number != self._last_number:
+            raise BrokenPipeError("the answer belongs to another request")
         return answer
 
-    def _end(self, patience: float = 0.0) -> int:
-        """Ends the process, by a kill after `patience` seconds, and returns its exit code."""
+    def _end(self, grace_seconds: float = 0.0) -> int:
+        """Ends the process, kills it after `grace_seconds`, and returns the exit code; 0 if there is no process."""
         worker, self._worker = self._worker, None
-        return 0 if worker is None else worker.end(patience)
+        return 0 if worker is None else worker.end(grace_seconds)
 
 
 _torch_mlir = [_Process()]
 
 
-def _forked() -> None:
-    """Resets the state in a fork: it must not wait for a lock that another thread of the parent holds."""
+def _reset_after_fork() -> None:
+    """Resets the state in a fork, which would wait forever for a lock that another thread of the parent holds."""
     _torch_mlir[:] = [_Process()]
 
 
-os.register_at_fork(after_in_child=_forked)
+os.register_at_fork(after_in_child=_reset_after_fork)

@@ -1,4 +1,4 @@
-"""Converts a node to a module with one op of the torch dialect."""
+"""Converts a node to a module of the torch dialect with one op and its constant operands."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.serialize import Opaque, unplain
+from buddy.compiler.graph.serialize import Opaque, from_plain
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import func, ir, torch_dialect
 from buddy.compiler.ops.utils import LoweringError
 
 # Element types in the torch dialect, and their numbers as arguments of torch's ops (`c10::ScalarType`).
-_ELEMENTS = {
+_ELEMENT_TYPES = {
     TensorDType.Bool: ("i1", 11),
     TensorDType.UInt8: ("ui8", 0),
     TensorDType.Int8: ("si8", 1),
@@ -25,23 +25,26 @@ _ELEMENTS = {
     TensorDType.Float64: ("f64", 7),
 }
 # The numbers of `c10::Layout` and `c10::MemoryFormat`.
-_NUMBERS = {
+_ENUM_NUMBERS = {
     "torch.strided": 0,
     "torch.contiguous_format": 0,
     "torch.preserve_format": 1,
     "torch.channels_last": 2,
     "torch.channels_last_3d": 3,
 }
-_LISTED = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number": "int"}
+# The types of list elements in the torch dialect, if the spelling differs from that in schemas.
+_LIST_ELEMENT_TYPES = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number": "int"}
 
 
-def written(node: Op) -> tuple[Any, list[Op]]:
-    """Returns a module of one function that contains the op, and the nodes of the function's arguments, one per use.
+def to_torch_dialect(node: Op) -> tuple[Any, list[Op]]:
+    """Returns a module with one function that contains the op, and the node of each argument of the function.
+
+    A node that the op reads several times is several arguments.
 
     Raises `LoweringError` if the torch dialect has no such op or cannot express an argument.
     """
     if node.schema is None:
-        raise LoweringError(f"torch has no schema of {node.target}")
+        raise LoweringError(f"torch has no schema for {node.target}")
     dialect = torch_dialect()
     if dialect is None:
         raise LoweringError("the MLIR bindings have no torch dialect (the package torch-mlir has it)")
@@ -53,15 +56,15 @@ def written(node: Op) -> tuple[Any, list[Op]]:
     with ir.InsertionPoint(module.body):
         function = func.FuncOp("node", ir.FunctionType.get([_tensor_type(op.metas[0]) for op in inputs], results))
     with ir.InsertionPoint(function.add_entry_block()):
-        writer = _Writer(list(function.arguments))
-        operands = [writer.operand(value, type_) for value, type_ in arguments]
+        builder = _OperandBuilder(list(function.arguments))
+        operands = [builder.operand(value, type_) for value, type_ in arguments]
         func.ReturnOp(_call(node, operands, results))
     return module, inputs
 
 
 def _argument(value: Any) -> Any:
-    """Returns an argument in the form of node arguments; defaults in schemas are in plain form."""
-    return unplain(value, {}) if isinstance(value, dict) else value
+    """Returns an argument as in a node; `value` may also be the default of a schema, which is in plain form."""
+    return from_plain(value, {}) if isinstance(value, dict) else value
 
 
 def _tensors(value: Any) -> list[Op]:
@@ -70,42 +73,45 @@ def _tensors(value: Any) -> list[Op]:
 
 
 def _tensor_type(meta: TensorMeta | None) -> Any:
-    if meta is None or meta.dtype not in _ELEMENTS:
+    if meta is None or meta.dtype not in _ELEMENT_TYPES:
         raise LoweringError(f"torch-mlir does not support {'missing results' if meta is None else meta.dtype.value}")
-    return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENTS[meta.dtype][0]}>")
+    return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENT_TYPES[meta.dtype][0]}>")
 
 
 def _call(node: Op, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
-    """Emits the op: `aten.sort.stable` is `torch.aten.sort.stable`, and `aten.sort.default` is `torch.aten.sort`."""
+    """Emits the op, and returns its results.
+
+    The op of `aten.sort.stable` is `torch.aten.sort.stable`, that of `aten.sort.default` is `torch.aten.sort`.
+    """
     packet, _, overload = _qualified(node.target).rpartition(".")
     name = f"torch.{packet}" if overload == "default" else f"torch.{packet}.{overload}"
     if not ir.Context.current.is_registered_operation(name):
         raise LoweringError(f"the torch dialect has no op {name}")
     assert node.schema is not None
     if any(type_.startswith("List") for type_ in node.schema.results):
-        listed = ir.Operation.create(name, [ir.Type.parse("!torch.list<vtensor>")], list(operands)).result
-        return list(ir.Operation.create("torch.prim.ListUnpack", list(results), [listed]).results)
+        tensor_list = ir.Operation.create(name, [ir.Type.parse("!torch.list<vtensor>")], list(operands)).result
+        return list(ir.Operation.create("torch.prim.ListUnpack", list(results), [tensor_list]).results)
     return list(ir.Operation.create(name, list(results), list(operands)).results)
 
 
 def _qualified(target: str) -> str:
-    """Returns `aten.add.Tensor` for `add.Tensor`: the graph omits the default namespace."""
+    """Returns the target with its namespace, `aten.add.Tensor` for `add.Tensor`, because the graph omits `aten`."""
     return target if target.count(".") > 1 else f"aten.{target}"
 
 
-class _Writer:
-    """Emits operands at the insertion point; each use of a tensor becomes the next argument of the function."""
+class _OperandBuilder:
+    """Emits operands at the insertion point; each tensor operand is the next of the function's arguments `tensors`."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._tensors = iter(tensors)
 
     def operand(self, value: Any, type_: str) -> Any:
-        """Returns `value` as an operand of the schema's type."""
-        bare = type_.removeprefix("Optional[").removesuffix("]") if type_.startswith("Optional[") else type_
+        """Returns `value` as an operand of type `type_`, which is spelled as in schemas."""
+        base_type = type_.removeprefix("Optional[").removesuffix("]") if type_.startswith("Optional[") else type_
         if isinstance(value, Op):
             return next(self._tensors)
         if isinstance(value, (list, tuple)):
-            return self._list(value, bare.removeprefix("List[").removesuffix("]"))
+            return self._list(value, base_type.removeprefix("List[").removesuffix("]"))
         if value is None:
             return _constant("none")
         if isinstance(value, TensorDType):
@@ -114,13 +120,13 @@ class _Writer:
             return _opaque(value.text)
         if isinstance(value, str):
             return _constant("str", ir.StringAttr.get(value))
-        number = _number(value, bare)
-        return _as_tensor(number, value) if bare == "Tensor" else number
+        number = _number(value, base_type)
+        return _as_tensor(number, value) if base_type == "Tensor" else number
 
-    def _list(self, values: Sequence[Any], element: str) -> Any:
-        items = [self.operand(value, element) for value in values]
-        name = _LISTED.get(element, element)
-        if element == "number" and any(isinstance(value, float) for value in values):
+    def _list(self, values: Sequence[Any], element_type: str) -> Any:
+        items = [self.operand(value, element_type) for value in values]
+        name = _LIST_ELEMENT_TYPES.get(element_type, element_type)
+        if element_type == "number" and any(isinstance(value, float) for value in values):
             name = "float"
         return ir.Operation.create("torch.prim.ListConstruct", [ir.Type.parse(f"!torch.list<{name}>")], items).result
 
@@ -145,22 +151,25 @@ def _constant(kind: str, value: Any = None) -> Any:
 
 
 def _as_tensor(number: Any, value: bool | int | float) -> Any:
-    """Returns a number as a zero-dimensional tensor, of the element type that torch infers for it."""
+    """Returns a number as a zero-dimensional tensor, of the element type that torch infers for `value`."""
     dtype = TensorDType.Bool if isinstance(value, bool) else TensorDType.Int64
-    kind = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
-    return ir.Operation.create("torch.prim.NumToTensor.Scalar", [kind], [number]).result
+    tensor_type = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
+    return ir.Operation.create("torch.prim.NumToTensor.Scalar", [tensor_type], [number]).result
 
 
 def _dtype_number(dtype: TensorDType) -> int:
-    if dtype not in _ELEMENTS:
+    if dtype not in _ELEMENT_TYPES:
         raise LoweringError(f"torch-mlir does not support {dtype.value}")
-    return _ELEMENTS[dtype][1]
+    return _ELEMENT_TYPES[dtype][1]
 
 
 def _opaque(text: str) -> Any:
+    """Returns a device, layout or memory format as an operand."""
     if text == "cpu":
-        kind = ir.Type.parse("!torch.Device")
-        return ir.Operation.create("torch.constant.device", [kind], [], {"value": ir.StringAttr.get(text)}).result
-    if text not in _NUMBERS:
+        device_type = ir.Type.parse("!torch.Device")
+        return ir.Operation.create(
+            "torch.constant.device", [device_type], [], {"value": ir.StringAttr.get(text)}
+        ).result
+    if text not in _ENUM_NUMBERS:
         raise LoweringError(f"the torch dialect cannot express {text}")
-    return _integer(_NUMBERS[text])
+    return _integer(_ENUM_NUMBERS[text])

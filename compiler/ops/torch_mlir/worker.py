@@ -1,4 +1,4 @@
-"""The worker that runs torch-mlir's passes: it lowers modules of the torch dialect."""
+"""The worker process that runs torch-mlir's passes, which lower modules of the torch dialect."""
 
 from __future__ import annotations
 
@@ -15,22 +15,24 @@ PASSES = (
 )
 
 
-def _answer(number: int, text: str, context: Any) -> ModuleLowered:
-    said: list[str] = []
+def _lower(number: int, text: str, context: Any) -> ModuleLowered:
+    """Returns the answer to request `number`: the lowered module, or the first diagnostic."""
+    messages: list[str] = []
 
-    def take(found: Any) -> bool:
-        said.append(str(found.message))
+    def collect(diagnostic: Any) -> bool:
+        messages.append(str(diagnostic.message))
         return True
 
-    handler = context.attach_diagnostic_handler(take)
+    handler = context.attach_diagnostic_handler(collect)
     try:
         module = ir.Module.parse(text, context)
         passmanager.PassManager.parse(PASSES, context=context).run(module.operation)
         return ModuleLowered(number, str(module))
     except (ir.MLIRError, ValueError) as error:
-        told = said or [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [str(error)]
-        # The rest of the message is the op in generic form.
-        return ModuleLowered(number, problem=told[0].splitlines()[0].partition(":")[0])
+        if not messages:
+            messages = [str(d.message) for d in getattr(error, "error_diagnostics", ())] or [str(error)]
+        # After the colon, the message has the op in generic form.
+        return ModuleLowered(number, problem=messages[0].splitlines()[0].partition(":")[0])
     finally:
         handler.detach()
 
@@ -42,4 +44,4 @@ def serve(channel: Channel) -> None:
     assert dialect is not None
     dialect.register_dialect(context)
     while (request := channel.receive()) is not None:
-        channel.send(_answer(request.number, request.text, context))
+        channel.send(_lower(request.number, request.text, context))

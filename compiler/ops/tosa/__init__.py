@@ -1,8 +1,8 @@
 """The TOSA registry: lowers ops to TOSA where TOSA supports their semantics, element type and rank.
 
-Some lowerings combine several TOSA ops, if this adds at most the rounding of one product to the error of eager. A
-lowering raises `LoweringError` for cases that TOSA cannot express; the next registry is tried, and the reason is shown
-for the node.
+A lowering may combine several TOSA ops, if the error exceeds that of eager at most by the rounding of one product. It
+raises `LoweringError` for cases that TOSA cannot express; then the next registry is tried, and the node shows the
+reason.
 """
 
 from __future__ import annotations

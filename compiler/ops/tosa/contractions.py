@@ -1,4 +1,4 @@
-"""Matrix products, attention, convolutions and pools in TOSA."""
+"""Lowers matrix products, attention, convolutions and pools to TOSA."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from buddy.compiler.ops.tosa.tensors import (
     cast,
     is_equal,
     matmul,
-    padded,
-    part,
-    reduced,
+    pad,
+    reduce,
     require,
     reshape,
     select,
+    slice_dim,
     splat,
-    tiled,
+    tile,
     transpose,
 )
 from buddy.compiler.ops.utils import (
@@ -37,13 +37,14 @@ from buddy.compiler.ops.utils import (
     mlir_element_type_get,
     tensor_type,
 )  # fmt: skip
-from buddy.compiler.ops.windows import SlidingWindow, pool_window, spread
+from buddy.compiler.ops.windows import SlidingWindow, per_dim, pool_window
 
 ops_registry = Registry()
 lowering = partial(registration.lowering, ops_registry)
 
 
-def _factors(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
+def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[TosaTensor, TosaTensor]:
+    """Returns the lhs and rhs operand of a product. Raises `LoweringError` for types that `tosa.matmul` rejects."""
     a, b = (tensor_of(arg, symbol_table) for arg in node.args[first : first + 2])
     require("matmul", a.dtype)
     require("matmul", b.dtype)
@@ -55,10 +56,10 @@ def _rank_3(x: TosaTensor) -> TosaTensor:
 
 
 def _product(node: Op, symbol_table: SymbolTable, first: int = 0) -> TosaTensor:
-    """Returns the product of two matrices, or of two batches of them, in the accumulator type."""
-    a, b = _factors(node, symbol_table, first)
-    found = matmul(_rank_3(a), _rank_3(b))
-    return reshape(found, found.shape[1:]) if len(a.shape) == 2 else found
+    """Returns the product of two matrices, or of two batches of matrices, in the accumulator type."""
+    a, b = _operands(node, symbol_table, first)
+    result = matmul(_rank_3(a), _rank_3(b))
+    return reshape(result, result.shape[1:]) if len(a.shape) == 2 else result
 
 
 @lowering("MatmulOp", "BatchMatmulOp", "IntMatmulOp")
@@ -67,78 +68,81 @@ def product(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 
 @lowering("TransposeMatmulFusedOp", "TransposeAddMMFusedOp")
-def product_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
+def multiply_by_transpose(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Computes `a bᵀ`, plus the third operand if the node has one."""
-    a, b = _factors(node, symbol_table)
-    found = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
-    found = reshape(found, found.shape[1:])
+    a, b = _operands(node, symbol_table)
+    result = matmul(_rank_3(a), transpose(_rank_3(b), [0, 2, 1]))
+    result = reshape(result, result.shape[1:])
     if len(node.args) > 2:
-        found = found + registration.operand(node.args[2], 2, symbol_table, found.dtype)
-    return cast(found, node.tensor_meta.dtype)
+        result = result + registration.operand(node.args[2], 2, symbol_table, result.dtype)
+    return cast(result, node.tensor_meta.dtype)
 
 
 @lowering("MatVecOp")
-def matrix_by_vector(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    a, v = _factors(node, symbol_table)
-    found = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
-    return cast(reshape(found, [a.shape[0]]), node.tensor_meta.dtype)
+def multiply_matrix_by_vector(node: Op, symbol_table: SymbolTable) -> TosaTensor:
+    a, v = _operands(node, symbol_table)
+    result = matmul(_rank_3(a), reshape(v, [1, v.shape[0], 1]))
+    return cast(reshape(result, [a.shape[0]]), node.tensor_meta.dtype)
 
 
 @lowering("DotOp")
 def dot(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    a, b = _factors(node, symbol_table)
+    a, b = _operands(node, symbol_table)
     size = a.shape[0]
     return cast(reshape(matmul(reshape(a, [1, 1, size]), reshape(b, [1, size, 1])), []), node.tensor_meta.dtype)
 
 
 @lowering("AddMMOp", "BaddbmmOp")
-def product_with_addend(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Computes `beta * addend + alpha * (a @ b)`, rounded once to a half type."""
+def multiply_and_add(node: Op, symbol_table: SymbolTable) -> TosaTensor:
+    """Computes `beta * addend + alpha * (a @ b)`; rounds once for 16-bit floats."""
     meta = node.tensor_meta
     alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-    found = _product(node, symbol_table, 1)
-    found = found if alpha == 1 else found * alpha
+    result = _product(node, symbol_table, 1)
+    result = result if alpha == 1 else result * alpha
     if beta != 0:
-        addend = registration.operand(node.args[0], len(meta.shape), symbol_table, found.dtype)
-        found = found + (addend if beta == 1 else addend * beta)
-    return cast(found, meta.dtype)
+        addend = registration.operand(node.args[0], len(meta.shape), symbol_table, result.dtype)
+        result = result + (addend if beta == 1 else addend * beta)
+    return cast(result, meta.dtype)
 
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
 def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Lowers `softmax(scale * q kᵀ + mask) v` on [batch, heads, length, width]. Also returns each row's log-sum-exp."""
+    """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
+
+    The second result is the log-sum-exp of each row of scores.
+    """
     q, k, v = (tensor_of(arg, symbol_table) for arg in node.args[:3])
     require("matmul", q.dtype)
     if argument(node, 3, "dropout_p", 0.0):
-        raise LoweringError("attention with dropout is random")
+        raise LoweringError("attention with dropout draws random numbers")
     (batch, heads, rows, _), columns = q.shape, k.shape[2]
-    k, v = (_repeat_heads(found, heads) for found in (k, v))
+    k, v = (_repeat_heads(x, heads) for x in (k, v))
     scale = node.kwargs.get("scale")
     keys = transpose(_merge_heads(k), [0, 2, 1])
     scores = reshape(matmul(_merge_heads(q), keys), [batch, heads, rows, columns])
     scores = _apply_masks(node, symbol_table, scores * (q.shape[-1] ** -0.5 if scale is None else scale))
     weights = _merge_heads(_zero_masked_rows(node, softmax(scores, 3), scores))
-    found = reshape(matmul(cast(weights, v.dtype), _merge_heads(v)), [batch, heads, rows, v.shape[-1]])
-    results = [cast(found, q.dtype)]
+    outputs = reshape(matmul(cast(weights, v.dtype), _merge_heads(v)), [batch, heads, rows, v.shape[-1]])
+    results = [cast(outputs, q.dtype)]
     if node.metas[1] is not None:
         sums = reshape(_zero_masked_rows(node, log_sum_exp(scores, 3), scores), [batch, heads, rows])
         results.append(cast(reshape(sums, node.metas[1].shape), node.metas[1].dtype))
     return results
 
 
-def _zero_masked_rows(node: Op, found: TosaTensor, scores: TosaTensor) -> TosaTensor:
-    """Returns `found` with zeros in fully masked rows, as in eager's kernel; softmax returns NaN for them."""
+def _zero_masked_rows(node: Op, x: TosaTensor, scores: TosaTensor) -> TosaTensor:
+    """Returns `x` with zeros in fully masked rows, as in eager's kernel; softmax would return NaN."""
     if node.kwargs.get("attn_mask") is None:
-        return found
-    shown = select(is_equal(scores, float("-inf")), scores.like(0.0), scores.like(1.0))
-    return select(is_equal(reduced("reduce_max", shown, [3]), 0.0), found.like(0.0), found)
+        return x
+    visible = select(is_equal(scores, float("-inf")), scores.like(0.0), scores.like(1.0))
+    return select(is_equal(reduce("reduce_max", visible, [3]), 0.0), x.like(0.0), x)
 
 
 def _repeat_heads(x: TosaTensor, heads: int) -> TosaTensor:
     """Repeats each head of keys or values for the query heads that share it."""
-    batch, own, length, width = x.shape
-    apart = tiled(reshape(x, [batch, own, 1, length, width]), [1, 1, heads // own, 1, 1])
-    return reshape(apart, [batch, heads, length, width])
+    batch, groups, length, width = x.shape
+    repeated = tile(reshape(x, [batch, groups, 1, length, width]), [1, 1, heads // groups, 1, 1])
+    return reshape(repeated, [batch, heads, length, width])
 
 
 def _merge_heads(x: TosaTensor) -> TosaTensor:
@@ -149,8 +153,8 @@ def _merge_heads(x: TosaTensor) -> TosaTensor:
 def _apply_masks(node: Op, symbol_table: SymbolTable, scores: TosaTensor) -> TosaTensor:
     mask, hidden = node.kwargs.get("attn_mask"), scores.like(float("-inf"))
     if mask is not None:
-        found = registration.operand(mask, len(scores.shape), symbol_table)
-        scores = select(found, scores, hidden) if found.dtype is TensorDType.Bool else scores + found
+        x = registration.operand(mask, len(scores.shape), symbol_table)
+        scores = select(x, scores, hidden) if x.dtype is TensorDType.Bool else scores + x
     if argument(node, 4, "is_causal", False):
         scores = select(causal_mask(scores.shape), scores, hidden)
     return scores
@@ -172,17 +176,17 @@ def _channels_second(x: TosaTensor) -> TosaTensor:
 
 
 def _fit_to_windows(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]) -> tuple[TosaTensor, list[int]]:
-    """Returns `x`, with channels last, cropped to the elements that windows reach, and the pads of all dims."""
+    """Returns `x`, with channels last, cropped to what the windows read, and the pads before and after each dim."""
     pads = []
-    for i, (reach, before) in enumerate(zip(window.reach(outputs), window.padding, strict=True)):
-        after = reach - before - x.shape[1 + i]
+    for i, (padded_size, before) in enumerate(zip(window.padded_sizes(outputs), window.padding, strict=True)):
+        after = padded_size - before - x.shape[1 + i]
         if after < 0:
-            x = part(x, 1 + i, 0, x.shape[1 + i] + after)
+            x = slice_dim(x, 1 + i, 0, x.shape[1 + i] + after)
         pads += [before, max(after, 0)]
     return x, pads
 
 
-def _numbers(values: Sequence[int]) -> Any:
+def _i64_array(values: Sequence[int]) -> Any:
     return ir.DenseI64ArrayAttr.get(list(values))
 
 
@@ -191,23 +195,26 @@ def _numbers(values: Sequence[int]) -> Any:
 
 @lowering("Conv2dOp")
 def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Lowers [batch, channels, *space] by [out, channels / groups, *kernel]; adds a unit dim to one spatial dim."""
+    """Lowers a convolution of [batch, channels, *space] with a kernel [out, channels / groups, *window].
+
+    With one spatial dim, adds a unit dim for `tosa.conv2d`.
+    """
     meta, groups = node.tensor_meta, node.args[8]
     x, kernel = (tensor_of(arg, symbol_table) for arg in node.args[:2])
     spatial = len(meta.shape) - 2
     if node.args[6]:
-        raise LoweringError("no transposed convolution that the bindings can lower")
+        raise LoweringError("the bindings cannot lower a transposed convolution of TOSA")
     if meta.dtype is not TensorDType.Float32:
         raise LoweringError(f"no {meta.dtype.value} convolution with a wider accumulator")
-    window = SlidingWindow(kernel.shape[2:], *(spread(node.args[i], spatial) for i in (3, 4, 5)))
+    window = SlidingWindow(kernel.shape[2:], *(per_dim(node.args[i], spatial) for i in (3, 4, 5)))
     outputs = list(meta.shape[2:])
     if spatial == 1:
         x, kernel = reshape(x, [*x.shape[:2], 1, x.shape[2]]), reshape(kernel, [*kernel.shape[:2], 1, kernel.shape[2]])
         window, outputs = window.with_unit_dim(), [1, *outputs]
     bias = _bias(node.args[2], kernel.shape[0], meta.dtype, symbol_table)
     x, pads = _fit_to_windows(_channels_last(x), window, outputs)
-    found = _convolve(x, kernel, bias, groups, window, pads, outputs)
-    return reshape(_channels_second(found), meta.shape)
+    result = _convolve(x, kernel, bias, groups, window, pads, outputs)
+    return reshape(_channels_second(result), meta.shape)
 
 
 def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> TosaTensor:
@@ -229,20 +236,21 @@ def _convolve(
         kernel = _channels_last(kernel)
     elif groups == channels and len(outputs) == 2:
         op = "depthwise_conv2d"
-        multiplied = reshape(kernel, [channels, out // channels, *kernel.shape[2:]])
-        kernel = transpose(multiplied, [2, 3, 0, 1])
+        per_channel = reshape(kernel, [channels, out // channels, *kernel.shape[2:]])
+        kernel = transpose(per_channel, [2, 3, 0, 1])
     else:
         raise LoweringError(f"no convolution in {groups} groups over {len(outputs)} dims")
     if not op:
         raise LoweringError(f"no convolution over {len(outputs)} dims")
     require(op, x.dtype)
-    kind = tensor_type([x.shape[0], *outputs, out], x.dtype)
+    result_type = tensor_type([x.shape[0], *outputs, out], x.dtype)
     zero = splat(0, [1], x.dtype).value
-    settings = {
-        "pad": _numbers(pads), "stride": _numbers(window.stride), "dilation": _numbers(window.dilation),
+    attributes = {
+        "pad": _i64_array(pads), "stride": _i64_array(window.stride), "dilation": _i64_array(window.dilation),
         "acc_type": ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32)),
     }  # fmt: skip
-    return TosaTensor(getattr(tosa, op)(kind, x.value, kernel.value, bias.value, zero, zero, **settings), x.dtype)
+    operands = (x.value, kernel.value, bias.value, zero, zero)
+    return TosaTensor(getattr(tosa, op)(result_type, *operands, **attributes), x.dtype)
 
 
 # ---- pools -----------------------------------------------------------------------------------------------------------
@@ -250,7 +258,7 @@ def _convolve(
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool2dOp")
 def max_pool(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
-    """Returns the maxima; TOSA does not return their positions."""
+    """Returns only the maxima, because TOSA does not return their positions."""
     x, window, meta = tensor_of(node.args[0], symbol_table), pool_window(node), node.tensor_meta
     if any(isinstance(user, GetItemOp) and user.args[1] == 1 for user in node._children):
         raise LoweringError("max_pool2d returns no positions")
@@ -258,9 +266,9 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
         raise LoweringError("no dilated max_pool2d")
     require("max_pool2d", x.dtype)
     x, pads = _fit_to_windows(_as_batch(x), window, meta.shape[-2:])
-    kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
-    found = tosa.max_pool2d(kind, x.value, _numbers(window.size), _numbers(window.stride), _numbers(pads))
-    return [reshape(_channels_second(TosaTensor(found, x.dtype)), meta.shape)]
+    result_type = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
+    maxima = tosa.max_pool2d(result_type, x.value, _i64_array(window.size), _i64_array(window.stride), _i64_array(pads))
+    return [reshape(_channels_second(TosaTensor(maxima, x.dtype)), meta.shape)]
 
 
 def _as_batch(x: TosaTensor) -> TosaTensor:
@@ -270,23 +278,23 @@ def _as_batch(x: TosaTensor) -> TosaTensor:
 
 @lowering("AvgPool2dOp")
 def avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Adds padding that counts as elements before the pool, because TOSA divides by the number of other elements."""
+    """Pads before the pool if the padding counts as elements, because `tosa.avg_pool2d` does not count its padding."""
     x, window = tensor_of(node.args[0], symbol_table), pool_window(node)
     divisor = argument(node, 6, "divisor_override")
     if argument(node, 4, "ceil_mode", False):
-        raise LoweringError("no avg_pool2d with ceil_mode: partial windows differ")
+        raise LoweringError("no avg_pool2d with ceil_mode, whose partial windows differ")
     if divisor is not None and divisor != prod(window.size):
         raise LoweringError("no avg_pool2d with another divisor")
     x = _as_batch(x)
     if argument(node, 5, "count_include_pad", True) and any(window.padding):
-        sides = [0, *window.padding, 0]
-        x, window = padded(x, sides, sides, 0), window.without_padding()
+        pads = [0, *window.padding, 0]
+        x, window = pad(x, pads, pads, 0), window.without_padding()
     return _average_pool(node, x, window)
 
 
 @lowering("AdaptiveAvgPool2dOp")
 def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> TosaTensor:
-    """Lowers the case in which the output's size divides the input's, and all windows have the same size."""
+    """Averages over equal windows. Raises `LoweringError` if the output's sizes do not divide the input's."""
     x, outputs = _as_batch(tensor_of(node.args[0], symbol_table)), node.tensor_meta.shape[-2:]
     if any(not n or size % n for size, n in zip(x.shape[1:3], outputs, strict=True)):
         raise LoweringError("windows of different sizes: the output's size does not divide the input's")
@@ -298,9 +306,9 @@ def _average_pool(node: Op, x: TosaTensor, window: SlidingWindow) -> TosaTensor:
     meta = node.tensor_meta
     require("avg_pool2d", x.dtype)
     x, pads = _fit_to_windows(x, window, meta.shape[-2:])
-    kind = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
+    result_type = tensor_type([x.shape[0], *meta.shape[-2:], x.shape[-1]], x.dtype)
     zero = splat(0, [1], x.dtype).value
-    wide = ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32))
-    sizes = (_numbers(window.size), _numbers(window.stride), _numbers(pads))
-    found = tosa.avg_pool2d(kind, x.value, zero, zero, *sizes, wide)
-    return reshape(_channels_second(TosaTensor(found, x.dtype)), meta.shape)
+    accumulator_type = ir.TypeAttr.get(mlir_element_type_get(TensorDType.Float32))
+    sizes = (_i64_array(window.size), _i64_array(window.stride), _i64_array(pads))
+    averages = tosa.avg_pool2d(result_type, x.value, zero, zero, *sizes, accumulator_type)
+    return reshape(_channels_second(TosaTensor(averages, x.dtype)), meta.shape)

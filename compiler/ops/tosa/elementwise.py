@@ -1,4 +1,4 @@
-"""Element-wise ops in TOSA: a TOSA op for each, or an equivalent expression."""
+"""Lowers element-wise ops to one TOSA op, or to an equivalent expression of TOSA ops."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from buddy.compiler.ops.tosa.tensors import (
     binary,
     cast,
     clamp,
-    expanded,
+    expand_to,
     is_equal,
     is_exact,
     logical_not,
     select,
-    truncated,
+    truncate,
     unary,
 )
 from buddy.compiler.ops.utils import LoweringError, SymbolTable
@@ -81,27 +81,27 @@ _register_binary("MinimumOp", "minimum")
 
 @elementwise("PowOp", composed=True, rounds=True)
 def power(x: TosaTensor, exponent: Operand) -> TosaTensor:
-    """Emits products for small integer exponents, as in eager; `tosa.pow` takes floats only."""
+    """Returns `x ** exponent`. Emits products for small integers, as eager does; `tosa.pow` takes only floats."""
     if isinstance(exponent, TosaTensor):
         return binary("pow", x, exponent)
     if exponent == 0:
         return x.like(1)
     if exponent == 0.5:
-        raise LoweringError("no square root; a power differs from it at -0.0 and -inf")
+        raise LoweringError("no square root; a power differs from the root at -0.0 and -inf")
     if exponent == -0.5:
         return unary("rsqrt", x)
     if float(exponent).is_integer() and 1 <= abs(exponent) <= 4:
-        product = _product(x, int(abs(exponent)))
+        product = _small_power(x, int(abs(exponent)))
         return product if exponent > 0 else unary("reciprocal", product)
     return binary("pow", x, exponent)
 
 
-_power = ops_registry["PowOp"]
+_unchecked_power = ops_registry["PowOp"]
 
 
 @ops_registry.lowering("PowOp")
 def checked_power(node: Op, symbol_table: SymbolTable) -> Any:
-    """Lowers powers of half types only if the result is that of eager, which rounds exponents and squares to them."""
+    """Rejects powers of 16-bit floats that differ from eager's, which rounds exponents and squares to the type."""
     exponent, dtype = node.args[1], node.tensor_meta.dtype
     if dtype in HALVES and not isinstance(exponent, Op) and not is_exact(exponent, dtype):
         raise LoweringError(f"the exponent would not be rounded to {dtype.value}")
@@ -109,14 +109,15 @@ def checked_power(node: Op, symbol_table: SymbolTable) -> Any:
         raise LoweringError("a reciprocal root differs from eager's power of f16 at -0.0 and -inf")
     if exponent in (3, -2) and dtype is TensorDType.BFloat16:
         raise LoweringError("the square, which eager rounds to bf16, would not be rounded")
-    return _power(node, symbol_table)
+    return _unchecked_power(node, symbol_table)
 
 
-def _product(x: TosaTensor, count: int) -> TosaTensor:
-    if count == 1:
+def _small_power(x: TosaTensor, exponent: int) -> TosaTensor:
+    """Returns `x ** exponent` for an exponent from 1 to 4."""
+    if exponent == 1:
         return x
     square = x * x
-    return square if count == 2 else square * (x if count == 3 else square)
+    return square if exponent == 2 else square * (x if exponent == 3 else square)
 
 
 @elementwise("NegOp")
@@ -154,7 +155,7 @@ def clamp_max(x: TosaTensor, high: Operand) -> TosaTensor:
 
 @elementwise("TruncOp")
 def trunc(x: TosaTensor) -> TosaTensor:
-    return truncated(x)
+    return truncate(x)
 
 
 # ---- functions and activations ---------------------------------------------------------------------------------------
@@ -173,7 +174,7 @@ for _name, _op in {
 
 @elementwise("SigmoidOp", composed=True)
 def sigmoid(x: TosaTensor) -> TosaTensor:
-    """Emits `tosa.sigmoid`, which later passes lower to several ops; half types are therefore computed in f32."""
+    """Emits `tosa.sigmoid` in f32, also for 16-bit floats, because later passes lower it to several ops."""
     return unary("sigmoid", x)
 
 
@@ -214,23 +215,23 @@ def gelu(x: TosaTensor, *, approximate: str = "none") -> TosaTensor:
     return 0.5 * x * (1.0 + unary("erf", x * SQRT1_2))
 
 
-# ---- comparison, logic, choice, casts --------------------------------------------------------------------------------
+# ---- comparison, logic, selection, casts -----------------------------------------------------------------------------
 
 
-def _comparison(name: str, body: Callable[[TosaTensor, Operand], TosaTensor]) -> None:
+def _register_comparison(name: str, body: Callable[[TosaTensor, Operand], TosaTensor]) -> None:
     elementwise(name, among_operands=True)(lambda x, y: body(x, y))
 
 
-_comparison("EqualOp", is_equal)
-_comparison("NeOp", lambda x, y: logical_not(is_equal(x, y)))
-_comparison("GtOp", lambda x, y: x > y)
-_comparison("GeOp", lambda x, y: x >= y)
-_comparison("LtOp", lambda x, y: x < y)
-_comparison("LeOp", lambda x, y: x <= y)
+_register_comparison("EqualOp", is_equal)
+_register_comparison("NeOp", lambda x, y: logical_not(is_equal(x, y)))
+_register_comparison("GtOp", lambda x, y: x > y)
+_register_comparison("GeOp", lambda x, y: x >= y)
+_register_comparison("LtOp", lambda x, y: x < y)
+_register_comparison("LeOp", lambda x, y: x <= y)
 
 
-def _logical(name: str, op: str) -> None:
-    """Registers an op that is logical on bools and bitwise on integers."""
+def _register_logical(name: str, op: str) -> None:
+    """Registers a lowering to a logical op on bools, and to a bitwise op on integers."""
 
     def body(x: TosaTensor, y: Operand) -> TosaTensor:
         return binary(f"logical_{op}" if x.dtype is TensorDType.Bool else f"bitwise_{op}", x, y)
@@ -239,7 +240,7 @@ def _logical(name: str, op: str) -> None:
 
 
 for _name, _op in {"And": "and", "Or": "or", "Xor": "xor"}.items():
-    _logical(_name, _op)
+    _register_logical(_name, _op)
 
 
 @elementwise("LogicalNotOp", "BitwiseNotOp")
@@ -257,8 +258,8 @@ def where(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     meta = node.tensor_meta
     rank = len(meta.shape)
     condition = cast(registration.operand(node.args[0], rank, symbol_table), TensorDType.Bool)
-    yes, no = (registration.operand(arg, rank, symbol_table, meta.dtype) for arg in node.args[1:3])
-    return expanded(select(condition, yes, no), meta.shape)
+    if_true, if_false = (registration.operand(arg, rank, symbol_table, meta.dtype) for arg in node.args[1:3])
+    return expand_to(select(condition, if_true, if_false), meta.shape)
 
 
 @elementwise("MaskedFillOp", uncast=(1,))
@@ -279,7 +280,7 @@ def copy(x: TosaTensor, y: Operand, _non_blocking: bool = False) -> TosaTensor:
 ops_registry.absent |= {
     "SqrtOp": "no square root, and the reciprocal of `rsqrt` would round twice",
     "RoundOp": "no rounding to nearest",
-    "Expm1Op": "no exp(x) - 1 that keeps small x",
-    "Log1pOp": "no log(1 + x) that keeps small x",
-    "Log2Op": "no logarithm to base 2; a scaled natural one is inexact at powers of two",
+    "Expm1Op": "no exp(x) - 1 that is accurate for small x",
+    "Log1pOp": "no log(1 + x) that is accurate for small x",
+    "Log2Op": "no logarithm to base 2; a scaled natural logarithm is inexact at powers of two",
 }

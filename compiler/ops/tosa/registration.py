@@ -1,4 +1,4 @@
-"""Registers TOSA lowerings: converts operands to `TosaTensor`, and rejects types that TOSA's verifier rejects."""
+"""Registers TOSA lowerings, which get operands as `TosaTensor`; rejects element types that TOSA's verifier rejects."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.ops.elementwise import promoted
-from buddy.compiler.ops.elementwise.builder import known_keywords
+from buddy.compiler.ops.elementwise import promoted_type
+from buddy.compiler.ops.elementwise.builder import expression_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.structured import empty
-from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expanded, is_exact, reshape, rounded, splat
+from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expand_to, is_exact, reshape, round_to, splat
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
 def tensor_of(argument: Any, symbol_table: SymbolTable) -> TosaTensor:
-    """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if it is not a tensor."""
+    """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if the argument is not a tensor."""
     value = value_of(argument, symbol_table)
     return TosaTensor(value, argument.tensor_meta.dtype)
 
@@ -26,24 +26,25 @@ def tensor_of(argument: Any, symbol_table: SymbolTable) -> TosaTensor:
 def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
     """Registers the decorated function as the lowering of the op classes `names`; it may return `TosaTensor`s.
 
-    The lowering raises `LoweringError` for empty tensors; `with_empty_operands` allows them as operands.
+    The lowering raises `LoweringError` for empty tensors; with `with_empty_operands`, operands may be empty.
     """
 
     def decorate(function: Any) -> Lowering:
         @wraps(function)
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
-            _check_elements([node] if with_empty_operands else [node, *node.parents])
-            found = function(node, symbol_table)
-            if isinstance(found, list):
-                return [item.value if isinstance(item, TosaTensor) else item for item in found]
-            return found.value if isinstance(found, TosaTensor) else found
+            _check_tensors([node] if with_empty_operands else [node, *node.parents])
+            result = function(node, symbol_table)
+            if isinstance(result, list):
+                return [item.value if isinstance(item, TosaTensor) else item for item in result]
+            return result.value if isinstance(result, TosaTensor) else result
 
         return registry.lowering(*names)(lower)
 
     return decorate
 
 
-def _check_elements(nodes: Sequence[Op]) -> None:
+def _check_tensors(nodes: Sequence[Op]) -> None:
+    """Raises `LoweringError` for an empty tensor, and for an element type that TOSA does not have."""
     metas = [op.metas[0] for op in nodes if op.metas and op.metas[0] is not None]
     if any(0 in meta.shape for meta in metas):
         raise LoweringError("no empty tensors")
@@ -61,38 +62,39 @@ def elementwise(
 ) -> Callable[[Any], Any]:
     """Registers the decorated expression on `TosaTensor`s as the lowering of the op classes `names`.
 
-    Tensor arguments are cast to the result's rank and element type or, with `among_operands`, to the type that they
-    promote to; those at the positions `uncast` keep their type. Numbers stay numbers, except a first argument. Half
-    types are computed in f32 if the expression is `composed` of several ops, or an operand is not exact in the half
-    type. With `rounds`, every operand is first rounded to the half type, as in eager.
+    Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
+    type that they promote to; arguments at the positions `uncast` keep their type. A number as the first argument
+    becomes a tensor; other numbers stay numbers. 16-bit floats are computed in f32 if the expression is `composed` of
+    several ops, or if an operand is not exact in their type. With `rounds`, every operand is first rounded to the
+    16-bit type, as in eager.
     """
 
     def decorate(body: Callable[..., TosaTensor]) -> Callable[..., TosaTensor]:
-        known = inspect.signature(body).parameters
+        parameters = inspect.signature(body).parameters
 
         @lowering(registry, *names)
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
             meta = node.tensor_meta
-            keywords = known_keywords(node, known)
-            dtype = promoted(node.args) if among_operands else meta.dtype
+            keywords = expression_keywords(node, parameters)
+            dtype = promoted_type(node.args) if among_operands else meta.dtype
             rounds_to = dtype if rounds and dtype in HALVES else None
-            exact = among_operands or _all_exact(node.args, dtype, uncast)
-            if dtype in HALVES and (composed or keywords or not exact):
+            are_exact = among_operands or _all_exact(node.args, dtype, uncast)
+            if dtype in HALVES and (composed or keywords or not are_exact):
                 dtype = TensorDType.Float32
             rank = len(meta.shape)
-            given: list[Any] = list(node.args)
+            node_args: list[Any] = list(node.args)
             if rounds_to is not None:
-                given = [rounded(arg, rounds_to) if _is_number(arg) else arg for arg in given]
-                keywords = {key: rounded(value, rounds_to) for key, value in keywords.items()}
+                node_args = [round_to(arg, rounds_to) if _is_number(arg) else arg for arg in node_args]
+                keywords = {key: round_to(value, rounds_to) for key, value in keywords.items()}
 
-            def taken(i: int, arg: Any) -> Any:
+            def convert(i: int, arg: Any) -> Any:
                 if i != 0 and not isinstance(arg, Op):
                     return arg
-                found = operand(arg, rank, symbol_table, None if i in uncast else rounds_to or dtype)
-                return cast(found, dtype) if rounds_to is not None else found
+                x = operand(arg, rank, symbol_table, None if i in uncast else rounds_to or dtype)
+                return cast(x, dtype) if rounds_to is not None else x
 
-            arguments = [taken(i, arg) for i, arg in enumerate(given)]
-            return expanded(cast(body(*arguments, **keywords), meta.dtype), meta.shape)
+            arguments = [convert(i, arg) for i, arg in enumerate(node_args)]
+            return expand_to(cast(body(*arguments, **keywords), meta.dtype), meta.shape)
 
         return body
 
@@ -100,7 +102,7 @@ def elementwise(
 
 
 def _all_exact(arguments: Sequence[Any], dtype: TensorDType, uncast: Sequence[int]) -> bool:
-    """True if every operand is of the half type `dtype`, or a number that it represents exactly."""
+    """True if every operand is a tensor of the 16-bit type `dtype`, or a number that `dtype` represents exactly."""
     operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
     return all(
         arg.tensor_meta.dtype is dtype if isinstance(arg, Op) else not _is_number(arg) or is_exact(arg, dtype)
@@ -113,19 +115,19 @@ def _is_number(value: Any) -> bool:
 
 
 def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDType | None = None) -> TosaTensor:
-    """Returns a tensor or number as a tensor of `rank` dims, because TOSA broadcasts unit dims, but not ranks.
+    """Returns a tensor or number as a tensor of `rank` dims, because TOSA broadcasts unit dims, but does not add dims.
 
     `dtype` is the element type to cast to; it is required for a number.
     """
     if not isinstance(argument, Op):
         assert dtype is not None
         return splat(argument, [1] * rank, dtype)
-    found = tensor_of(argument, symbol_table)
+    x = tensor_of(argument, symbol_table)
     if dtype is not None:
-        found = cast(found, dtype)
-    return reshape(found, [1] * (rank - len(found.shape)) + list(found.shape))
+        x = cast(x, dtype)
+    return reshape(x, [1] * (rank - len(x.shape)) + list(x.shape))
 
 
 def empty_result(meta: TensorMeta) -> Any:
-    """Returns a value for a result without elements, which no op reads; TOSA has no such tensors."""
+    """Returns a value that is not a TOSA op for an empty result, which no op reads."""
     return empty(meta.shape, meta.dtype)

@@ -1,6 +1,6 @@
-"""TOSA expressions: Python expressions on `TosaTensor` emit TOSA ops, with the element types that each op accepts.
+"""`TosaTensor`: Python expressions on it emit TOSA ops, after a check that the op accepts the element type.
 
-`tosa-validate` in the bindings checks the same tables; the tests run it on all IR that this registry emits.
+The pass `tosa-validate` checks the same types; the tests run this pass on all IR that the TOSA registry emits.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ HALVES = (T.Float16, T.BFloat16)
 FLOATS = (*HALVES, T.Float32)
 INTEGERS = (T.Int32, T.Int64)
 NUMBERS = (*FLOATS, *INTEGERS)
-# TOSA's 8-bit integers are signed; ops that only move or combine bits accept PyTorch's unsigned bytes too.
+# TOSA's 8-bit integers are signed; ops that only move or combine bits also accept PyTorch's unsigned bytes.
 BITS = (T.UInt8, T.Int8, T.Int16, *INTEGERS)
 ANY = (T.Bool, *BITS, *FLOATS)
 
-_BY_OP: dict[str, tuple[T, ...]] = {
+# The element types that each op accepts; an op that is not listed accepts `ANY`.
+_ACCEPTED_TYPES: dict[str, tuple[T, ...]] = {
     **dict.fromkeys(("add", "sub", "mul", "abs", "maximum", "minimum", "equal", "greater", "greater_equal"), NUMBERS),
     **dict.fromkeys(
         ("ceil", "floor", "exp", "log", "rsqrt", "reciprocal", "tanh", "sigmoid", "erf", "sin", "cos", "pow"), FLOATS
@@ -47,7 +48,7 @@ _BY_OP: dict[str, tuple[T, ...]] = {
 
 def require(op: str, dtype: T) -> None:
     """Raises `LoweringError` if `tosa.<op>` does not accept `dtype`; ops that only move elements accept all types."""
-    if dtype not in _BY_OP.get(op, ANY):
+    if dtype not in _ACCEPTED_TYPES.get(op, ANY):
         raise LoweringError(f"no {dtype.value} {op}")
 
 
@@ -57,7 +58,10 @@ Operand = Union["TosaTensor", Number]
 
 @dataclass(frozen=True, eq=False)
 class TosaTensor:
-    """An MLIR tensor with its element type, which gives the signedness. Operators broadcast unit dims, not ranks."""
+    """An MLIR tensor with its element type, which also has the signedness.
+
+    Python operators emit TOSA ops on tensors of the same rank, and broadcast unit dims.
+    """
 
     value: Any
     dtype: TensorDType
@@ -115,38 +119,38 @@ class TosaTensor:
 
 
 def splat(value: Number, shape: Sequence[int], dtype: TensorDType) -> TosaTensor:
-    """Returns a constant tensor with the same value everywhere."""
+    """Returns a constant tensor whose elements are all `value`."""
     require("const", dtype)
-    kind = tensor_type(shape, dtype)
-    values = ir.DenseElementsAttr.get_splat(kind, constant_attribute(value, dtype))
-    return TosaTensor(tosa.const(values, results=[kind]), dtype)
+    result_type = tensor_type(shape, dtype)
+    values = ir.DenseElementsAttr.get_splat(result_type, constant_attribute(value, dtype))
+    return TosaTensor(tosa.const(values, results=[result_type]), dtype)
 
 
 def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) -> TosaTensor:
     """Returns a constant tensor of row-major `values`."""
     require("const", dtype)
-    kind = tensor_type(shape, dtype)
+    result_type = tensor_type(shape, dtype)
     attributes = [constant_attribute(value, dtype) for value in values]
-    return TosaTensor(tosa.const(ir.DenseElementsAttr.get(attributes, kind), results=[kind]), dtype)
+    return TosaTensor(tosa.const(ir.DenseElementsAttr.get(attributes, result_type), results=[result_type]), dtype)
 
 
 def shape_value(sizes: Sequence[int]) -> Any:
-    """Returns a `tosa.const_shape`, an operand for sizes, starts and multiples."""
-    kind = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
+    """Returns a `tosa.const_shape`, which ops take as an operand for sizes, starts or multiples."""
+    shape_type = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
     values = np.array(sizes, dtype=np.int64)
-    return tosa.const_shape(kind, ir.DenseIntElementsAttr.get(values, type=ir.IndexType.get()))
+    return tosa.const_shape(shape_type, ir.DenseIntElementsAttr.get(values, type=ir.IndexType.get()))
 
 
 def is_exact(value: Number, dtype: TensorDType) -> bool:
-    """True if a half type represents `value` exactly."""
+    """True if the 16-bit float type `dtype` represents `value` exactly."""
     if dtype is TensorDType.Float16:
         return bool(np.isnan(value)) or float(np.float16(np.clip(value, -65504, 65504))) == value or np.isinf(value)
     bits = struct.unpack("<I", struct.pack("<f", float(np.float32(value))))[0]
     return bool(np.isnan(value)) or (float(np.float32(value)) == value and bits & 0xFFFF == 0)
 
 
-def rounded(value: Number, dtype: TensorDType) -> Number:
-    """Rounds `value` to a half type, ties to even."""
+def round_to(value: Number, dtype: TensorDType) -> Number:
+    """Rounds `value` to the 16-bit float type `dtype`, ties to even."""
     if dtype is TensorDType.Float16:
         with np.errstate(over="ignore"):
             return float(np.float16(value))
@@ -159,7 +163,8 @@ def rounded(value: Number, dtype: TensorDType) -> Number:
 
 # ---- element-wise ----------------------------------------------------------------------------------------------------
 
-_TO_BOOL = ("equal", "greater", "greater_equal")
+# Ops that return bools.
+_COMPARISONS = ("equal", "greater", "greater_equal")
 
 
 def binary(op: str, a: TosaTensor, other: Operand) -> TosaTensor:
@@ -167,12 +172,13 @@ def binary(op: str, a: TosaTensor, other: Operand) -> TosaTensor:
     b = a.like(other)
     require(op, a.dtype)
     shape = broadcast_shape(a.shape, b.shape)
-    kind = tensor_type(shape, TensorDType.Bool if op in _TO_BOOL else a.dtype)
+    dtype = TensorDType.Bool if op in _COMPARISONS else a.dtype
+    result_type = tensor_type(shape, dtype)
     if op == "equal":
-        return TosaTensor(tosa.equal(a.value, b.value, results=[kind]), TensorDType.Bool)
-    further = [splat(0, [1], TensorDType.Int8).value] if op == "mul" else []
-    found = getattr(tosa, op)(kind, a.value, b.value, *further)
-    return TosaTensor(found, TensorDType.Bool if op in _TO_BOOL else a.dtype)
+        return TosaTensor(tosa.equal(a.value, b.value, results=[result_type]), dtype)
+    # The third operand of `tosa.mul` is a shift.
+    shift = [splat(0, [1], TensorDType.Int8).value] if op == "mul" else []
+    return TosaTensor(getattr(tosa, op)(result_type, a.value, b.value, *shift), dtype)
 
 
 def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> list[int]:
@@ -197,10 +203,11 @@ def clamp(x: TosaTensor, low: Number | None, high: Number | None) -> TosaTensor:
     return x if high is None else binary("minimum", x, high)
 
 
-def select(condition: TosaTensor, yes: TosaTensor, no: TosaTensor) -> TosaTensor:
-    require("select", yes.dtype)
-    shape = broadcast_shape(condition.shape, broadcast_shape(yes.shape, no.shape))
-    return TosaTensor(tosa.select(tensor_type(shape, yes.dtype), condition.value, yes.value, no.value), yes.dtype)
+def select(condition: TosaTensor, if_true: TosaTensor, if_false: TosaTensor) -> TosaTensor:
+    dtype = if_true.dtype
+    require("select", dtype)
+    shape = broadcast_shape(condition.shape, broadcast_shape(if_true.shape, if_false.shape))
+    return TosaTensor(tosa.select(tensor_type(shape, dtype), condition.value, if_true.value, if_false.value), dtype)
 
 
 def logical_not(x: TosaTensor) -> TosaTensor:
@@ -208,46 +215,44 @@ def logical_not(x: TosaTensor) -> TosaTensor:
 
 
 def is_equal(x: TosaTensor, other: Operand) -> TosaTensor:
-    """Compares; NaN is not equal to any number. Bools are compared by xor, because `tosa.equal` only takes numbers."""
+    """Compares for equality; NaN equals no number. Compares bools by xor, because `tosa.equal` takes only numbers."""
     if x.dtype is TensorDType.Bool:
         return logical_not(binary("logical_xor", x, other))
     return binary("equal", x, other)
 
 
-def truncated(x: TosaTensor) -> TosaTensor:
-    """Rounds towards zero: keeps the sign of zero, infinities and NaN."""
+def truncate(x: TosaTensor) -> TosaTensor:
+    """Rounds towards zero; keeps the sign of zero, infinities and NaN."""
     return select(x < 0, unary("ceil", x), unary("floor", x))
 
 
 # ---- casts -----------------------------------------------------------------------------------------------------------
 
-_SIGNED = (TensorDType.Int8, TensorDType.Int16, TensorDType.Int32, TensorDType.Int64)
-
 
 def cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
     """Casts `x` with PyTorch's semantics, by one or several `tosa.cast`.
 
-    Raises `LoweringError` for unsupported casts: from or to f64, and between floats and i64.
+    Raises `LoweringError` for a cast from or to f64 or a complex type, and for one between a float type and i64.
     """
     if x.dtype is dtype:
         return x
     if TensorDType.Float64 in (x.dtype, dtype) or {x.dtype, dtype} & {TensorDType.Complex64, TensorDType.Complex128}:
         raise LoweringError(f"no {x.dtype.value} to {dtype.value} cast")
     if x.dtype is TensorDType.UInt8 and dtype is not TensorDType.Bool:
-        return cast(_unsigned(x), dtype)
+        return cast(_bytes_to_i32(x), dtype)
     if TensorDType.Int64 in (x.dtype, dtype) and (x.dtype.is_float or dtype.is_float):
         raise LoweringError(f"no {x.dtype.value} to {dtype.value} cast")
-    step = _step_between(x.dtype, dtype)
-    return _direct_cast(x, dtype) if step is None else cast(cast(x, step), dtype)
+    intermediate = _intermediate_type(x.dtype, dtype)
+    return _direct_cast(x, dtype) if intermediate is None else cast(cast(x, intermediate), dtype)
 
 
-def _step_between(old: TensorDType, new: TensorDType) -> TensorDType | None:
-    """Returns the intermediate type of a cast that TOSA does not support directly."""
-    between = (*HALVES, TensorDType.Bool)
-    if (old in HALVES and new in between) or (old in between and new in HALVES):
+def _intermediate_type(old: TensorDType, new: TensorDType) -> TensorDType | None:
+    """Returns the intermediate type of a cast that `tosa.cast` does not do in one step; `None` if it does."""
+    through_f32 = (*HALVES, TensorDType.Bool)
+    if (old in HALVES and new in through_f32) or (old in through_f32 and new in HALVES):
         return TensorDType.Float32
     narrow = (TensorDType.UInt8, TensorDType.Int8, TensorDType.Int16)
-    # `tosa.cast` saturates where PyTorch keeps the low bits: floats are cast to narrow integers through i32.
+    # Floats are cast to narrow integers through i32, because `tosa.cast` saturates where PyTorch keeps the low bits.
     if (old.is_float and new in narrow) or (old in narrow and new is TensorDType.Int64):
         return TensorDType.Int32
     if old is TensorDType.Int64 and new in narrow:
@@ -257,20 +262,20 @@ def _step_between(old: TensorDType, new: TensorDType) -> TensorDType | None:
 
 def _direct_cast(x: TosaTensor, dtype: TensorDType) -> TosaTensor:
     if x.dtype.is_float and dtype.is_integer:
-        x = truncated(x)
+        x = truncate(x)
     if {x.dtype, dtype} == {TensorDType.UInt8, TensorDType.Int8}:
         return TosaTensor(x.value, dtype)
     return TosaTensor(tosa.cast(tensor_type(x.shape, dtype), x.value), dtype)
 
 
-def _unsigned(x: TosaTensor) -> TosaTensor:
-    """Converts unsigned bytes to i32; clears the upper bits, because TOSA extends by sign."""
+def _bytes_to_i32(x: TosaTensor) -> TosaTensor:
+    """Casts unsigned bytes to i32; clears the upper bits, because TOSA sign-extends."""
     wide = TosaTensor(tosa.cast(tensor_type(x.shape, TensorDType.Int32), x.value), TensorDType.Int32)
     return binary("bitwise_and", wide, 255)
 
 
-def widened(x: TosaTensor) -> TosaTensor:
-    """Casts half types to f32, for sequences of ops that compute in f32 and round once, as in PyTorch."""
+def widen(x: TosaTensor) -> TosaTensor:
+    """Casts 16-bit floats to f32, for sequences of ops that compute in f32 and round once, as in PyTorch."""
     return cast(x, TensorDType.Float32) if x.dtype in HALVES else x
 
 
@@ -289,57 +294,57 @@ def transpose(x: TosaTensor, order: Sequence[int]) -> TosaTensor:
     require("transpose", x.dtype)
     if list(order) == sorted(order):
         return x
-    kind = tensor_type([x.shape[dim] for dim in order], x.dtype)
-    return TosaTensor(tosa.transpose(kind, x.value, ir.DenseI32ArrayAttr.get(list(order))), x.dtype)
+    result_type = tensor_type([x.shape[dim] for dim in order], x.dtype)
+    return TosaTensor(tosa.transpose(result_type, x.value, ir.DenseI32ArrayAttr.get(list(order))), x.dtype)
 
 
-def expanded(x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
-    """Returns `x` with dims added in front and unit dims repeated, so that it has `shape`."""
+def expand_to(x: TosaTensor, shape: Sequence[int]) -> TosaTensor:
+    """Returns `x` broadcast to `shape`: adds leading dims, and repeats unit dims."""
     x = reshape(x, [1] * (len(shape) - len(x.shape)) + list(x.shape))
-    return tiled(x, [new // old for new, old in zip(shape, x.shape, strict=True)])
+    return tile(x, [new // old for new, old in zip(shape, x.shape, strict=True)])
 
 
-def tiled(x: TosaTensor, multiples: Sequence[int]) -> TosaTensor:
+def tile(x: TosaTensor, multiples: Sequence[int]) -> TosaTensor:
     require("tile", x.dtype)
     if all(multiple == 1 for multiple in multiples):
         return x
-    kind = tensor_type([size * multiple for size, multiple in zip(x.shape, multiples, strict=True)], x.dtype)
-    return TosaTensor(tosa.tile(kind, x.value, shape_value(multiples)), x.dtype)
+    result_type = tensor_type([size * multiple for size, multiple in zip(x.shape, multiples, strict=True)], x.dtype)
+    return TosaTensor(tosa.tile(result_type, x.value, shape_value(multiples)), x.dtype)
 
 
 def slice_(x: TosaTensor, starts: Sequence[int], sizes: Sequence[int]) -> TosaTensor:
     require("slice", x.dtype)
     if x.shape == tuple(sizes):
         return x
-    kind = tensor_type(sizes, x.dtype)
-    return TosaTensor(tosa.slice(kind, x.value, shape_value(starts), shape_value(sizes)), x.dtype)
+    result_type = tensor_type(sizes, x.dtype)
+    return TosaTensor(tosa.slice(result_type, x.value, shape_value(starts), shape_value(sizes)), x.dtype)
 
 
-def part(x: TosaTensor, dim: int, start: int, size: int) -> TosaTensor:
-    """Returns `size` indices of one dim, from `start`."""
+def slice_dim(x: TosaTensor, dim: int, start: int, size: int) -> TosaTensor:
+    """Returns the slice of `size` elements of one dim from `start` on."""
     starts, sizes = [0] * len(x.shape), list(x.shape)
     starts[dim], sizes[dim] = start, size
     return slice_(x, starts, sizes)
 
 
-def padded(x: TosaTensor, before: Sequence[int], after: Sequence[int], fill: Number) -> TosaTensor:
+def pad(x: TosaTensor, before: Sequence[int], after: Sequence[int], fill: Number) -> TosaTensor:
     require("pad", x.dtype)
     if not any(before) and not any(after):
         return x
-    kind = tensor_type([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], x.dtype)
+    result_type = tensor_type([b + n + a for b, n, a in zip(before, x.shape, after, strict=True)], x.dtype)
     pairs = [n for pair in zip(before, after, strict=True) for n in pair]
-    return TosaTensor(tosa.pad(kind, x.value, shape_value(pairs), splat(fill, [1], x.dtype).value), x.dtype)
+    return TosaTensor(tosa.pad(result_type, x.value, shape_value(pairs), splat(fill, [1], x.dtype).value), x.dtype)
 
 
-def concatenated(parts: Sequence[TosaTensor], dim: int) -> TosaTensor:
-    """Concatenates the parts that have elements along `dim`."""
-    first = parts[0]
+def concatenate(tensors: Sequence[TosaTensor], dim: int) -> TosaTensor:
+    """Concatenates tensors, none of which is empty, along `dim`."""
+    first = tensors[0]
     require("concat", first.dtype)
-    if len(parts) == 1:
+    if len(tensors) == 1:
         return first
     shape = list(first.shape)
-    shape[dim] = sum(found.shape[dim] for found in parts)
-    values = [found.value for found in parts]
+    shape[dim] = sum(tensor.shape[dim] for tensor in tensors)
+    values = [tensor.value for tensor in tensors]
     return TosaTensor(tosa.concat(values, axis_attribute(dim), results=[tensor_type(shape, first.dtype)]), first.dtype)
 
 
@@ -350,8 +355,8 @@ def axis_attribute(axis: int) -> Any:
 # ---- reductions, products, gathers -----------------------------------------------------------------------------------
 
 
-def reduced(op: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
-    """Emits `tosa.<op>` for one axis after another; the axes stay as unit dims."""
+def reduce(op: str, x: TosaTensor, axes: Sequence[int]) -> TosaTensor:
+    """Emits `tosa.<op>` for one axis after another; the axes remain as unit dims."""
     require(op, x.dtype)
     for axis in axes:
         shape = [1 if i == axis else size for i, size in enumerate(x.shape)]
@@ -367,8 +372,9 @@ def matmul(a: TosaTensor, b: TosaTensor) -> TosaTensor:
     require("matmul", a.dtype)
     (batch, rows, _), columns = a.shape, b.shape[2]
     zero = splat(0, [1], a.dtype).value
-    sums = TensorDType.Float32 if a.dtype.is_float else TensorDType.Int32
-    return TosaTensor(tosa.matmul(tensor_type([batch, rows, columns], sums), a.value, b.value, zero, zero), sums)
+    accumulator = TensorDType.Float32 if a.dtype.is_float else TensorDType.Int32
+    result_type = tensor_type([batch, rows, columns], accumulator)
+    return TosaTensor(tosa.matmul(result_type, a.value, b.value, zero, zero), accumulator)
 
 
 def gather(values: TosaTensor, indices: TosaTensor) -> TosaTensor:
@@ -378,5 +384,5 @@ def gather(values: TosaTensor, indices: TosaTensor) -> TosaTensor:
         indices = cast(indices, TensorDType.Int32)
     if values.dtype is TensorDType.Int64:
         indices = cast(indices, TensorDType.Int64)
-    kind = tensor_type([values.shape[0], indices.shape[1], values.shape[2]], values.dtype)
-    return TosaTensor(tosa.gather(kind, values.value, indices.value), values.dtype)
+    result_type = tensor_type([values.shape[0], indices.shape[1], values.shape[2]], values.dtype)
+    return TosaTensor(tosa.gather(result_type, values.value, indices.value), values.dtype)

@@ -11,7 +11,7 @@ from buddy.compiler.tools.coverage.plan import STEPS, CallResult, CoreOp, Covera
 
 # Maximum length of a reason in tables; the file has the full text.
 _REASON = 140
-_ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
+_ADVICE = re.compile(r": (?:add the key|add a lowering under that name) .*? has the three steps")
 _COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from importlib import resources
 
 from buddy.compiler.codegen.machines import Machine
-from buddy.compiler.graph.sizes import computed, parsed
+from buddy.compiler.graph.sizes import evaluate, parse_size
 from buddy.compiler.tools.export.interface import ExportTensor, ProgramInterface
 from buddy.compiler.tools.export.native import names_of
 
@@ -100,7 +100,7 @@ class _SizeExpressions:
         return ["", head, uses, "  switch (which) {", *cases, "  default: return 0;", "  }", "}"]
 
     def _number(self, size: str) -> int:
-        text = computed(parsed(size), self._symbols, lambda number: f"INT64_C({number})", _apply)
+        text = evaluate(parse_size(size), self._symbols, lambda number: f"INT64_C({number})", _apply)
         self._expressions.append(text)
         return len(self._expressions) - 1
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from buddy.compiler.frontend.table import main_dtype, rows_table
-from buddy.compiler.graph.extraction import ExtractionError, edges, extract_graph, find_nodes
+from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes, outside_values
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.operations.effects import PhiloxOp
@@ -47,7 +47,7 @@ def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
     """
     symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
     graph = extract_graph(whole.graph, nodes, symbols)
-    return Subgraph(graph, _compute_inputs(whole, list(edges(graph))))
+    return Subgraph(graph, _compute_inputs(whole, list(outside_values(graph))))
 
 
 def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]:

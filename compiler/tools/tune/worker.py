@@ -95,10 +95,10 @@ def _load_program(channel: Channel, begin: LoadForTuning) -> Any:
         channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
         return None
     captured = graphs[begin.graph]
-    if frontend not in OWN_FRONTENDS and captured.graph.given is None:
+    if frontend not in OWN_FRONTENDS and captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
             channel.send(reply)
             return None
-        captured.graph.given = reply.given
+        captured.graph.imported_ir = reply.given
     return captured

@@ -7,7 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from buddy.compiler.ops.attention_blocks import rows_of
+from buddy.compiler.ops.attention_blocks import split_rows
 
 SIZES = (1, 5, 8, 11, 16, 24, 27)
 
@@ -16,14 +16,14 @@ SIZES = (1, 5, 8, 11, 16, 24, 27)
 def test_each_score_that_counts_is_made_once_and_no_block_above_the_diagonal(causal: bool) -> None:
     for queries, keys in itertools.product(SIZES, SIZES):
         made = np.zeros((queries, keys), int)
-        for rows in rows_of(queries, keys, 8, 8, causal):
+        for rows in split_rows(queries, keys, 8, 8, causal):
             for i in range(rows.first, rows.end):
                 row = slice(i * 8, i * 8 + rows.rows)
                 full = i if rows.full is None else rows.full
                 blocks = [(number, 8, False) for number in range(full)]
                 if rows.tail:
-                    number = i if rows.tail.number is None else rows.tail.number
-                    blocks.append((number, rows.tail.keys, rows.tail.diagonal))
+                    number = i if rows.tail.index is None else rows.tail.index
+                    blocks.append((number, rows.tail.keys, rows.tail.has_diagonal))
                 for number, count, diagonal in blocks:
                     assert i * 8 + rows.rows <= queries
                     assert number * 8 + count <= keys
@@ -35,4 +35,4 @@ def test_each_score_that_counts_is_made_once_and_no_block_above_the_diagonal(cau
 
 def test_causal_blocks_are_square() -> None:
     with pytest.raises(ValueError, match="not square"):
-        rows_of(16, 16, 8, 16, True)
+        split_rows(16, 16, 8, 16, True)

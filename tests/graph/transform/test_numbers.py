@@ -192,14 +192,14 @@ def test_a_product_made_a_call_is_told_to_run_in_eager_and_why() -> None:
     _, _, function, inputs = OTHERS["calls"]
     compilation = Line(function, *inputs).compile(recipe_with("replace-matmul-with-onednn"))
     (call,) = [a for a in compilation.assignments if a.lowering == EAGER]
-    assert (call.node, call.reason) == ("mm.0", "a graph pass replaced it by a call of torch's mm.default")
+    assert (call.node, call.reason) == ("mm.0", "a graph pass replaced the node by a call of torch's mm.default")
 
 
 def test_passes_tell_of_each_node_what_they_did() -> None:
     _, function, inputs = ATTENTION["one block"]
     remarks = Line(function, *inputs).compile(recipe_with(*PASSES)).remarks
     node = "_scaled_dot_product_flash_attention_for_cpu.0"
-    assert ("flash-attention-prefill", node, "its keys are processed by blocks") in remarks
+    assert ("flash-attention-prefill", node, "processes its keys in blocks") in remarks
 
 
 def test_a_fused_node_may_run_in_eager() -> None:

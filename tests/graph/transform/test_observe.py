@@ -53,7 +53,7 @@ def test_a_value_may_be_shown_behind_another_node() -> None:
     exp, add, sin = (op.stable for op in graph.operations)
     run_transform(graph, "observe", {"nodes": f"{sin} {exp}@{sin} {add}"})
     assert observed(graph) == (add, sin, exp)
-    with pytest.raises(TransformError, match="no node 'cos'"):
+    with pytest.raises(TransformError, match="no op node 'cos'"):
         run_transform(graph, "observe", {"nodes": "cos"})
 
 

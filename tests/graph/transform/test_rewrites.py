@@ -143,7 +143,7 @@ def test_a_transpose_of_unit_dims_becomes_a_view_and_views_one_view() -> None:
 def test_a_transpose_that_moves_elements_is_no_view() -> None:
     graph = graph_of(lambda x: x.t().reshape(12) + 1, torch.ones(3, 4))
     notes = eliminate_matmul_transpose_reshape(graph)
-    assert notes[0].text == "left: it moves elements"
+    assert notes[0].text == "left: it changes the order of the elements"
     assert any("TOp" in op or "PermuteOp" in op or "TransposeOp" in op for op in ops(graph))
 
 
@@ -189,10 +189,10 @@ def test_attention_spelled_out_with_a_mask_keeps_the_meaning_of_softmax() -> Non
 @pytest.mark.parametrize(
     ("function", "reason"),
     [
-        (lambda q: torch.softmax(q, -1), "its reader output is not a product"),
-        (lambda q: (s := torch.softmax(q @ q.transpose(-1, -2), -1)) @ q + s.sum(), "has other readers"),
-        (lambda q: q.transpose(-1, -2) @ torch.softmax(q @ q.transpose(-1, -2), -1), "it is not the first factor"),
-        (lambda q: torch.softmax(torch.relu(q @ q.transpose(-1, -2)), -1) @ q, "not by a product"),
+        (lambda q: torch.softmax(q, -1), "its reader output is not a batched matrix product"),
+        (lambda q: (s := torch.softmax(q @ q.transpose(-1, -2), -1)) @ q + s.sum(), "has 2 readers, not one"),
+        (lambda q: q.transpose(-1, -2) @ torch.softmax(q @ q.transpose(-1, -2), -1), "it is not the lhs operand"),
+        (lambda q: torch.softmax(torch.relu(q @ q.transpose(-1, -2)), -1) @ q, "not by a batched matrix product"),
         (lambda q: torch.softmax(q @ q.transpose(-1, -2), -2) @ q, "it is not over the columns"),
     ],
 )
@@ -259,4 +259,4 @@ def test_options_are_checked() -> None:
     with pytest.raises(TransformError, match="unknown graph pass"):
         run_transform(graph, "unknown", {})
     (note,) = run_transform(graph, "replace-matmul-with-onednn-selective", {"min-size": 5})
-    assert note.text == "left: its result has 4 elements, fewer than 5"
+    assert note.text == "left: a result matrix has 4 elements, fewer than 5"

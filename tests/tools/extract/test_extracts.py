@@ -113,7 +113,7 @@ def test_sizes_of_a_call_become_numbers() -> None:
 def test_names_that_are_none_are_refused(program: CapturedGraph) -> None:
     with pytest.raises(ExtractionError, match="did you mean addmm"):
         find_nodes(program.graph, ["admm"])
-    with pytest.raises(ExtractionError, match="no node 'output'"):
+    with pytest.raises(ExtractionError, match="no op node 'output'"):
         find_nodes(program.graph, ["output"])
     with pytest.raises(ExtractionError, match="none of these nodes returns a tensor"):
         extract_graph(program.graph, [])
