@@ -67,7 +67,7 @@ def registered() -> RegisteredPasses:
 def cached_passes() -> RegisteredPasses | None:
     """Returns the cached result, if there is one: loads no bindings and runs no tool."""
     try:
-        kept = _kept(_key()) if bindings.where() is not None and mlir_tool.tool() is None else None
+        kept = _kept(_key()) if bindings.package_folder() is not None and mlir_tool.tool() is None else None
         if kept is None or kept.states != _states(bindings.libraries_in(map(Path, kept.folders))):
             return None
     except (mlir_tool.ToolError, OSError):
@@ -77,7 +77,7 @@ def cached_passes() -> RegisteredPasses | None:
 
 def _key() -> str:
     """Returns the cache key: the package that Python finds, and the file that locates its libraries."""
-    folder = bindings.where()
+    folder = bindings.package_folder()
     saying = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
     return digest(bindings.PACKAGE, str(folder), saying, Path(__file__).read_text(encoding="utf-8"))
 
