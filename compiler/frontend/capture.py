@@ -119,7 +119,7 @@ class GraphRecorder:
                 table = fx_table(conversion)
                 captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
-                captured.timed = drawing_program(aten, arguments, len(conversion.constants))
+                captured.eager_to_time = drawing_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
                 captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
                 self._add_graph(captured)

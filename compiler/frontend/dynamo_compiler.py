@@ -352,7 +352,7 @@ class DynamoCompiler:
         if is_recording():
             # The script may rewrite its graph, so listeners get a copy of the captured one.
             copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
-            notify_listener(replace(captured, graph=copied, first=self._user_registry))
+            notify_listener(replace(captured, graph=copied, user_lowerings=self._user_registry))
         imported = ImportedGraph(captured, self._arguments)
         imported.graph.settings = self._settings()
         self._imported[imported.graph] = imported

@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_right, limit_in_words, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_correct, describe_limit, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -151,12 +151,12 @@ def _difference(
         if captured is None:
             is_correct = deviation.ok and are_few_roundings(result, reference)
         else:
-            is_correct, spread = is_right(captured, expected, index, result.detach(), deviation.ok)
+            is_correct, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
         if is_correct:
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not allowed_margin(captured, choice, result, reference, MULTIPLE):
-            return index, _describe_deviation(deviation, limit_in_words(reference.dtype, spread, deviation.ok))
+            return index, _describe_deviation(deviation, describe_limit(reference.dtype, spread, deviation.ok))
     return None
 
 

@@ -70,7 +70,7 @@ class Recording:
         """
         captured = self.graphs[graph]
         if graph not in self._compilers:
-            first = captured.first()
+            first = captured.user_lowerings()
             self._compilers[graph] = Compiler(captured.graph, dict(first) if first else None)  # type: ignore[arg-type]
         return self._compilers[graph].compile(recipe or self.recipe)
 

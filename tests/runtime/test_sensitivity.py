@@ -17,7 +17,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.measure import reports
-from buddy.compiler.runtime.sensitivity import FEWEST, MULTIPLE, RUNS, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import MIN_ELEMENTS, MULTIPLE, MAX_FURTHER_RUNS, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
 
@@ -153,7 +153,7 @@ def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
     assert deep.eager is not None
     with torch.no_grad():
         expected = deep.eager(deep.tensors)
-        further = (further_spreads(deep, seed)[0].rms for seed in range(RUNS))
+        further = (further_spreads(deep, seed)[0].rms for seed in range(MAX_FURTHER_RUNS))
         largest = max(spreads(deep, expected)[0].rms, *further)
         for times, is_right in ((0.9, True), (1.1, False)):
             moved = [expected[0] + MULTIPLE * times * largest]
@@ -271,7 +271,7 @@ def test_a_few_roundings_are_right_without_a_run_in_double_precision(shallow: Ca
 
 def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() -> None:
     with torch.no_grad():
-        captured = capture(lambda x: x.sin().sum(1), (torch.randn(FEWEST - 1, 100),))[0]
+        captured = capture(lambda x: x.sin().sum(1), (torch.randn(MIN_ELEMENTS - 1, 100),))[0]
     assert moved(captured, lambda y: y * (1 + 4e-6)).verdict == "ok"
 
 
