@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_correct, describe_limit, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -149,10 +149,10 @@ def _difference(
         deviation = deviations.of(result.detach(), reference.detach())
         spread = None
         if captured is None:
-            is_correct = deviation.ok and are_few_roundings(result, reference)
+            matches = deviation.ok and are_few_roundings(result, reference)
         else:
-            is_correct, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
-        if is_correct:
+            matches, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
+        if matches:
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
         if captured is None or choice is None or not allowed_margin(captured, choice, result, reference, MULTIPLE):

@@ -23,34 +23,34 @@ _IR = f"""
 declare <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float>)
 declare <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float>, <{_LANES} x float>)
 
-define void @{_FUNCTION}(ptr %ours, ptr %reference, i64 %vectors, ptr %result) {{
+define void @{_FUNCTION}(ptr %compiled, ptr %reference, i64 %vectors, ptr %result) {{
 entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
   %largest = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %larger, %loop ]
-  %apart = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %aparts, %loop ]
-  %size = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %sizes, %loop ]
-  %at = getelementptr <{_LANES} x float>, ptr %compiled, i64 %i
-  %there = getelementptr <{_LANES} x float>, ptr %reference, i64 %i
-  %a = load <{_LANES} x float>, ptr %at, align 4
-  %b = load <{_LANES} x float>, ptr %there, align 4
+  %squared_difference = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %next_squared_difference, %loop ]
+  %squared_reference = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %next_squared_reference, %loop ]
+  %a.address = getelementptr <{_LANES} x float>, ptr %compiled, i64 %i
+  %b.address = getelementptr <{_LANES} x float>, ptr %reference, i64 %i
+  %a = load <{_LANES} x float>, ptr %a.address, align 4
+  %b = load <{_LANES} x float>, ptr %b.address, align 4
   %d = fsub <{_LANES} x float> %a, %b
   %m = call <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float> %d)
   %larger = call <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float> %largest, <{_LANES} x float> %m)
-  %dd = fmul contract <{_LANES} x float> %d, %d
-  %aparts = fadd contract <{_LANES} x float> %apart, %dd
-  %bb = fmul contract <{_LANES} x float> %b, %b
-  %sizes = fadd contract <{_LANES} x float> %size, %bb
+  %squared_d = fmul contract <{_LANES} x float> %d, %d
+  %next_squared_difference = fadd contract <{_LANES} x float> %squared_difference, %squared_d
+  %squared_b = fmul contract <{_LANES} x float> %b, %b
+  %next_squared_reference = fadd contract <{_LANES} x float> %squared_reference, %squared_b
   %next = add i64 %i, 1
-  %more = icmp ult i64 %next, %vectors
-  br i1 %more, label %loop, label %exit
+  %has_next = icmp ult i64 %next, %vectors
+  br i1 %has_next, label %loop, label %exit
 exit:
   %second = getelementptr <{_LANES} x float>, ptr %result, i64 1
   %third = getelementptr <{_LANES} x float>, ptr %result, i64 2
   store <{_LANES} x float> %larger, ptr %result, align 4
-  store <{_LANES} x float> %aparts, ptr %second, align 4
-  store <{_LANES} x float> %sizes, ptr %third, align 4
+  store <{_LANES} x float> %next_squared_difference, ptr %second, align 4
+  store <{_LANES} x float> %next_squared_reference, ptr %third, align 4
   ret void
 }}
 """

@@ -269,7 +269,7 @@ def _measure_spreads(
         run = LockstepInterpreter(captured.graph, captured.tensors, _symbols(captured), (), "float64")
         captured.exact = run.finish()
     measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
-    return tuple(spread._replace(whole=not run.narrow_nodes) for spread in measured)
+    return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
 
 
 def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:

@@ -17,7 +17,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.measure import reports
-from buddy.compiler.runtime.sensitivity import MIN_ELEMENTS, MULTIPLE, MAX_FURTHER_RUNS, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, MIN_ELEMENTS, MULTIPLE, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
 

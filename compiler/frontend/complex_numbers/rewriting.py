@@ -111,11 +111,11 @@ class _Rewriting:
 
     def _real_result_node(self, node: Node, result: torch.Tensor) -> Node:
         """The node of a real result; if the graph returns it, it has the strides and the memory of the original."""
-        value, found = node.meta["val"], self.emitter.node_of(result)
+        value, result_node = node.meta["val"], self.emitter.node_of(result)
         if result.stride() == value.stride() and not getattr(node.target, "is_view", False):
-            if found.name.startswith(f"{node.name}_part"):
-                found._rename(node.name)
-            return found
+            if result_node.name.startswith(f"{node.name}_part"):
+                result_node._rename(node.name)
+            return result_node
         new = self.emitter.emit(aten.alias.default, (result,), {}, value, node.name)
         new.meta[STANDS_FOR] = node
         return new

@@ -241,16 +241,16 @@ def phase_of(module: Any) -> str:
 
 def _has_tensors(module: Any) -> bool:
     """Whether a value, or an argument of a function, is a tensor."""
-    found = False
+    has_tensor = False
 
     def visit(op: Any) -> Any:
-        nonlocal found
+        nonlocal has_tensor
         arguments = (value for region in op.regions for block in region.blocks for value in block.arguments)
-        found = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
-        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+        has_tensor = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
+        return ir.WalkResult.INTERRUPT if has_tensor else ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return found
+    return has_tensor
 
 
 def is_tensor(mlir_type: Any) -> bool:
