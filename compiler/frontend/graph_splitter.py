@@ -25,10 +25,11 @@ from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import base_of_views
 from buddy.compiler.frontend.names import python_line
 
+# Node name to the reason why the node is not compiled.
 Reasons = dict[str, str]
 Check = Callable[[AtenGraph], object]
 
-# The label of nodes that read a number out of a tensor, and compute with such numbers.
+# The label (in place of a lowering) of nodes that read a number out of a tensor, or compute with such numbers.
 BETWEEN = "between pieces"
 _READ_NUMBER = torch.ops.aten._local_scalar_dense.default
 _NUMBER_OPS = {
@@ -89,21 +90,21 @@ def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) ->
     """
     pieces: tuple[GraphPiece, ...] = ()
     reasons: Reasons = {}
-    new_reasons = _rejected_nodes(aten.module, refusal)
+    new_reasons = _rejection_reasons(aten.module, refusal)
     if new_reasons:  # find most nodes at once: a check reports one node at a time, and there may be hundreds
-        new_reasons |= unsupported_nodes(aten.module.graph.nodes) | _number_reads(aten.module)
+        new_reasons |= unsupported_nodes(aten.module.graph.nodes) | _number_read_reasons(aten.module)
     while new_reasons:
-        reasons |= new_reasons | _views_of_storage_read(aten.module, new_reasons)
+        reasons |= new_reasons | _reasons_of_views(aten.module, new_reasons)
         pieces = _make_pieces(aten, reasons)
         new_reasons = {}
         for piece in pieces:
             if not piece.eager:
-                new_reasons |= _find_rejections(piece.aten, check)
+                new_reasons |= _check_piece(piece.aten, check)
     return GraphCut(aten, pieces, reasons or {"": refusal.diagnostic.what})
 
 
-def _number_reads(module: GraphModule) -> Reasons:
-    """The nodes that read a number out of a tensor."""
+def _number_read_reasons(module: GraphModule) -> Reasons:
+    """The nodes that read a number out of a tensor, with this reason."""
     return {node.name: _read_reason(node) for node in module.graph.nodes if node.target is _READ_NUMBER}
 
 
@@ -117,18 +118,18 @@ def computes_numbers(node: Node) -> bool:
     return node.target in _NUMBER_OPS or isinstance(node.meta.get("val"), kinds)
 
 
-def _find_rejections(aten: AtenGraph, check: Check) -> Reasons:
+def _check_piece(aten: AtenGraph, check: Check) -> Reasons:
     try:
         check(aten)
     except UnsupportedGraphError as error:
-        # If a piece is rejected as a whole, all of its nodes run in eager.
-        return _rejected_nodes(aten.module, error) or dict.fromkeys(
+        # If the error names no node, all nodes of the piece run in eager.
+        return _rejection_reasons(aten.module, error) or dict.fromkeys(
             map(str, computing_nodes(aten.module)), error.diagnostic.what
         )
     return {}
 
 
-def _rejected_nodes(module: GraphModule, error: UnsupportedGraphError) -> Reasons:
+def _rejection_reasons(module: GraphModule, error: UnsupportedGraphError) -> Reasons:
     """The nodes that `error` rejects: the node that it names, or the users of that node if it is an input."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
     nodes_to_reject = [
@@ -146,7 +147,7 @@ def _control_flow_reason(node: Node) -> str:
     return f"{node.name} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
 
 
-def _views_of_storage_read(module: GraphModule, reasons: Reasons) -> Reasons:
+def _reasons_of_views(module: GraphModule, reasons: Reasons) -> Reasons:
     """The views through which rejected nodes read a storage: they run in eager too, with the reason of the reader."""
     readers = [node for node in module.graph.nodes if node.name in reasons and reads_storage(node)]
     return {view.name: reasons[node.name] for node in readers for view in _views_to(node.args[0])}
@@ -211,7 +212,7 @@ class SplitGraph:
 
 
 def _last_uses(pieces: Sequence[GraphPiece], output: Any) -> list[list[Node]]:
-    """For each piece the inputs that are not read after it."""
+    """For each piece, the inputs that no later piece reads, and that are no results."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
     dead = []
@@ -268,7 +269,7 @@ def _has_effect(node: Node) -> bool:
     return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _size_nodes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
+def _reads_of_sizes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
     """The nodes that read the numbers on which the sizes of `nodes` depend."""
     sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
     reads = (node for node in module.graph.nodes if node.target is _READ_NUMBER) if sizes else ()
@@ -283,7 +284,7 @@ def _unbacked(value: Any) -> set[Any]:
 def _make_piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
     inside = set(nodes)
     external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
-    external |= dict.fromkeys(node for node in _size_nodes(aten.module, nodes) if node not in inside)
+    external |= dict.fromkeys(node for node in _reads_of_sizes(aten.module, nodes) if node not in inside)
     inputs = tuple(node for node in external if node.op != "get_attr")
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
     graph, copies = Graph(), dict[Node, Node]()

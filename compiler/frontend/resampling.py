@@ -32,9 +32,8 @@ _DECOMPOSING_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.Composi
 class ResamplingFilter:
     """An interpolation kernel that spans `taps` elements (before antialiasing widens it).
 
-    Called with a distance in elements, it returns the weight of an element at that distance.
-
-    Cubic kernels are those of Keys (1981); eager sets their parameter to -0.75, and to -0.5 for antialiasing.
+    Called with a distance in elements, it returns the weight of an element at that distance. Cubic kernels are those of
+    Keys (1981); eager sets their parameter to -0.75, and to -0.5 for antialiasing.
     """
 
     taps: int
@@ -65,7 +64,7 @@ class ResamplingScale:
 def resample_images(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """Resamples `x` [n, channels, height, width] to `sizes`, those of the last two dims; scales determine the steps.
+    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; given scales determine the steps.
 
     The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
     those of this call, and Dynamo recompiles for other sizes. An op on other dtypes with symbolic sizes is unchanged,
@@ -195,7 +194,7 @@ def _try_candidates(rule: Callable[..., Any], candidates: Sequence[Callable[...,
     return dispatch
 
 
-def _decompose_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
+def _for_bytes_only(rule: Callable[..., Any]) -> Callable[..., Any]:
     def for_bytes(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
         return rule(x, *rest, **kwargs) if x.dtype == torch.uint8 else NotImplemented
 
@@ -239,13 +238,13 @@ def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., t
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
 # Rules with priority over PyTorch's own, by overload.
 _RULES: dict[Any, list[Callable[..., Any]]] = {
-    aten.upsample_bilinear2d.default: [_decompose_bytes(_linear)],
+    aten.upsample_bilinear2d.default: [_for_bytes_only(_linear)],
     aten.upsample_bilinear2d.vec: [
-                _decompose_bytes(_accept_scale_list(_linear)),
+                _for_bytes_only(_accept_scale_list(_linear)),
         _drop_ignored_scales(aten.upsample_bilinear2d.default, doubles=False),
     ],
-    aten.upsample_bicubic2d.default: [_decompose_bytes(_cubic)],
-    aten.upsample_bicubic2d.vec: [_decompose_bytes(_accept_scale_list(_cubic))],
+    aten.upsample_bicubic2d.default: [_for_bytes_only(_cubic)],
+    aten.upsample_bicubic2d.vec: [_for_bytes_only(_accept_scale_list(_cubic))],
     aten.upsample_linear1d.vec: [_drop_ignored_scales(aten.upsample_linear1d.default, doubles=False)],
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
     # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
@@ -269,9 +268,8 @@ def grid_sample(
     """`x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
 
     The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim: the centres of
-    its outermost elements with `align_corners`, otherwise their outer edges. Interpolation 0 is linear, 1 nearest, 2
-    cubic (two dims only). Positions outside read zeros (padding 0), the nearest edge (1), or the reflected position
-    (2).
+    its outermost elements with `align_corners`, otherwise their outer edges. `interpolation` is 0 for linear, 1 for
+    nearest, 2 for cubic (two dims only). `padding` is 0 for zeros outside, 1 for the nearest edge, 2 for reflection.
     """
     sizes = x.shape[2:]
     to_elements = _to_elements if len(sizes) == 2 else _to_volume_elements

@@ -76,10 +76,8 @@ class PackedArgument:
         sequential_calls: bool = False, shared_weights: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         self._frozen = frozen
-        self._calls_are_sequential, self._shared = (
-            sequential_calls,
-            None if shared_weights is None else SharedArgument(shared_weights),
-        )
+        self._calls_are_sequential = sequential_calls
+        self._shared = None if shared_weights is None else SharedArgument(shared_weights)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
@@ -95,7 +93,7 @@ class PackedArgument:
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
-                # Detached, it keeps the memory alive even if the tensor is given another one (`p.data = …`).
+                # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
                 self._buffer, self._source, self._state = self._pack_or_share(source), source.detach(), state
             return self._buffer
 
@@ -111,11 +109,11 @@ class PackedArgument:
         if self._shared is None:
             return self._run_pack(source, self._store_buffer())
         spec = self._argument.spec
-        # Such a program packs a weight at most twice, so that a buffer in the store is not worth its memory.
+        # Without the store: if the shared copy is used, a buffer in the store would be wasted memory.
         return self._shared.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._run_pack, source))
 
     def _store_buffer(self) -> torch.Tensor | None:
-        """Returns the buffer in the store for the first packing; `None` later, since a call may still read it."""
+        """Returns the buffer in the store, or `None` if another call may still read it."""
         can_use_store = self._calls_are_sequential or not self._has_used_store
         self._has_used_store = True
         return self._store.buffer(self._number) if can_use_store else None

@@ -88,12 +88,8 @@ class _Comparison:
     def __init__(
         self, captured: CapturedGraph, program: ObservedProgram, reference: Reference, on_progress: OnProgress
     ) -> None:
-        self._captured, self._program, self._reference, self._report_progress = (
-            captured,
-            program,
-            reference,
-            on_progress,
-        )
+        self._captured, self._program = captured, program
+        self._reference, self._report_progress = reference, on_progress
         self._nodes = {op.stable: op for op in captured.graph.operations}
         self._tensors = {op.name: t for op, t in zip(captured.graph.placeholders, captured.tensors, strict=True)}
         artifact = from_bytes(program.artifact)
@@ -106,7 +102,7 @@ class _Comparison:
         self.own_errors: dict[str, Deviation] = {}
         self.not_finite: dict[str, tuple[int, int]] = {}
         self._finite: set[str] = set()
-        # Moved inputs, by name, that are not yet known to be finite.
+        # By name, moved inputs that are not yet known to be finite, each with its stable name.
         self._unchecked_moves: dict[str, tuple[str, torch.Tensor]] = {}
         self._count = 0
         symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
@@ -172,12 +168,11 @@ class _Comparison:
             and not (deviation.nans or deviation.infs)
             and op.stable in self._computing
         )
-        if not (is_finite or (moves and self._finite.issuperset(parents))) and (counts := _count_nonfinite(value)) != (
-            0,
-            0,
-        ):
-            self.not_finite[op.stable] = counts
-            return
+        if not is_finite and not (moves and self._finite.issuperset(parents)):
+            counts = _count_nonfinite(value)
+            if counts != (0, 0):
+                self.not_finite[op.stable] = counts
+                return
         self._finite.add(op.name)
         if isinstance(op, _PRODUCTS) and value.numel() and not op.kwargs:
             for name in parents:
@@ -252,7 +247,8 @@ class _Comparison:
         return [op for op in self._nodes if op in unobserved]
 
     def _origins(self, nodes: Sequence[NodeNumbers]) -> Iterator[NanOrigin]:
-        by_name = {origin.node: origin for origin in nodes}
+        """Yields the origins of NaNs and infinities in eager and in compiled code."""
+        by_name = {numbers.node: numbers for numbers in nodes}
         for kind_index, kind in enumerate(("nan", "inf")):
             inputs = _Inputs(self._tensors, kind_index)
             for side, has in (
