@@ -32,6 +32,7 @@ _ARITHMETIC_OPS: dict[Any, Any] = {
     aten.div.Scalar: aten.div.Tensor,
 } | {op: op for op in (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor)}  # fmt: skip
 _FILL_OPS = (aten.full.default, aten.full_like.default)
+# The result dtypes of ops whose float operand may be replaced.
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # For 16-bit results, eager multiplies and divides by a number in 32 bits, but rounds a number that it adds to 16 bits.
 _WIDENED_OPS = (aten.mul.Tensor, aten.div.Tensor)
@@ -86,7 +87,10 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: Any, tensors: dict[Node, Node | None]) -> Node | None:
-    """A node that computes a symbolic float as a tensor; None if an op of its computation has no tensor counterpart."""
+    """A node that computes the symbolic float `node` as a tensor; None if an op of it has no counterpart for tensors.
+
+    `tensors` caches the results.
+    """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
     return tensors[node]

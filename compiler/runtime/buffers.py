@@ -30,7 +30,7 @@ _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # from <sys/mman.h> of Linux, the secon
 
 
 def request_huge_pages(address: int, size: int) -> None:
-    """Requests huge pages for memory that has not been written yet."""
+    """Requests huge pages for `size` bytes of memory that has not been written yet."""
     _advise(address, size, _MADV_HUGEPAGE)
 
 
@@ -67,7 +67,7 @@ def _advise(address: int, size: int, advice: int) -> None:
 MIN_POOLED_BYTES = 128 << 10
 # Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
 MAX_BUFFERS = 2
-# Bytes that the pool of one program may keep after the tensors in them have been released.
+# Maximum number of bytes in the pool of one program.
 MAX_POOLED_BYTES = 128 << 20
 
 _storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
@@ -118,9 +118,7 @@ class BufferPool:
         return None
 
     def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
-        """Keeps a block for reuse if the limit permits; drops the oldest block of the result if there are
-        `MAX_BUFFERS`.
-        """
+        """Keeps a block for reuse unless the pool is full; drops the oldest block if the result has `MAX_BUFFERS`."""
         storages = self._storages[number]
         del storages[: max(0, len(storages) - MAX_BUFFERS + 1)]
         pooled_bytes = sum(other.nbytes() for blocks in self._storages for other in blocks)

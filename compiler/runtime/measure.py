@@ -89,10 +89,8 @@ def run_and_compare(
         compiled_seconds, eager_seconds = time_interleaved(calls, repeats, report_progress)
         after = fingerprints(captured.tensors)
     thread_notes = _thread_notes(artifact, program)
-    compiled, eager = (
-        summary(compiled_seconds, 1 if thread_notes else threads),
-        summary(eager_seconds if captured.eager else (), threads),
-    )
+    compiled = summary(compiled_seconds, 1 if thread_notes else threads)
+    eager = summary(eager_seconds if captured.eager else (), threads)
     return RunReport(
         graph,
         outputs,

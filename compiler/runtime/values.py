@@ -79,11 +79,8 @@ def _read_file(choice: InputChoice) -> Any:
         data.seek(0)
         if choice.title.endswith((".npy", ".npz")):
             content = np.load(data, allow_pickle=False)
-            return (
-                {name: content[name] for name in content.files}
-                if isinstance(content, np.lib.npyio.NpzFile)
-                else content
-            )
+            is_archive = isinstance(content, np.lib.npyio.NpzFile)
+            return {name: content[name] for name in content.files} if is_archive else content
         return torch.load(data, weights_only=True, map_location="cpu")
     except InputError:
         raise
@@ -139,7 +136,7 @@ _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def named_values(
     captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields `(which, name, tensor)` of every input, output of compiled code (`output`), and output of eager."""
+    """Yields `(which, name, tensor)`, where `which` is "input", "eager" (its results) or "output" (of compiled code)."""
     for position in input_positions(captured):
         yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:

@@ -139,10 +139,8 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
         table = ModuleTable(module, entry, arguments, request.title, part.lines_before)
         results, callee = signature.results, name
         if not signature.fits:
-            results, callee = (
-                wrap(module, signature, [tuple(map(_static_size, value.shape)) for value in arguments]),
-                WRAPPER,
-            )
+            shapes = [tuple(map(_static_size, value.shape)) for value in arguments]
+            results, callee = wrap(module, signature, shapes), WRAPPER
     except NotRunnableError as error:
         notes = [f"@{name} cannot be run: {error}"]
         module = _copy_module(part.module)

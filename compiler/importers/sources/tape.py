@@ -95,7 +95,7 @@ def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
 
 @dataclass(frozen=True)
 class _LazyBackend:
-    """PyTorch's own functions: the trace of tensors as text and as a TorchScript graph, and its input data."""
+    """PyTorch's functions that return, for lazy tensors, the trace as text, its TorchScript graph, and its inputs."""
 
     text: Callable[[list[torch.Tensor]], str]
     graph: Callable[[list[torch.Tensor]], str]
@@ -113,6 +113,7 @@ def _lazy_backend() -> _LazyBackend:
     return _LazyBackend(text, graph, lambda tensors: data(tensors)[1])
 
 
+# Maximum number of graphs in each list of a tape, and of captured module calls.
 MAX_GRAPHS = 32
 MAX_CALLS = 8
 _real_compile = torch.compile
@@ -121,7 +122,7 @@ _real_call = torch.nn.Module.__call__
 
 @dataclass
 class _Trainable:
-    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that represents it so far."""
+    """A Dynamo graph that ran with gradients enabled, and its inference graph, an element of `graphs`."""
 
     graphs: list[CapturedGraph]
     inference: CapturedGraph
