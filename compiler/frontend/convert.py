@@ -125,6 +125,7 @@ class _Converter:
         return node in self.sizes
 
     def _convert_or_reject(self, node: Node, convert: Callable[[], Any]) -> Any:
+        """The result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
         try:
             return convert()
         except UnknownSymbolError as error:
@@ -176,6 +177,8 @@ class _Converter:
         self.result.graph.add_node(op, kind)
 
     def _to_plain(self, node: Node, value: Any) -> Any:
+        """Converts an argument of `node` to the Buddy graph's form: nodes become ops or sizes."""
+
         def convert(item: Any) -> Any:
             if isinstance(item, Node):
                 return self.sizes[item] if item in self.sizes else self.values[item]

@@ -26,6 +26,7 @@ _DEBUG_LOCATION = re.compile(r",? !dbg !(\d+)")
 _LINE = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
 _SUBPROGRAM = re.compile(r"^!(\d+) = distinct !DISubprogram\(.*?\bline: (\d+),")
 _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
+_MAX_ALIAS_DEPTH = 8
 _DEBUG_ALIASES = ("#loc", "#di_")
 _NO_NODE = f' = loc("{FILE}":0:0)'
 
@@ -77,8 +78,8 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
         if line.endswith(")") and body and line != text and not text.startswith("}"):
             ops.append(number)
         if text.lstrip().startswith("}") and open_regions:
-            # An op with a region has its location at the end: its first line gets it too, or its first two lines if the
-            # region's arguments are on a separate line.
+            # The location of an op with a region is printed after the region. The op's first line gets its set too, or
+            # its first two lines if the region's arguments are on a separate line.
             opened = open_regions.pop()
             first_line = opened - content[opened].lstrip().startswith("(%")
             for line_index in range(first_line, opened + 1):
@@ -133,7 +134,8 @@ def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
 
 
 def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
-    if depth > 8 or "#loc" not in body:
+    """Replaces aliases in the body of a location by their bodies, up to `_MAX_ALIAS_DEPTH` levels deep."""
+    if depth > _MAX_ALIAS_DEPTH or "#loc" not in body:
         return body
     return _REFERENCE.sub(lambda m: _expand(bodies.get(m.group(), ""), bodies, depth + 1), body)
 

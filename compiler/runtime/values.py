@@ -136,7 +136,7 @@ _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 def named_values(
     captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields `(which, name, tensor)`, where `which` is "input", "eager" (its results) or "output" (of compiled code)."""
+    """Yields `(which, name, tensor)`; `which` is "input", "eager" (its results) or "output" (of compiled code)."""
     for position in input_positions(captured):
         yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:

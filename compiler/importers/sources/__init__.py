@@ -52,7 +52,7 @@ def load_program(
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder if
-    empty); `arguments` are the script's command-line arguments. With a name, the graphs are those of the named model.
+    empty); `arguments` are the script's command-line arguments. With a name, the graphs are those of this model.
     Otherwise they are the first of these that exist: the graphs that the script itself compiles (`torch.compile`,
     `DynamoCompiler`); those of its `model` on its `example_inputs`; those of its outermost module calls. `shapes`
     (`x=4x128`) replace the shapes of the tensors that a defined or named model is called with. With the frontend
@@ -144,7 +144,7 @@ class _Loading:
         if name not in self._names:
             names = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
             raise source_error(
-                f"{self._source} does not define {name}", self._where(), f"name one of {names}" if names else ""
+                f"{self._where()} does not define {name}", self._where(), f"name one of {names}" if names else ""
             )
         target, inputs = self._names[name], self._names.get(INPUTS)
         if inputs is None and isinstance(target, torch.nn.Module) and self._tape.called:
