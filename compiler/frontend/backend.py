@@ -66,8 +66,8 @@ class Autotuner(Protocol):
 class CompilerOverrides:
     """A caller's replacements of the defaults of `compile_aten`.
 
-    `ops_map` replaces the op classes by FX target. `lowerings`, by op class name, have priority over all registries.
-    `build` replaces the compilation and its disk cache, for callers that observe compilation.
+    `ops_map` maps FX targets to op classes. `lowerings`, by op class name, have priority over all registries. `build`
+    replaces the compilation and its disk cache, for callers that observe compilation.
     """
 
     ops_map: OpsMap | None = None

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 
 # A number, or a torch symbol.
 Size = Any
-# Maximum number of element comparisons to sort slices, by measurement; larger inputs run in eager.
+# Maximum number of element comparisons to sort slices; larger inputs run in eager.
 _MAX_COMPARISONS = 1 << 22
 
 

@@ -130,8 +130,8 @@ def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tenso
         minus_infinity = scores.new_full((), -math.inf)
         scores = torch.where(mask, scores, minus_infinity) if mask.dtype == torch.bool else scores + mask
     if is_causal:
-        is_past = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~is_past, -math.inf)
+        is_visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~is_visible, -math.inf)
     return scores
 
 

@@ -67,7 +67,7 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> Any:
-    """The last of `dims`, of which `x` has only half, is transformed last: the rest are conjugates of this half."""
+    """The last of `dims` is transformed last: `x` has half of it, and the other half are conjugates of this half."""
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
@@ -156,8 +156,8 @@ def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
     b = size // a
     columns = ComplexPair(*(_split(part, a, b) for part in (x.re, x.im)))
     inner = _transform_last_dim(columns, sign)  # [..., n2, k1]
-    turned = inner * ComplexPair(*_twiddle_factors(a, b, sign, x.re.dtype))
-    outer = _transform_last_dim(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
+    twiddled = inner * ComplexPair(*_twiddle_factors(a, b, sign, x.re.dtype))
+    outer = _transform_last_dim(twiddled.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
     return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
 
 

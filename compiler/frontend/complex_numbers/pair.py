@@ -241,10 +241,10 @@ class ComplexEmitter(TorchDispatchMode):
             return tensor
         if id(tensor) not in self._fake_constants:
             name = f"_part_constant{len(self.constants)}"
-            to_fake = self.to_fake(tensor)
+            fake_constant = self.to_fake(tensor)
             node = self.graph.create_node("get_attr", name, name=name)
-            node.meta["val"] = to_fake
+            node.meta["val"] = fake_constant
             self._emitted.append(node)
             self.constants[name] = tensor
-            self._fake_constants[id(tensor)], self._nodes[id(to_fake)] = to_fake, (to_fake, node)
+            self._fake_constants[id(tensor)], self._nodes[id(fake_constant)] = fake_constant, (fake_constant, node)
         return self._fake_constants[id(tensor)]
