@@ -115,8 +115,8 @@ def _has_mask_subscript(name: str, args: Sequence[Any]) -> bool:
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor is an unquantised, strided CPU tensor with static sizes."""
-    sizes_known = all(type(size) is int for size in tensor.shape)
-    return sizes_known and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
+    is_static = all(type(size) is int for size in tensor.shape)
+    return is_static and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _form(value: Any) -> Any:

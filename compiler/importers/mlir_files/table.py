@@ -36,13 +36,13 @@ class ModuleTable:
         self._title, self._lines_before = title, lines_before
         self._taken: Counter[str] = Counter()
         self._node_of_op: dict[Any, Op] = {}
-        self._inputs = [self._placeholder(value) for value in arguments]
+        self._inputs = [self._make_placeholder(value) for value in arguments]
         self._body: list[Op] = []
         self._one_node_per_function = sum(1 for function in _functions(module) for _ in _ops_of(function)) > MAX_NODES
         self._entry_arguments = list(entry.regions[0].blocks[0].arguments)
         for op in module.body:
             self._add_top_level(op.operation)
-        self._returned_nodes = self._nodes_returned(entry)
+        self._returned_nodes = self._find_returned_nodes(entry)
         # Locations are set last, because an op's hash includes its location.
         with module.context:
             for op, node in self._node_of_op.items():
@@ -61,7 +61,7 @@ class ModuleTable:
         for index, out in enumerate(outs):
             parents = self._returned_nodes[index : index + 1] or [op for op in self._inputs if op.name == out.name]
             is_argument = any(op.name == out.name for op in self._inputs)
-            results.append(self._result(f"{out.name}_written" if is_argument else out.name, parents, out))
+            results.append(self._make_result(f"{out.name}_written" if is_argument else out.name, parents, out))
             graph.add_node(results[-1])
         graph.add_node(new_op(OutputOp, "output", "output", [results]))
         return graph
@@ -75,8 +75,8 @@ class ModuleTable:
         if self._one_node_per_function:
             self._add(op, name)
             return
-        for inner in _ops_of(op):
-            self._add(inner, name)
+        for nested in _ops_of(op):
+            self._add(nested, name)
 
     def _add(self, op: Any, function: str) -> None:
         name = op.name.rpartition(".")[2]
@@ -94,12 +94,12 @@ class ModuleTable:
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unique_name(f"{name}_{self._taken[name] - 1}")
 
-    def _placeholder(self, value: SignatureValue) -> Op:
+    def _make_placeholder(self, value: SignatureValue) -> Op:
         node = new_op(PlaceholderOp, self._unique_name(value.name), value.name, (), [value.meta])
         node.stable = node.name
         return node
 
-    def _result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
+    def _make_result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
         node = new_op(ResultOp, self._unique_name(name), "result", parents, [out.meta])
         node.stable = node.name
         return node
@@ -113,7 +113,7 @@ class ModuleTable:
         inputs = zip(self._entry_arguments, self._inputs, strict=False)
         return next((node for argument, node in inputs if argument == value), None)
 
-    def _nodes_returned(self, entry: Any) -> list[Op]:
+    def _find_returned_nodes(self, entry: Any) -> list[Op]:
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
         return self._parents_of(last) if last.name in _TERMINATORS and not self._one_node_per_function else []
 
@@ -131,9 +131,9 @@ def _ops_of(function: Any) -> Iterator[Any]:
 def _locate(op: Any, location: Any) -> None:
     """Sets the location of an op and of all ops inside."""
 
-    def visit(inner: Any) -> Any:
-        inner.location = location
-        for region in inner.regions:
+    def visit(nested: Any) -> Any:
+        nested.location = location
+        for region in nested.regions:
             for block in region.blocks:
                 for argument in block.arguments:
                     argument.set_location(location)

@@ -105,31 +105,31 @@ def _check_model(onnx: Any, model: Any, path: Path) -> None:
 
 def _is_text(message: Any) -> bool:
     """Whether all strings of a message are text: protobuf returns those that are not UTF-8 as bytes."""
-    for entry, value in message.ListFields():
-        if entry.type not in (entry.TYPE_STRING, entry.TYPE_MESSAGE):
+    for field, value in message.ListFields():
+        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
             continue
         for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
-            if isinstance(item, bytes) or (entry.type == entry.TYPE_MESSAGE and not _is_text(item)):
+            if isinstance(item, bytes) or (field.type == field.TYPE_MESSAGE and not _is_text(item)):
                 return False
     return True
 
 
 def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
     """Fixes the dynamic sizes of inputs; returns notes on those that are set to the default."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in stored]
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initializers]
     try:
         check_names(words, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
     notes = []
-    for number, value in enumerate(inputs):
+    for index, value in enumerate(inputs):
         tensor_type = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not tensor_type.HasField("shape"):
             raise _rejection(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
-        user_shape = shape_for(words, value.name, number)
+        user_shape = shape_for(words, value.name, index)
         if user_shape is not None and len(user_shape.shape) != len(tensor_type.shape.dim):
             raise _rejection(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
