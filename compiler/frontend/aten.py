@@ -169,7 +169,7 @@ def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     """`rule`, except that the op stays unchanged, with a warning, if `rule` raises."""
 
     @wraps(rule)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         try:
             return rule(*args, **kwargs)
         except Exception as error:
@@ -178,7 +178,7 @@ def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             warnings.warn(f"the decomposition of {overload} {_location_of(rule)} {failure}", stacklevel=2)
             return NotImplemented
 
-    return decomposed
+    return decompose
 
 
 def _location_of(rule: Callable[..., Any]) -> str:

@@ -105,11 +105,11 @@ def _check_model(onnx: Any, model: Any, path: Path) -> None:
 
 def _is_text(message: Any) -> bool:
     """Whether all strings of a message are text: protobuf returns those that are not UTF-8 as bytes."""
-    for field, value in message.ListFields():
-        if field.type not in (field.TYPE_STRING, field.TYPE_MESSAGE):
+    for descriptor, value in message.ListFields():
+        if descriptor.type not in (descriptor.TYPE_STRING, descriptor.TYPE_MESSAGE):
             continue
         for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
-            if isinstance(item, bytes) or (field.type == field.TYPE_MESSAGE and not _is_text(item)):
+            if isinstance(item, bytes) or (descriptor.type == descriptor.TYPE_MESSAGE and not _is_text(item)):
                 return False
     return True
 
