@@ -20,11 +20,11 @@ from buddy.compiler.runtime.iree_process import IreeProcess
 from buddy.compiler.runtime.measure import (
     OnProgress,
     changed_tensors,
+    compare_results,
     eager_results,
     fingerprints,
-    reports,
     run_to_time,
-    summary,
+    summarize,
     time_call,
     time_interleaved,
     with_threads,
@@ -74,10 +74,10 @@ def run_by_iree(
         seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)
-    compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)
+    compiled, eager = summarize(seconds[0], threads), summarize(seconds[-1] if captured.eager else (), threads)
     return RunReport(
         graph,
-        reports(captured, results, expected, equal_nan),
+        compare_results(captured, results, expected, equal_nan),
         compiled,
         eager,
         nodes_compiled=nodes[0],
@@ -128,8 +128,8 @@ class _Native:
     ) -> SideReport:  # fmt: skip
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
-        outputs = reports(captured, self._results, expected, equal_nan)
-        timing = summary(seconds[0], threads)
+        outputs = compare_results(captured, self._results, expected, equal_nan)
+        timing = summarize(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
 
 

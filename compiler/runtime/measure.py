@@ -78,7 +78,7 @@ def run_and_compare(
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(SEED)
         expected, eager_peak = with_peak(lambda: eager_results(captured))
-        outputs = reports(captured, results, expected, equal_nan)
+        outputs = compare_results(captured, results, expected, equal_nan)
         if on_values is not None:
             on_values(results, expected)
         calls = [
@@ -89,8 +89,8 @@ def run_and_compare(
         compiled_seconds, eager_seconds = time_interleaved(calls, repeats, report_progress)
         after = fingerprints(captured.tensors)
     thread_notes = _thread_notes(artifact, program)
-    compiled = summary(compiled_seconds, 1 if thread_notes else threads)
-    eager = summary(eager_seconds if captured.eager else (), threads)
+    compiled = summarize(compiled_seconds, 1 if thread_notes else threads)
+    eager = summarize(eager_seconds if captured.eager else (), threads)
     return RunReport(
         graph,
         outputs,
@@ -115,7 +115,7 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
-def reports(
+def compare_results(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
 ) -> tuple[OutputReport, ...]:
     """Compares compiled results with eager's tensors, in order; skips results that are not tensors.
@@ -168,7 +168,7 @@ def time_interleaved(
     return seconds
 
 
-def summary(seconds: Sequence[float], threads: int) -> Timing:
+def summarize(seconds: Sequence[float], threads: int) -> Timing:
     """Returns the median and the quartiles of `seconds`; all are 0 if there are no runs."""
     if not seconds:
         return Timing(0.0, 0.0, 0.0, 0, threads)

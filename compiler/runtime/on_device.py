@@ -44,21 +44,23 @@ class DeviceLoaded:
         self._milliseconds: list[float] = []
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        for buffer, argument in enumerate(self._arguments):
+        for number, argument in enumerate(self._arguments):
             value = _dense(argument, tensors[argument.source])
-            self._device.upload(self._addresses[buffer], value.data_ptr(), _byte_count(value))
+            self._device.upload(self._addresses[number], value.data_ptr(), _byte_count(value))
         start = self._device.mark()
         for step in self._program.steps:
             self._run(step)
         self._milliseconds.append(self._device.milliseconds(start, self._device.mark()))
         results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
-        for buffer, result in enumerate(results, len(self._arguments)):
-            self._device.download(result.data_ptr(), self._addresses[buffer], _byte_count(result))
+        for number, result in enumerate(results, len(self._arguments)):
+            self._device.download(result.data_ptr(), self._addresses[number], _byte_count(result))
         return results
 
     def notes(self) -> tuple[str, ...]:
         """Returns notes on the timings, which are those of whole calls."""
-        kernel_time = f"{median(self._milliseconds):.3g} ms" if self._milliseconds else "nothing yet"
+        if not self._milliseconds:
+            return (f"on {self._device.name}: the program has not run yet",)
+        kernel_time = f"{median(self._milliseconds):.3g} ms"
         return (f"on {self._device.name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
 
     def _run(self, step: Launch | Copy) -> None:

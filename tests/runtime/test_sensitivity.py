@@ -16,7 +16,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.measure import reports
+from buddy.compiler.runtime.measure import compare_results
 from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, MIN_ELEMENTS, MULTIPLE, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
@@ -28,7 +28,7 @@ def inputs() -> torch.Tensor:
 def judged(results: list[torch.Tensor], captured: CapturedGraph) -> OutputReport:
     assert captured.eager is not None
     with torch.no_grad():
-        (report,) = reports(captured, results, captured.eager(captured.tensors), equal_nan=False)
+        (report,) = compare_results(captured, results, captured.eager(captured.tensors), equal_nan=False)
     return report
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_float_has_to_be_equal_and_infinities_are_never_a_matter_of_r
     places, doubled = captured.eager(captured.tensors)
     infinite = doubled.clone()
     infinite[0, 0] = torch.inf
-    told = reports(captured, [places + 1, infinite], [places, doubled], equal_nan=False)
+    told = compare_results(captured, [places + 1, infinite], [places, doubled], equal_nan=False)
     assert [report.verdict for report in told] == ["mismatch", "mismatch"]
     assert told[0].tolerance == "equal"
 

@@ -23,7 +23,7 @@ _SHAPE_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, fo
 
 
 def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
-    """The program of a module from a file, on random inputs of the given shapes. Raises `SourceError`."""
+    """The program of a module from a file, on random inputs of the shapes that the user sets. Raises `SourceError`."""
     names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
     args = make_inputs(opening, names)
     return capture_call(opening, module, args, {})
@@ -72,13 +72,17 @@ def make_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, .
     """Random tensors for the parameters `names`, of the shapes that the user sets. Raises `SourceError`."""
     words = shapes_of(opening, names)
     generator = new_generator()
-    shapes = [shape_for(words, name, index) for index, name in enumerate(names)]
-    missing = [name for name, shape in zip(names, shapes, strict=True) if shape is None]
+    user_shapes = [shape_for(words, name, index) for index, name in enumerate(names)]
+    missing = [name for name, user_shape in zip(names, user_shapes, strict=True) if user_shape is None]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
         raise source_error(what, f"forward({', '.join(names)})", f"give {options}, as x=1x3x224x224 or ids=1x128xi64")
-    return tuple(random_tensor(shape.shape, dtype_of(shape), generator) for shape in shapes if shape is not None)
+    return tuple(
+        random_tensor(user_shape.shape, dtype_of(user_shape), generator)
+        for user_shape in user_shapes
+        if user_shape is not None
+    )
 
 
 def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
@@ -114,10 +118,10 @@ def load_weights(opening: Opening) -> CapturedProgram:
     content = read_weights(opening.path, opening.title, opening.trusts)
     if isinstance(content, torch.nn.Module):
         return capture_module(opening, content.eval())
-    raise _only_weights(opening.title, content)
+    raise _weights_only_error(opening.title, content)
 
 
-def _only_weights(title: str, content: Any) -> SourceError:
+def _weights_only_error(title: str, content: Any) -> SourceError:
     tensors = list(_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"

@@ -13,7 +13,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile import ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, time_call, with_threads
+from buddy.compiler.runtime.measure import OnProgress, fingerprints, summarize, time_call, with_threads
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, counter, reader
@@ -63,7 +63,7 @@ def profile(
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
     told = attribute_time(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
-    times = [summary(column, one) for column in zip(*seconds, strict=True)]
+    times = [summarize(column, one) for column in zip(*seconds, strict=True)]
     return ProfileReport(
         graph,
         told.nodes,
