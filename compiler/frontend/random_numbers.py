@@ -112,7 +112,7 @@ class _RandomOp:
 
 def _random_op(node: Node) -> _RandomOp:
     if node.target is _RUN_AND_SAVE_STATE:
-        return _RandomOp(node.args[0], node.args[1:], keeps=True)
+        return _RandomOp(node.args[0], node.args[1:], saves_state=True)
     if node.target is _RUN_WITH_STATE:
         state, op, *args = node.args
         return _RandomOp(op, tuple(args), state=state)

@@ -284,7 +284,7 @@ def test_the_bits_that_a_program_reads_are_those_of_its_element_type() -> None:
         assert captured.eager is not None
         (spread,) = spreads(captured, captured.eager(captured.tensors))
     assert spread.largest < 2**-10  # the last of twelve bits, where a sine is rounded to another number
-    assert not spread.whole
+    assert not spread.is_complete
 
 
 def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> None:
@@ -300,4 +300,4 @@ def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> 
     report = moved(captured, lambda y: y * (1 + 4e-6))
     assert report.verdict == "ok"
     assert captured.spreads is not None
-    assert not captured.spreads[0].whole
+    assert not captured.spreads[0].is_complete
