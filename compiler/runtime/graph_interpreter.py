@@ -32,10 +32,10 @@ def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[
 def values_of(
     graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """Returns the values of the nodes named `names` when `graph` runs on `tensors`, its placeholders in order.
+    """Returns the values of the nodes in `names` when `graph` runs on `tensors`, its placeholders in order.
 
-    Random ops draw from torch's own generator, in the program's order. Values are released after their last reader, and
-    nodes after the last wanted one are not computed. Raises what an op raises.
+    Random ops draw from torch's own generator, in the program's order. Other values are released after their last
+    reader, and nodes after the last one in `names` are not computed. Raises what an op raises.
     """
     symbols = symbols_at(graph, tensors, numbers)
     values: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
@@ -129,7 +129,7 @@ class LockstepInterpreter:
         return self._values[name]
 
     def reach(self, stable: str) -> Any:
-        """Computes all nodes up to this one; returns its value."""
+        """Computes all nodes up to the node `stable`, which must be in `held`; returns its value."""
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:

@@ -160,7 +160,7 @@ class WriteEffects:
             for op in module.body
             if op.operation.name in ("func.func", "llvm.func")
         }
-        self._may_write_argument: dict[tuple[str, int], bool] = {}
+        self._argument_may_be_written: dict[tuple[str, int], bool] = {}
 
     def may_write(self, value: Any) -> bool:
         """Whether users of `value` may write to its memory."""
@@ -194,14 +194,14 @@ class WriteEffects:
         function = self._functions.get(name)
         if function is None or not len(function.regions[0].blocks):
             return function is None or not _declares_readonly(function, operand_index)
-        if (name, operand_index) not in self._may_write_argument:
+        if (name, operand_index) not in self._argument_may_be_written:
             # Recursive calls find this value: the function writes only if another op of it does.
-            self._may_write_argument[name, operand_index] = False
+            self._argument_may_be_written[name, operand_index] = False
             arguments = function.regions[0].blocks[0].arguments
-            self._may_write_argument[name, operand_index] = operand_index >= len(arguments) or self.may_write(
+            self._argument_may_be_written[name, operand_index] = operand_index >= len(arguments) or self.may_write(
                 arguments[operand_index]
             )
-        return self._may_write_argument[name, operand_index]
+        return self._argument_may_be_written[name, operand_index]
 
 
 def _declares_readonly(function: Any, index: int) -> bool:
