@@ -110,14 +110,14 @@ class GraphRecorder:
             if not is_recorded:
                 is_recorded = True
                 tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-                real = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
+                real_inputs = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion, graph_break(aten))
                 info = msgspec.structs.replace(info, strict=self.strict)
                 eager = eager_program(aten, arguments, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
                 numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
                 table = fx_table(conversion)
-                captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
+                captured = CapturedGraph(conversion.graph, info, real_inputs, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
                 captured.eager_to_time = drawing_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
@@ -128,9 +128,9 @@ class GraphRecorder:
         return run
 
     def _graph_name(self, aten: AtenGraph) -> str:
-        marks = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
-        marks += [aten.body] * bool(aten.body)
-        return f"{self.name} ({', '.join(marks)})" if marks else self.name
+        labels = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
+        labels += [aten.body] * bool(aten.body)
+        return f"{self.name} ({', '.join(labels)})" if labels else self.name
 
     def _add_graph(self, captured: CapturedGraph) -> None:
         self.graphs.append(captured)
@@ -229,7 +229,7 @@ def _compute_gradients(results: Any) -> None:
 
 
 def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaf tensors that gradients of `results` accumulate into."""
+    """The leaf tensors of autograd's graph that `results` depend on."""
     leaves: dict[int, torch.Tensor] = {}
     pending, seen = [t.grad_fn for t in results], set()
     while pending:
@@ -244,6 +244,7 @@ def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 OnGraph = Callable[[CapturedGraph], None]
+# Makes a context in which calls are not recorded.
 Quiet = Callable[[], AbstractContextManager[None]]
 # A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
 DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]

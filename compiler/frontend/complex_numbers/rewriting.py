@@ -98,7 +98,7 @@ class _Rewriting:
             try:
                 result = RULES[node.target](node.meta["val"], *args, **kwargs)
             except GuardOnDataDependentSymNode:
-                result = NotImplemented  # the rule needs a data-dependent size
+                result = NotImplemented  # the rule needs the value of a data-dependent size
             if result is NotImplemented:
                 return False
             if isinstance(result, torch.Tensor):
@@ -165,11 +165,8 @@ def _is_complex(node: Node) -> bool:
 
 
 def _to_builtin_containers(value: Any) -> Any:
-    """FX's immutable lists as plain ones, since ops may check the type."""
+    """Converts FX's immutable lists and dicts to Python's, because ops may check the type."""
     if isinstance(value, (list, tuple)):
-        return (
-            type(value)(map(_to_builtin_containers, value))
-            if type(value) in (list, tuple)
-            else list(map(_to_builtin_containers, value))
-        )
+        container = type(value) if type(value) in (list, tuple) else list
+        return container(map(_to_builtin_containers, value))
     return {key: _to_builtin_containers(item) for key, item in value.items()} if isinstance(value, dict) else value

@@ -43,7 +43,7 @@ _SYMPY_NAMES = frozenset({
 # PyTorch's symbols of sizes and of numbers, and the permitted text between quotes in `Symbol('s77')`.
 _SYMBOL = re.compile(r"(?:[su]|zuf|zf|f|uf)\d+")
 _QUOTED_TEXT = re.compile(r"\w+")
-TRUST = "--trust allows it to run code, if you trust where it comes from"
+TRUST = "--trust allows the file to run code: use it only if you trust the origin of the file"
 
 
 class UnsafeError(Exception):
