@@ -182,7 +182,7 @@ def normal_of_tensors(bits: RandomBits, mean: Any, deviation: Any = 1.0) -> torc
     if isinstance(deviation, torch.Tensor):
         if deviation.dtype not in FLOATS:
             return NotImplemented
-        _assert_true((deviation >= 0).constant(), "normal expects all elements of std >= 0.0")
+        _assert_true((deviation >= 0).all(), "normal expects all elements of std >= 0.0")
     mean, deviation = (v.to(_compute_type(v.dtype)) if isinstance(v, torch.Tensor) else v for v in (mean, deviation))
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
@@ -260,7 +260,7 @@ def bernoulli_like(bits: RandomBits, _like: Any, p: torch.Tensor) -> torch.Tenso
 
 
 def _bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
-    _assert_true(((p >= 0) & (p <= 1)).constant(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
+    _assert_true(((p >= 0) & (p <= 1)).all(), "Expected p_in >= 0 && p_in <= 1 to be true, but got false.")
     dtype = _compute_type(p.dtype)
     return (bits.fractions(0, dtype) < p.to(dtype)).to(bits.dtype)
 
@@ -332,8 +332,8 @@ def multinomial(bits: RandomBits, weights: torch.Tensor, count: Any, replacement
     if (isinstance(count, int) and count <= 0) or weights.dtype not in FLOATS:
         return NotImplemented
     message = "probability tensor contains either `inf`, `nan` or element < 0"
-    _assert_true(((weights >= 0) & (weights < math.inf)).constant(), message)
-    _assert_true((weights.sum(-1) > 0).constant(), "invalid multinomial distribution (sum of probabilities <= 0)")
+    _assert_true(((weights >= 0) & (weights < math.inf)).all(), message)
+    _assert_true((weights.sum(-1) > 0).all(), "invalid multinomial distribution (sum of probabilities <= 0)")
     wide = weights.to(torch.float64)
     if replacement:
         sums = wide.cumsum(-1)
