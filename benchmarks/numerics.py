@@ -103,7 +103,7 @@ PARTS: dict[str, Callable[[CapturedGraph, int], dict[str, Any]]] = {
 
 def _observed(captured: CapturedGraph) -> ObservedProgram:
     start = time.perf_counter()
-    found = observed_program(captured.graph, default_recipe(), captured.first())
+    found = observed_program(captured.graph, default_recipe(), captured.user_lowerings())
     print(f"compiled in {time.perf_counter() - start:.1f} s", file=sys.stderr)
     return found
 

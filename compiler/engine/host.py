@@ -217,7 +217,7 @@ def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> s
     """Returns a hash of the code with which a program's script has added to the registries, "" if it has not."""
     from buddy.compiler.graph.plugins import registered_since
 
-    first = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
+    first = [lowering for captured in program.graphs for lowering in (captured.user_lowerings() or {}).values()]
     return registrations.code_hash([*registered_since(before).values(), *first])
 
 

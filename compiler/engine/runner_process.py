@@ -141,7 +141,7 @@ def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Rep
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
-    return compile_recipe(channel, Compiler(captured.graph, captured.first()), request.recipe, request.known)
+    return compile_recipe(channel, Compiler(captured.graph, captured.user_lowerings()), request.recipe, request.known)
 
 
 def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
@@ -170,7 +170,7 @@ def _folder(request: ExportProgram) -> Path:
 def _remarks(captured: Any, request: RemarkHere) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
-    return code_remarks(Compiler(captured.graph, captured.first()), request.recipe)
+    return code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
 
 
 def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
@@ -236,7 +236,7 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     program = observed_program(
         captured.graph,
         recipe,
-        captured.first(),
+        captured.user_lowerings(),
         every=request.every,
         own=request.own,
         symbols=symbols,

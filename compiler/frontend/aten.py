@@ -41,27 +41,27 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
-_MAKE, _SINK = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
+_MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
 _ASSERT_FORM = torch.ops.aten._assert_tensor_metadata.default
 
 
 def remove_form_assertions(module: GraphModule) -> None:
     """Removes assertions of the element type, device or layout of a tensor, which `torch.export` adds to programs.
 
-    Tracing has checked these properties for the forms that the graph is compiled for; other forms are traced again.
+    Tracing has checked these properties; inputs with other properties are traced again.
     """
-    found = [node for node in module.graph.nodes if node.target is _ASSERT_FORM]
-    for node in found:
+    assertions = [node for node in module.graph.nodes if node.target is _ASSERT_FORM]
+    for node in assertions:
         module.graph.erase_node(node)
-    if found:
+    if assertions:
         module.recompile()
 
 
 def remove_effect_tokens(module: GraphModule) -> None:
     """Replaces each `with_effects(token, op, …)` by a call of `op`, and removes the tokens that the graph makes.
 
-    AOTAutograd orders ops with effects by tokens; graphs here keep the program's order anyway.
-    Calls of subgraphs stay as they are.
+    AOTAutograd orders ops with effects by tokens; graphs of this compiler keep the program's order anyway. The graph is
+    unchanged if one of the nodes calls a subgraph instead of an op.
     """
     wrapped = [node for node in module.graph.nodes if node.target is _WITH_EFFECTS]
     if not all(isinstance(node.args[1], OpOverload) for node in wrapped):
@@ -69,7 +69,7 @@ def remove_effect_tokens(module: GraphModule) -> None:
     for node in wrapped:
         _unwrap(module, node)
     for node in reversed(module.graph.nodes):
-        if node.target is _SINK or (node.target is _MAKE and not node.users):
+        if node.target is _SINK_TOKENS or (node.target is _MAKE_TOKEN and not node.users):
             module.graph.erase_node(node)
     if wrapped:
         module.recompile()
@@ -80,12 +80,12 @@ def _unwrap(module: GraphModule, node: Node) -> None:
     has_side_effect(op)  # otherwise unused calls are removed as dead code
     with module.graph.inserting_before(node):
         call = module.graph.call_function(op, tuple(arguments), dict(node.kwargs))
-    several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
-    call.meta = node.meta | {"val": tuple(values) if several else next(iter(values), None)}
+    returns_several, (_, *values) = len(op._schema.returns) > 1, node.meta["val"]
+    call.meta = node.meta | {"val": tuple(values) if returns_several else next(iter(values), None)}
     for user in list(node.users):
         assert user.target is getitem
         index = user.args[1]
-        if index and several:
+        if index and returns_several:
             user.args = (call, index - 1)
             continue
         user.replace_all_uses_with(call if index else token)
@@ -100,8 +100,8 @@ def collapse(x: torch.Tensor, start: int, end: int) -> torch.Tensor:
 
 def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     """A copy with other strides; PyTorch's own implementation writes to memory."""
-    room = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
-    return torch.ops.aten.copy.default(room, x)
+    destination = torch.empty_strided(x.shape, stride, dtype=x.dtype, device=x.device)
+    return torch.ops.aten.copy.default(destination, x)
 
 
 def normal(shape: Sequence[int], *, mean: float, std: float, **form: Any) -> torch.Tensor:
@@ -114,19 +114,19 @@ def uniform(shape: Sequence[int], *, low: float, high: float, **form: Any) -> to
     return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
 
 
-def decompositions() -> dict[Any, Callable[..., Any]]:
-    """A rule for each op of `torch.ops.prims` that does not return a view."""
+def prims_decompositions() -> dict[Any, Callable[..., Any]]:
+    """A decomposition of each op of `torch.ops.prims` that does not return a view."""
     prims = torch.ops.prims
-    own = {
+    without_writes = {
         prims.collapse.default: collapse, prims.copy_strided.default: copy_strided, prims.normal.default: normal,
         prims.uniform.default: uniform,
     }  # fmt: skip
-    return {op: op.impl_aten for op in _ops() if not _returns_view(op)} | own
+    return {op: op.impl_aten for op in _prims_ops() if not _returns_view(op)} | without_writes
 
 
-def _ops() -> list[Any]:
-    names = (getattr(torch.ops.prims, name) for name in dir(torch.ops.prims))
-    defaults = [packet.default for packet in names if isinstance(packet, OpOverloadPacket)]
+def _prims_ops() -> list[Any]:
+    members = (getattr(torch.ops.prims, name) for name in dir(torch.ops.prims))
+    defaults = [packet.default for packet in members if isinstance(packet, OpOverloadPacket)]
     return [op for op in defaults if getattr(op, "impl_aten", None) is not None]
 
 
@@ -135,9 +135,7 @@ def _returns_view(op: OpOverload) -> bool:
 
 
 def use_aten_views(module: GraphModule) -> None:
-    """Replaces the ops of a Dynamo graph that return views by ATen's, which are the only ones AOTAutograd
-    functionalizes.
-    """
+    """Replaces each op of `torch.ops.prims` that returns a view by ATen's op: AOTAutograd functionalizes only these."""
     changed = False
     for node in module.graph.nodes:
         op: Any = node.target
@@ -158,13 +156,13 @@ def load_plugins() -> None:
 
 
 def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
-    """The registered rules by overload; a rule for an op that is not defined yet is left out."""
-    found = ((_overload(target), rule) for target, rule in plugins.plugin_decompositions().items())
-    return {overload: _guard_rule(overload, rule) for overload, rule in found if overload is not None}
+    """The decompositions that plug-ins have registered, by overload, without those of ops that are not defined yet."""
+    rules = ((_find_overload(target), rule) for target, rule in plugins.plugin_decompositions().items())
+    return {overload: _guard_rule(overload, rule) for overload, rule in rules if overload is not None}
 
 
-def _overload(target: str) -> Any:
-    """The overload of that name; the namespace `aten` may be omitted, as in `add.Tensor`."""
+def _find_overload(target: str) -> Any:
+    """The overload named `target`, or None; the namespace `aten` may be omitted, as in `add.Tensor`."""
     namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
@@ -173,7 +171,7 @@ def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     """`rule`, except that the op stays unchanged, with a warning, if `rule` raises."""
 
     @wraps(rule)
-    def decomposed(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: Any, **kwargs: Any) -> Any:
         try:
             return rule(*args, **kwargs)
         except Exception as error:
@@ -182,7 +180,7 @@ def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
             warnings.warn(f"the decomposition of {overload} {_location_of(rule)} {failure}", stacklevel=2)
             return NotImplemented
 
-    return decomposed
+    return decompose
 
 
 def _location_of(rule: Callable[..., Any]) -> str:
@@ -195,8 +193,9 @@ GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
 Runner = Callable[..., Sequence[Any]]
 
-# Not core ATen; AOTAutograd generates two of them for batch norm in training. torch has decompositions for them.
-_FURTHER = [
+# Ops outside core ATen for which torch has decompositions; AOTAutograd generates the first two for batch norm in
+# training.
+_NON_CORE_OPS = [
     torch.ops.aten._native_batch_norm_legit_functional, torch.ops.aten._batch_norm_with_update_functional,
     torch.ops.aten.tril_indices, torch.ops.aten.triu_indices,
 ]  # fmt: skip
@@ -215,10 +214,10 @@ class AtenGraph:
     """An ATen graph and the Dynamo graph it comes from.
 
     `origins[i]` describes placeholder `i` of `module` (None if AOTAutograd added it: saved activations, tangents), and
-    `input_of[i]` is its Dynamo input. If a graph is cut into pieces, each has a number in `part`, and `ends` is the
-    reason for the cut and its Python line; a branch or body of control flow has a name in `body`. The Dynamo graph was
-    captured under autocast to the type `autocast`, if any, which its calls do not record. If the last input of `module`
-    is a seed, `drawing` is the graph without it, with PyTorch's own random ops.
+    `input_of[i]` is the index of its Dynamo input. A piece of a graph has its number in `part` (from 1), and `ends` is
+    the reason for the cut and its Python line. A branch or body of control flow has its name in `body`. `autocast` is
+    the dtype of the autocast context in which Dynamo captured the graph, because the graph's calls do not record it. If
+    the last input of `module` is a seed, `drawing` is the graph without the seed, with PyTorch's own random ops.
     """
 
     module: GraphModule
@@ -248,14 +247,14 @@ def run_aot(
     """Lowers a Dynamo graph to ATen, passes each ATen graph to `compile_graph`, and returns the callable for Dynamo.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes extra
-    outputs that AOTAutograd writes back, so ATen graphs are functional. Without `origins`, they are read from the
-    graph, which has them only while Dynamo compiles it. `check` may raise for a graph that is not a backward graph.
-    Graphs with random ops have a seed as their last input, drawn at each call; with `fallback_random`, random ops stay,
-    which gives eager's own numbers.
+    outputs that AOTAutograd writes back, so ATen graphs are functional. If `origins` is None, they are read from the
+    graph, which is possible only while Dynamo compiles it. `check` is called with each graph that is not a backward
+    graph, and may raise. A graph with random ops gets a seed as its last input, drawn at each call; with
+    `fallback_random`, the random ops stay, and return the same numbers as in eager.
     """
     table = default_decompositions() if decompositions is None else decompositions
     use_aten_views(module)
-    known = origins_of(module, inputs) if origins is None else origins
+    dynamo_origins = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
     def compiler(kind: GraphKind) -> Callable[..., Any]:
@@ -274,8 +273,8 @@ def run_aot(
             drawing = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)
-            described = _describe(aten, kind, module, known)
-            run = compile_graph(replace(described, autocast=autocast, drawing=drawing))
+            aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
+            run = compile_graph(replace(aten_graph, autocast=autocast, drawing=drawing))
             run = random_numbers.with_seed(run) if drawing else run
             return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
 
@@ -300,31 +299,32 @@ def run_aot(
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[InputOrigin]:
     """The origin of each input of a Dynamo graph."""
-    return [_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
+    return [_input_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
 
 def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
     """Torch's core ATen decompositions and a few more, without those of ops that have an op class.
 
-    Registered decompositions of plug-ins have priority over all of these.
+    Decompositions that plug-ins register have priority over all of these.
     """
-    known = default_ops_map() if ops_map is None else ops_map
-    own = {op: rule for op, (key, rule) in _rules().items() if key not in known}
-    return own | counted_sizes.BESIDE_CLASSES | memory_formats.BESIDE_CLASSES | plugin_decompositions()
+    op_classes = default_ops_map() if ops_map is None else ops_map
+    rules = {op: rule for op, (key, rule) in _keyed_decompositions().items() if key not in op_classes}
+    conditional = counted_sizes.CONDITIONAL_DECOMPOSITIONS | memory_formats.CONDITIONAL_DECOMPOSITIONS
+    return rules | conditional | plugin_decompositions()
 
 
 @lru_cache(maxsize=1)
-def _rules() -> dict[Any, tuple[str, Callable[..., Any]]]:
+def _keyed_decompositions() -> dict[Any, tuple[str, Callable[..., Any]]]:
     """Every decomposition with its op's key.
 
     Cached, because torch takes 60 ms to build its own table, and each graph needs it.
     """
-    table = decompositions() | dict(torch._decomp.core_aten_decompositions().items())
-    table |= torch._decomp.get_decompositions([*_FURTHER, *formulas.FROM_TORCH])
-    for own in (
+    table = prims_decompositions() | dict(torch._decomp.core_aten_decompositions().items())
+    table |= torch._decomp.get_decompositions([*_NON_CORE_OPS, *formulas.FROM_TORCH])
+    for module in (
         formulas, random_numbers, memory_formats, quantization, resampling, linear_algebra, counted_sizes,
     ):  # fmt: skip
-        table |= own.DECOMPOSITIONS
+        table |= module.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}
 
 
@@ -333,8 +333,10 @@ def without_inductor_rules(table: Mapping[Any, Callable[..., Any]], ops_map: Ops
 
     Scripts may pass Inductor's table. Some of its rules produce ops that only Inductor lowers.
     """
-    own = "torch._inductor.decomposition"
-    kept = {op: f for op, f in table.items() if getattr(f, "__module__", "") != own or target_key(op) not in ops_map}
+    inductor = "torch._inductor.decomposition"
+    kept = {
+        op: f for op, f in table.items() if getattr(f, "__module__", "") != inductor or target_key(op) not in ops_map
+    }
     return kept | plugin_decompositions()
 
 
@@ -387,7 +389,7 @@ def _placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _origin(node: Node, value: Any) -> InputOrigin:
+def _input_origin(node: Node, value: Any) -> InputOrigin:
     argument = node.meta.get("grapharg")
     source = getattr(argument, "source", None)
     if source is None:
@@ -396,12 +398,14 @@ def _origin(node: Node, value: Any) -> InputOrigin:
     return InputOrigin(source_name(source.name), is_state)
 
 
-def _describe(aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[InputOrigin]) -> AtenGraph:
+def _make_aten_graph(
+    aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[InputOrigin]
+) -> AtenGraph:
     input_of = tuple(description_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
-    known = tuple(None if index is None else origins[index] for index in input_of)
-    return AtenGraph(aten, kind, dynamo, known, input_of)
+    placeholder_origins = tuple(None if index is None else origins[index] for index in input_of)
+    return AtenGraph(aten, kind, dynamo, placeholder_origins, input_of)
 
 
-def description_index(description: Any, wanted: str) -> int | None:
+def description_index(description: Any, class_name: str) -> int | None:
     """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
-    return description.idx if type(description).__name__ == wanted else None
+    return description.idx if type(description).__name__ == class_name else None

@@ -42,35 +42,36 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
 
-# Maximum number of cached versions per dynamic graph; the least recently used is evicted, and recompiled when its sizes
-# return.
+# Maximum number of cached versions per dynamic graph. The least recently used one is evicted, and recompiled if its
+# sizes occur again.
 MAX_SPECIALISATIONS = 64
 # Compiles a graph under a recipe to an artifact.
 Build = Callable[[Graph, Recipe], Artifact]
-# Errors for the caller, and exceptions that control TorchDynamo: no graph falls back to eager for these.
-_RAISED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
+# Errors for the caller, and exceptions that control TorchDynamo: they never make a graph fall back to eager.
+_PROPAGATED = (OptionError, FallbackError, torch._dynamo.exc.TorchDynamoException)
 _log = logging.getLogger("buddy.frontend")
 _programs: weakref.WeakSet[LoadedProgram] = weakref.WeakSet()
 
 
 class Autotuner(Protocol):
-    """The recipe of a graph; a search at its first call may replace it. See `tools.tune.autotune.TunedRecipe`."""
+    """The recipe of a graph, and a search for a faster one. Implemented by `tools.tune.autotune.TunedRecipe`."""
 
     recipe: Recipe
 
     def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Returns a faster recipe found by calls on these values, to compile the graph with from now on, or `None`."""
+        """Returns a faster recipe, with which to compile the graph from now on, or `None`; trials use these values."""
 
 
 @dataclass(frozen=True)
 class CompilerOverrides:
-    """A `DynamoCompiler`'s replacements of the defaults; `first` has priority over all registries.
+    """A caller's replacements of the defaults of `compile_aten`.
 
-    `build` replaces the default compilation, without the disk cache, for callers that observe it.
+    `ops_map` maps FX targets to op classes. `lowerings`, by op class name, have priority over all registries. `build`
+    replaces the compilation and its disk cache, for callers that observe compilation.
     """
 
     ops_map: OpsMap | None = None
-    first: dict[str, Any] | None = None
+    lowerings: dict[str, Any] | None = None
     build: Build | None = None
 
 
@@ -90,16 +91,17 @@ def buddy_backend(
 
     `options` and `mode` are parsed by `BackendSettings.of`, which raises `ValueError` for invalid ones. `compile_graph`
     replaces `compile_aten`, and `decompositions` replaces the default ones. `on_static` is called with each Dynamo
-    graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph falls back to
-    eager on all other exceptions, unless there is a `compile_graph`, or `show_faults` is set.
+    graph of static sizes before it is compiled, with its real inputs. With `fallback="eager"`, a graph runs in eager if
+    its compilation raises; exceptions propagate if `compile_graph` is given or `show_faults` is true. `OptionError`,
+    `FallbackError` and TorchDynamo's own exceptions always propagate.
     """
     load_plugins()
-    recorder = replacement_backend()
-    if recorder is not None:
-        return recorder(module, inputs)
+    replacement = replacement_backend()
+    if replacement is not None:
+        return replacement(module, inputs)
     settings = BackendSettings.of(options, mode)
-    guarded = compile_graph is None and settings.fallback == "eager" and not show_faults
-    compile_one = compile_graph or (compile_or_fall_back if guarded else compile_aten)
+    may_fall_back = compile_graph is None and settings.fallback == "eager" and not show_faults
+    compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
     try:
         _check_ragged(module)
         check_quantised(module)
@@ -108,14 +110,14 @@ def buddy_backend(
             raise
         return _fall_back(module, refusal).forward
 
-    def guard(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    def make_or_fall_back(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
         """The result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
         try:
             return make()
-        except _RAISED:
+        except _PROPAGATED:
             raise
         except Exception as error:
-            if not guarded:
+            if not may_fall_back:
                 raise
             return _fall_back(graph, error).forward
 
@@ -125,7 +127,7 @@ def buddy_backend(
 
         def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
             compiled = run_aot(
-                static, tensors, lambda aten: compile_one(aten, settings), table, check=check,
+                static, tensors, lambda aten: compile_aten_graph(aten, settings), table, check=check,
                 fallback_random=settings.fallback_random,
             )  # fmt: skip
             return with_eager_errors(static, compiled)
@@ -135,72 +137,72 @@ def buddy_backend(
             return trace(with_form_checks(table), check_graph)
         except SuspectedError:
             pass
-        # Now rather than at the call: Dynamo knows the numbers that tensors hold only while it compiles.
+        # Compile now rather than at the call: Dynamo knows the values in constant tensors only while it compiles.
         try:
             compiled = trace(table)
         except (OptionError, torch._dynamo.exc.TorchDynamoException):
             raise
         except Exception as error:
-            failed = error
-            return SuspectedGraph(static, lambda: guard(static, partial(_fail, failed)))
+            failure = error
+            return SuspectedGraph(static, lambda: make_or_fall_back(static, partial(_fail, failure)))
         return SuspectedGraph(static, lambda: compiled)
 
     if not _is_dynamic(module):
-        return guard(module, lambda: compile_static(module, inputs))
+        return make_or_fall_back(module, lambda: compile_static(module, inputs))
 
     def compile_version(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
-        return guard(static, lambda: compile_static(static, tensors))
+        return make_or_fall_back(static, lambda: compile_static(static, tensors))
 
     specialised = torch._dynamo.disable(SpecialisedGraph(module, compile_version), reason="compiled code is not traced")
     if compile_graph is not None or on_static is not None:
         return specialised
-    return guard(
-        module, lambda: compile_for_all_sizes(module, inputs, settings, decompositions, guarded) or specialised
+    return make_or_fall_back(
+        module, lambda: compile_for_all_sizes(module, inputs, settings, decompositions, may_fall_back) or specialised
     )
 
 
 def refreeze() -> None:
     """Updates the frozen weights of everything compiled with `options={"freeze": True}` at its next call.
 
-    Needed after anything has changed them; code compiled without `freeze` reads weights at each call.
+    Call it after frozen weights have changed. Code compiled without `freeze` reads weights at each call.
     """
     for program in _programs:
         program.refreeze()
 
 
-def compile_aten(aten: AtenGraph, settings: BackendSettings, own: CompilerOverrides | None = None) -> Runner:
-    """A compiled ATen graph; unsupported parts run in eager, if `settings` allow that.
+def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: CompilerOverrides | None = None) -> Runner:
+    """Compiles an ATen graph; unsupported parts run in eager with a warning.
 
-    Raises `FallbackError` and any compile error if they do not.
+    With `fallback="error"`, raises `UnsupportedGraphError`, `FallbackError` or `CompilationError` for these parts.
     """
     from buddy.compiler.driver.diagnosis import CompilationError
 
-    own = own or CompilerOverrides()
+    overrides = overrides or CompilerOverrides()
 
-    def compiled(part: AtenGraph) -> Runner:
-        return _compile_conversion(convert_with_view_bases(part, own.ops_map), settings, part, own)
+    def compile_part(part: AtenGraph) -> Runner:
+        return _compile_conversion(convert_with_view_bases(part, overrides.ops_map), settings, part, overrides)
 
-    def where_possible(part: AtenGraph) -> Runner:
+    def compile_or_warn(part: AtenGraph) -> Runner:
         try:
-            return compiled(part)
+            return compile_part(part)
         except CompilationError as error:
             warnings.warn(f"a graph of {len(part.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
             return part.module
 
-    make = compiled if settings.fallback == "error" else where_possible
+    compile_piece = compile_part if settings.fallback == "error" else compile_or_warn
     try:
-        return make(aten)
+        return compile_piece(aten)
     except UnsupportedGraphError as error:
-        cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part, own.ops_map)))
-        compile_body = partial(compile_aten, settings=settings, own=own)
-        return _compile_pieces(cut, make, compile_body, error if settings.fallback == "error" else None)
+        cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part, overrides.ops_map)))
+        compile_body = partial(compile_aten, settings=settings, overrides=overrides)
+        return _compile_pieces(cut, compile_piece, compile_body, error if settings.fallback == "error" else None)
 
 
 def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
-    """Like `compile_aten`, but falls back to eager on any exception except those for the caller."""
+    """Like `compile_aten`, but falls back to eager on any exception except those of `_PROPAGATED`."""
     try:
         return compile_aten(aten, settings)
-    except _RAISED:
+    except _PROPAGATED:
         raise
     except Exception as error:
         return _fall_back(aten.module, error)
@@ -220,24 +222,24 @@ def _fall_back(module: torch.fx.GraphModule, error: Exception) -> torch.fx.Graph
 
 
 def _compile_pieces(
-    cut: GraphCut, make: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
+    cut: GraphCut, compile_piece: Callable[[AtenGraph], Runner], compile_body: Callable[[AtenGraph], Runner],
     refusal: UnsupportedGraphError | None,
 ) -> Runner:  # fmt: skip
-    """Compiles a cut graph. If nodes would run in eager, raises `refusal` unless that is None."""
+    """Compiles a cut graph. If nodes would run in eager, raises `refusal`, or warns if `refusal` is None."""
     if cut.in_eager:
         if refusal is not None:
             raise refusal
         warnings.warn(str(cut), stacklevel=3)
-    return SplitGraph(cut, make, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
+    return SplitGraph(cut, compile_piece, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
 def _compile_conversion(
-    conversion: Conversion, settings: BackendSettings, aten: AtenGraph, own: CompilerOverrides | None = None
+    conversion: Conversion, settings: BackendSettings, aten: AtenGraph, overrides: CompilerOverrides | None = None
 ) -> Runner:
-    found = CompiledGraph(conversion, settings, aten, own)
+    compiled = CompiledGraph(conversion, settings, aten, overrides)
     if settings.verify == "off":
-        return found
-    return VerifiedGraph(found, aten, found.recipe, settings.verify, own.first if own else None)
+        return compiled
+    return VerifiedGraph(compiled, aten, compiled.recipe, settings.verify, overrides.lowerings if overrides else None)
 
 
 class CompiledGraph:
@@ -248,37 +250,48 @@ class CompiledGraph:
     """
 
     def __init__(
-        self, conversion: Conversion, settings: BackendSettings, aten: AtenGraph, own: CompilerOverrides | None = None
+        self,
+        conversion: Conversion,
+        settings: BackendSettings,
+        aten: AtenGraph,
+        overrides: CompilerOverrides | None = None,
     ) -> None:
-        graph, own = conversion.graph, own or CompilerOverrides()
-        first, build, training = own.first, own.build, aten.kind != "inference"
+        graph, overrides = conversion.graph, overrides or CompilerOverrides()
+        lowerings, build, training = overrides.lowerings, overrides.build, aten.kind != "inference"
         self._constants = conversion.constants
         self._results = GraphResults(conversion, for_autograd=training)
         self._symbols = symbols_of(graph)
-        whole = aten.kind != "backward" and not aten.part
-        self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), whole, has_own=bool(first))
-        make = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, first))
-        tuned = _should_tune(graph, recipe, settings, first, build)
-        self._tuned: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if tuned else None
+        is_whole = aten.kind != "backward" and not aten.part
+        self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), is_whole, bool(lowerings))
+        make_artifact = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, lowerings))
+        should_tune = _should_tune(graph, recipe, settings, lowerings, build)
+        self._autotuner: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if should_tune else None
         frozen = settings.freezes(training)
-        self._make = lambda recipe: _load(make(graph, recipe), frozen)
-        self._program = self._make(self._tuned.recipe if self._tuned else recipe) if graph.results else None
+        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen)
+        self._program = (
+            self._make_program(self._autotuner.recipe if self._autotuner else recipe) if graph.results else None
+        )
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)
-        if self._tuned is not None and (found := self._tuned.search(inputs, numbers)) is not None:
-            self._program = self._make(found)
+        faster = self._autotuner.search(inputs, numbers) if self._autotuner is not None else None
+        if faster is not None:
+            self._program = self._make_program(faster)
         results = self._program(inputs, numbers) if self._program is not None else []
         return self._results.of_call(results, inputs, symbols)
 
 
 def _should_tune(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None, build: Build | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None, build: Build | None
 ) -> bool:
-    """Whether to search for a faster recipe: the separate process for that does not know a script's registrations."""
-    return bool(settings.tune and graph.results and not first and not build and program_cache.is_ours(graph, recipe))
+    """Whether to search for a faster recipe; not for graphs that depend on a script's registrations, which the process
+    that searches does not have.
+    """
+    return bool(
+        settings.tune and graph.results and not lowerings and not build and program_cache.is_ours(graph, recipe)
+    )
 
 
 def _load(artifact: Artifact, frozen: bool) -> LoadedProgram:
@@ -287,35 +300,37 @@ def _load(artifact: Artifact, frozen: bool) -> LoadedProgram:
     return program
 
 
-def _find_or_compile(graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None) -> Artifact:
+def _find_or_compile(
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None
+) -> Artifact:
     """Returns the artifact from the disk cache, or compiles the graph."""
     # A script's own lowerings are not part of the cache key.
-    artifact = None if first else program_cache.find_program(graph, recipe)
+    artifact = None if lowerings else program_cache.find_program(graph, recipe)
     if artifact is None or (artifact.results_of_eager and settings.fallback == "error"):
-        artifact = _compile_and_store(graph, recipe, settings, first)
+        artifact = _compile_and_store(graph, recipe, settings, lowerings)
     return artifact
 
 
 def _compile_and_store(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, first: dict[str, Any] | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None
 ) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
     from buddy.compiler.driver.compile_graph import compile_graph
     from buddy.compiler.ops.lowering import LoweredModule
     from buddy.compiler.ops.registry import Registry
 
-    registry = Registry(first) if first else None
+    registry = Registry(lowerings) if lowerings else None
     if settings.fallback == "error":
         reject_eager(graph, Compiler(graph, registry).assignments(recipe))
-    seen: list[LoweredModule] = []
-    artifact = compile_graph(graph, recipe, registry, seen.append)
-    if not first and not any(lowered.transient for lowered in seen):
+    lowered_modules: list[LoweredModule] = []
+    artifact = compile_graph(graph, recipe, registry, lowered_modules.append)
+    if not lowerings and not any(lowered.transient for lowered in lowered_modules):
         program_cache.store_program(graph, recipe, artifact)
     return artifact
 
 
 def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
-    """Raises `FallbackError` that names the first op that would run in eager, if any."""
+    """Raises `FallbackError` if an op would run in eager; the message has the first such op and their number."""
     by_name = {op.stable: op for op in graph.body}
     eager = [(by_name[a.node], a.reason) for a in assignments if a.lowering == EAGER and a.node in by_name]
     if not eager:
@@ -337,26 +352,26 @@ def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 
 def compile_for_all_sizes(
     module: torch.fx.GraphModule, inputs: Sequence[Any], settings: BackendSettings,
-    decompositions: Mapping[Any, Callable[..., Any]] | None, guarded: bool = False,
+    decompositions: Mapping[Any, Callable[..., Any]] | None, may_fall_back: bool = False,
 ) -> Callable[..., Any] | None:  # fmt: skip
-    """A Dynamo graph with symbolic sizes compiled once; `None` if some part of it needs static sizes.
+    """Compiles a Dynamo graph with symbolic sizes once; returns `None` if some part of it needs static sizes.
 
-    If `settings` allow no fallback, the same holds for a part that would run in eager for lack of static sizes. With
-    `guarded`, a backward graph that raises falls back to eager.
+    With `fallback="error"`, also returns `None` if an op would run in eager: it may be supported for static sizes. With
+    `may_fall_back`, a backward graph whose compilation raises runs in eager.
     """
     from buddy.compiler.driver.diagnosis import CompilationError
 
     def compile_one(aten: AtenGraph) -> Runner:
         if aten.kind == "backward":
             # It is too late to compile for static sizes: the forward graph is compiled already.
-            return (compile_or_fall_back if guarded else compile_aten)(aten, settings)
+            return (compile_or_fall_back if may_fall_back else compile_aten)(aten, settings)
         try:
             return compile_piece(aten)
         except UnsupportedGraphError as error:
             cut = cut_around(aten, error, lambda part: GraphResults(convert_with_view_bases(part)))
             # Graphs with data-dependent sizes cannot be traced again for each set of sizes.
-            eager_too = cut.reads_numbers and settings.fallback == "eager"
-            return _compile_pieces(cut, compile_piece, compile_one, None if eager_too else error)
+            allows_eager = cut.reads_numbers and settings.fallback == "eager"
+            return _compile_pieces(cut, compile_piece, compile_one, None if allows_eager else error)
 
     def compile_piece(aten: AtenGraph) -> Runner:
         conversion = convert_with_view_bases(aten)
@@ -374,7 +389,8 @@ def compile_for_all_sizes(
 def _check_images(graph: Graph) -> None:
     """Raises `UnsupportedGraphError` for a convolution over an image of symbolic size.
 
-    Its kernels need a static image size (with any batch size); without them it is forty times slower.
+    The convolution kernels need static image sizes (the batch size may be symbolic); without these kernels a
+    convolution takes about forty times as long.
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
@@ -390,7 +406,7 @@ class SpecialisedGraph:
         self._versions: OrderedDict[object, Callable[..., Any]] = OrderedDict()
 
     def __call__(self, *args: Any) -> Any:
-        key = (torch.is_grad_enabled(), *map(_signature, args))
+        key = (torch.is_grad_enabled(), *map(_version_key, args))
         if key not in self._versions:
             self._versions[key] = self._compile(*_specialise(self._module, args))
             if len(self._versions) > MAX_SPECIALISATIONS:
@@ -424,7 +440,7 @@ def _has_symbols(value: Any) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _signature(value: Any) -> object:
+def _version_key(value: Any) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
     return value

@@ -34,8 +34,8 @@ _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
 _VERIFY_WORDS: dict[str, Verify] = {"1": "error", "error": "error", "warn": "warn", "0": "off", "off": "off", "": "off"}
 # The target dialects for graphs captured by TorchDynamo.
 Dialect = Literal["linalg", "tosa"]
-# Recipe fields that identify the program that it was made with.
-_OF_PROGRAM = ("source", "arguments", "graph", "plugins")
+# Recipe fields that identify the program that a recipe was saved for; they are ignored here.
+_PROGRAM_FIELDS = ("source", "arguments", "graph", "plugins")
 
 
 @dataclass(frozen=True)
@@ -66,13 +66,13 @@ class BackendSettings:
         `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, and
         for an invalid value.
         """
-        given = with_new_names(options or {}, RECIPE_FIELDS, "option")
-        found = cls(
-            _parse_fallback(given), _parse_freeze(given), _parse_recipe(given), _parse_threads(given),
-            _parse_tuning_seconds(given, mode), _parse_verify(given), _parse_fallback_random(given),
+        options = with_new_names(options or {}, RECIPE_FIELDS, "option")
+        settings = cls(
+            _parse_fallback(options), _parse_freeze(options), _parse_recipe(options), _parse_threads(options),
+            _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
         )  # fmt: skip
-        _check_passes(found.recipe())
-        return found
+        _check_passes(settings.recipe())
+        return settings
 
     def recipe(self, training: bool = False) -> Recipe:
         """The recipe; weights are packed ahead only if they are frozen, and never for `training`."""
@@ -85,79 +85,79 @@ class BackendSettings:
         return self.freeze and not training
 
 
-def _parse_fallback(given: Mapping[str, Any]) -> Fallback:
-    found: Fallback = given.get("fallback", "eager")
-    if found not in get_args(Fallback):
-        raise ValueError(f"fallback is {found!r}; it may be {' or '.join(get_args(Fallback))}")
-    return found
+def _parse_fallback(options: Mapping[str, Any]) -> Fallback:
+    fallback: Fallback = options.get("fallback", "eager")
+    if fallback not in get_args(Fallback):
+        raise ValueError(f"fallback is {fallback!r}; it may be {' or '.join(get_args(Fallback))}")
+    return fallback
 
 
-def _parse_fallback_random(given: Mapping[str, Any]) -> bool:
-    found = given.get("fallback_random", False)
-    if not isinstance(found, bool):
-        raise ValueError(f"fallback_random is {found!r}; it may be True, for eager's own random numbers, or False")
-    return found
-
-
-def _parse_freeze(given: Mapping[str, Any]) -> bool:
-    """Raises `ValueError` also if a pass would pack weights ahead that may change."""
-    found = given.get("freeze", False)
-    if not isinstance(found, bool):
-        raise ValueError(f"freeze is {found!r}; it may be True, for weights that are constants, or False")
-    packing = [name for name, value in given.items() if name.endswith(f".{PACK_WEIGHTS}") and value]
-    if packing and not found:
+def _parse_fallback_random(options: Mapping[str, Any]) -> bool:
+    fallback_random = options.get("fallback_random", False)
+    if not isinstance(fallback_random, bool):
         raise ValueError(
-            f"{packing[0]} keeps copies of weights, which are stale once they change; it needs freeze=True"
+            f"fallback_random is {fallback_random!r}; it may be True, for eager's own random numbers, or False"
         )
-    return found
+    return fallback_random
 
 
-def _parse_threads(given: Mapping[str, Any]) -> int:
-    """The number of threads that the caller gives, else that of the given recipe."""
-    base = given.get("recipe")
-    found = given.get("threads", _read_recipe(base).threads if base is not None else 0)
-    if not isinstance(found, int) or isinstance(found, bool) or not 0 <= found <= MAX_THREADS:
-        raise ValueError(f"threads is {found!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
-    return found
+def _parse_freeze(options: Mapping[str, Any]) -> bool:
+    """Raises `ValueError` for a value that is not a bool, and if a pass would pack weights that are not frozen."""
+    freeze = options.get("freeze", False)
+    if not isinstance(freeze, bool):
+        raise ValueError(f"freeze is {freeze!r}; it may be True, for weights that are constants, or False")
+    packing_options = [name for name, value in options.items() if name.endswith(f".{PACK_WEIGHTS}") and value]
+    if packing_options and not freeze:
+        raise ValueError(f"{packing_options[0]} packs copies of weights, which must not change: set freeze=True")
+    return freeze
 
 
-def _parse_verify(given: Mapping[str, Any]) -> Verify:
-    """The value that the caller gives, else that of the environment variable."""
-    if "verify" in given:
-        found = given["verify"]
-        if not isinstance(found, (bool, str)) or found not in _VERIFY:
+def _parse_threads(options: Mapping[str, Any]) -> int:
+    """The option `threads`, else the number of threads of the option `recipe`, else 0."""
+    base = options.get("recipe")
+    threads = options.get("threads", _read_recipe(base).threads if base is not None else 0)
+    if not isinstance(threads, int) or isinstance(threads, bool) or not 0 <= threads <= MAX_THREADS:
+        raise ValueError(f"threads is {threads!r}; it may be 0, for as many as torch uses, to {MAX_THREADS}")
+    return threads
+
+
+def _parse_verify(options: Mapping[str, Any]) -> Verify:
+    """The option `verify`, else the value of the environment variable."""
+    if "verify" in options:
+        verify = options["verify"]
+        if not isinstance(verify, (bool, str)) or verify not in _VERIFY:
             raise ValueError(
-                f"verify is {found!r}; it may be True (raise an error if compiled code is wrong), 'warn' (fall back to "
-                "eager then), or False"
+                f"verify is {verify!r}; it may be True (raise an error if compiled code is wrong), "
+                "'warn' (fall back to eager then), or False"
             )
-        return _VERIFY[found]
+        return _VERIFY[verify]
     word = os.environ.get(VERIFY_VARIABLE, "")
     if word.lower() not in _VERIFY_WORDS:
         raise ValueError(f"{VERIFY_VARIABLE} is {word!r} in the environment; it may be 1, warn or 0")
     return _VERIFY_WORDS[word.lower()]
 
 
-def _parse_tuning_seconds(given: Mapping[str, Any], mode: str | None) -> float:
+def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float:
     if mode is not None and mode not in MODES:
         raise ValueError(f"the buddy backend has no mode {mode!r}; it has {' and '.join(MODES)}")
-    found = given.get("tune", MODES[mode or "default"])
-    if not isinstance(found, (int, float)) or isinstance(found, bool) or not 0 <= found < math.inf:
-        raise ValueError(f"tune is {found!r}; it is for how many seconds a faster recipe is looked for, or 0")
-    return float(found)
+    seconds = options.get("tune", MODES[mode or "default"])
+    if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
+        raise ValueError(f"tune is {seconds!r}; give the number of seconds to search for a faster recipe, or 0")
+    return float(seconds)
 
 
 # ---- the recipe ------------------------------------------------------------------------------------------------------
 
 
-def _parse_recipe(given: Mapping[str, Any]) -> Recipe:
-    """The given recipe, or the preset's, with the fields and passes of `given`."""
-    dialect = _parse_field("dialect", given.get("dialect", "linalg"))
-    base = given.get("recipe")
-    if base is not None and "preset" in given:
+def _parse_recipe(options: Mapping[str, Any]) -> Recipe:
+    """The option `recipe`, else the preset's recipe, with the fields and search parameters of `options`."""
+    dialect = _parse_field("dialect", options.get("dialect", "linalg"))
+    base = options.get("recipe")
+    if base is not None and "preset" in options:
         raise ValueError("recipe and preset are both given, but each is a pipeline; leave out one")
-    recipe = _read_recipe(base) if base is not None else default_recipe(preset=given.get("preset", "default"))
-    recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in given else recipe
-    for name, value in given.items():
+    recipe = _read_recipe(base) if base is not None else default_recipe(preset=options.get("preset", "default"))
+    recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in options else recipe
+    for name, value in options.items():
         if name in ("partition", "steps", "choices", "opt_level", "checks", "backend"):
             recipe = replace(recipe, **{name: _parse_field(name, value)})
         elif name not in OPTIONS:
@@ -170,14 +170,14 @@ def _parse_recipe(given: Mapping[str, Any]) -> Recipe:
 def _check_other_frontends(recipe: Recipe) -> None:
     """Raises `ValueError` for a recipe with another frontend or target, or for IREE."""
     for field in msgspec.structs.fields(Recipe):
-        found = getattr(recipe, field.name)
+        value = getattr(recipe, field.name)
         if field.name == "dialect":
-            _parse_field("dialect", found)
-        elif (field.name not in (*FIELDS, *_OF_PROGRAM) and found != field.default) or (
-            field.name == "backend" and found == IREE
+            _parse_field("dialect", value)
+        elif (field.name not in (*FIELDS, *_PROGRAM_FIELDS) and value != field.default) or (
+            field.name == "backend" and value == IREE
         ):
-            what = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
-            raise ValueError(f"recipe: {field.name} is {found!r}; {what}")
+            supported = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
+            raise ValueError(f"recipe: {field.name} is {value!r}; {supported}")
 
 
 def _check_backend(recipe: Recipe) -> None:
@@ -190,27 +190,33 @@ def _check_backend(recipe: Recipe) -> None:
             raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
 
 
-def _read_recipe(given: Any) -> Recipe:
-    """A recipe, or a TOML file's path, as written by the workbench and `buddy-tui tune -o`."""
-    if isinstance(given, Recipe):
-        return given
-    if not isinstance(given, (str, Path)):
-        raise ValueError(f"recipe is {given!r}; it may be a Recipe, or the path of one in TOML")
+def _read_recipe(recipe_or_path: Any) -> Recipe:
+    """The recipe itself, or reads it from a TOML file, as written by the workbench and `buddy-tui tune -o`.
+
+    Raises `ValueError` for another type, an unreadable file, and a file that needs more permissions than plug-ins.
+    """
+    if isinstance(recipe_or_path, Recipe):
+        return recipe_or_path
+    if not isinstance(recipe_or_path, (str, Path)):
+        raise ValueError(f"recipe is {recipe_or_path!r}; it may be a Recipe, or the path of one in TOML")
     try:
-        found = from_toml(Path(given).read_text("utf-8"))
+        recipe = from_toml(Path(recipe_or_path).read_text("utf-8"))
     except OSError as error:
-        raise ValueError(f"recipe: {given} cannot be read: {error.strerror or error}") from error
+        raise ValueError(f"recipe: {recipe_or_path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
-        raise ValueError(f"recipe: {given} is {error}") from error
-    asked = claims(replace(found, plugins=()))
-    if asked:
+        raise ValueError(f"recipe: {recipe_or_path} is {error}") from error
+    permissions = claims(replace(recipe, plugins=()))
+    if permissions:
         todo = "if you trust who wrote it, give the Recipe that buddy.compiler.protocol.recipe.from_toml makes of it"
-        raise ValueError(f"recipe: {given} asks for {'; '.join(asked)}; {todo}")
-    return found
+        raise ValueError(f"recipe: {recipe_or_path} asks for {'; '.join(permissions)}; {todo}")
+    return recipe
 
 
 def _parse_field(name: str, value: Any) -> Any:
-    """A recipe's field, from the value itself or its plain form; lowerings may be a mapping from nodes."""
+    """Converts a value to the type of the recipe field `name`; `choices` may be a mapping from nodes to lowerings.
+
+    Raises `ValueError` for a value that cannot be converted.
+    """
     if name == "choices" and isinstance(value, Mapping):
         value = tuple(sorted(OpChoice(str(node), str(lowering)) for node, lowering in value.items()))
     kind = Dialect if name == "dialect" else get_type_hints(Recipe, include_extras=True)[name]
@@ -222,15 +228,17 @@ def _parse_field(name: str, value: Any) -> Any:
 
 
 def _set_parameter(recipe: Recipe, name: str, value: Any) -> Recipe:
-    """The recipe with the search parameter `name` set to `value`."""
+    """The recipe with the search parameter `name` set to `value`. Raises `ValueError` for an unknown name or value."""
     steps = {step.name for step in recipe.steps}
     if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):
         near = difflib.get_close_matches(name, [*OPTIONS, *steps], 1)
-        meant = f" (did you mean {near[0]}?)" if near else ""
-        what = "a pass of the recipe (True or False), PASS.OPTION and lowering:NODE"
-        raise ValueError(f"the buddy backend has no option {name!r}{meant}; it has {', '.join(OPTIONS)}, {what}")
+        suggestion = f" (did you mean {near[0]}?)" if near else ""
+        parameters = "a pass of the recipe (True or False), PASS.OPTION and lowering:NODE"
+        raise ValueError(
+            f"the buddy backend has no option {name!r}{suggestion}; it has {', '.join(OPTIONS)}, {parameters}"
+        )
     if not isinstance(value, OptionValue):
-        raise ValueError(f"{name} is {value!r}; it may be a bool, a number or a text")
+        raise ValueError(f"{name} is {value!r}; it may be a bool, a number or a string")
     try:
         return with_value(recipe, name, value)
     except SpaceError as error:
@@ -241,7 +249,7 @@ def _check_passes(recipe: Recipe) -> None:
     """Raises `ValueError` for an unknown option of a pass of this package; MLIR's passes check theirs when they run."""
     from buddy.compiler.passes.pass_runner import own_passes
 
-    own = own_passes()
+    passes = own_passes()
     for step in recipe.steps:
-        if step.name in own and step.level == "mlir":
-            own[step.name].create(dict(step.options))
+        if step.name in passes and step.level == "mlir":
+            passes[step.name].create(dict(step.options))

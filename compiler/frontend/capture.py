@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import torch
@@ -53,8 +53,8 @@ def break_at_ops_without_fake() -> None:
             torch._dynamo.disallow_in_graph(overload)
 
 
-# PyTorch's own function, whatever replaces it while a script is captured.
-_compile = torch.compile
+# PyTorch's own function: while a script is captured, `torch.compile` is replaced.
+_torch_compile = torch.compile
 
 
 @dataclass
@@ -103,23 +103,23 @@ class GraphRecorder:
 
     def _record_at_call(self, aten: AtenGraph) -> Runner:
         conversion = self._convert(aten)
-        seen = False
+        is_recorded = False
 
         def run(*arguments: Any) -> Sequence[Any]:
-            nonlocal seen
-            if not seen:
-                seen = True
+            nonlocal is_recorded
+            if not is_recorded:
+                is_recorded = True
                 tensors = [value for value in arguments if isinstance(value, torch.Tensor)]
-                real = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
+                real_inputs = [*_detach_tensors(tensors, conversion.graph), *conversion.constants]
                 info = graph_info(conversion.graph.name, conversion, graph_break(aten))
                 info = msgspec.structs.replace(info, strict=self.strict)
                 eager = eager_program(aten, arguments, len(conversion.constants))
                 parameters = frozenset(i for i, t in enumerate(tensors) if isinstance(t, torch.nn.Parameter))
                 numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
                 table = fx_table(conversion)
-                captured = CapturedGraph(conversion.graph, info, real, eager, table, parameters, numbers)
+                captured = CapturedGraph(conversion.graph, info, real_inputs, eager, table, parameters, numbers)
                 captured.code = fx_code(conversion)
-                captured.timed = drawing_program(aten, arguments, len(conversion.constants))
+                captured.eager_to_time = drawing_program(aten, arguments, len(conversion.constants))
                 captured.seed = next((i for i, node in enumerate(conversion.fx_nodes) if SEED in node.meta), None)
                 captured.torch_dialect = partial(import_graph, conversion.graph, conversion.fx_nodes)
                 self._add_graph(captured)
@@ -128,9 +128,9 @@ class GraphRecorder:
         return run
 
     def _graph_name(self, aten: AtenGraph) -> str:
-        marks = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
-        marks += [aten.body] * bool(aten.body)
-        return f"{self.name} ({', '.join(marks)})" if marks else self.name
+        labels = ["backward"] * (aten.kind == "backward") + [f"part {aten.part}"] * bool(aten.part)
+        labels += [aten.body] * bool(aten.body)
+        return f"{self.name} ({', '.join(labels)})" if labels else self.name
 
     def _add_graph(self, captured: CapturedGraph) -> None:
         self.graphs.append(captured)
@@ -158,18 +158,18 @@ def capture(
     too; `.grad` is not modified. Raises what `function` raises.
     """
     recorder = recorder or GraphRecorder(callable_name(function))
-    before = len(recorder.graphs)
+    n_before = len(recorder.graphs)
     torch._dynamo.reset()
     load_plugins()
     break_at_ops_without_fake()
     try:
         with torch.set_grad_enabled(grad), capture_settings():
-            results = _compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
+            results = _torch_compile(function, backend=recorder, dynamic=False)(*args, **(kwargs or {}))
             if grad:
                 _compute_gradients(results)
     finally:
         torch._dynamo.reset()
-    return recorder.graphs[before:]
+    return recorder.graphs[n_before:]
 
 
 def capture_settings() -> AbstractContextManager[None]:
@@ -196,8 +196,12 @@ def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any])
     """The inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
-    told = {str(size): real for fake, tensor in pairs for size, real in zip(fake.shape, tensor.shape, strict=True)}
-    return [told.get(str(value), value.node.hint) if isinstance(value, torch.SymInt) else value for value in inputs]
+    real_sizes = {
+        str(size): real for fake, tensor in pairs for size, real in zip(fake.shape, tensor.shape, strict=True)
+    }
+    return [
+        real_sizes.get(str(value), value.node.hint) if isinstance(value, torch.SymInt) else value for value in inputs
+    ]
 
 
 def _copies(inputs: Sequence[Any]) -> list[Any]:
@@ -211,22 +215,22 @@ def _copy(value: Any) -> Any:
 
 
 def callable_name(function: Any) -> str:
-    """The class name of a module, the name of a function."""
+    """The class name of a module, else the function's name."""
     if isinstance(function, torch.nn.Module):
         return type(function).__name__
     return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _compute_gradients(results: Any) -> None:
-    leaves = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
-    wanted = _leaves_of(leaves)
-    if leaves and wanted:
-        torch.autograd.grad(leaves, wanted, [torch.ones_like(leaf) for leaf in leaves], allow_unused=True)
+    outputs = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
+    inputs = _leaves_of(outputs)
+    if outputs and inputs:
+        torch.autograd.grad(outputs, inputs, [torch.ones_like(output) for output in outputs], allow_unused=True)
 
 
 def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The leaf tensors that gradients of `results` accumulate into."""
-    found: dict[int, torch.Tensor] = {}
+    """The leaf tensors of autograd's graph that `results` depend on."""
+    leaves: dict[int, torch.Tensor] = {}
     pending, seen = [t.grad_fn for t in results], set()
     while pending:
         function = pending.pop()
@@ -234,26 +238,35 @@ def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
             continue
         seen.add(function)
         if hasattr(function, "variable"):
-            found[id(function.variable)] = function.variable
+            leaves[id(function.variable)] = function.variable
         pending.extend(parent for parent, _ in function.next_functions)
-    return list(found.values())
+    return list(leaves.values())
 
 
 OnGraph = Callable[[CapturedGraph], None]
+# Makes a context in which calls are not recorded.
 Quiet = Callable[[], AbstractContextManager[None]]
 # A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
 DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
-_listeners: list[tuple[OnGraph, Quiet, DynamoBackend | None]] = []
+
+
+class _Listener(NamedTuple):
+    on_graph: OnGraph
+    quiet: Quiet
+    backend: DynamoBackend | None
+
+
+_listeners: list[_Listener] = []
 
 
 @contextmanager
 def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = None) -> Iterator[None]:
-    """Calls `on_graph` with every imported graph.
+    """Inside, `on_graph` is called with every imported graph.
 
-    The context `quiet()` is active during an import, whose calls are not recorded. `backend` replaces the backend
-    `"buddy"` of functions that `torch.compile` has returned before.
+    The context `quiet()` is active while a graph is imported, so that calls made by the import are not recorded.
+    `backend` replaces the backend `"buddy"` of functions that `torch.compile` has returned before.
     """
-    _listeners.append((on_graph, quiet, backend))
+    _listeners.append(_Listener(on_graph, quiet, backend))
     try:
         yield
     finally:
@@ -261,22 +274,22 @@ def listening(on_graph: OnGraph, quiet: Quiet, backend: DynamoBackend | None = N
 
 
 def is_recording() -> bool:
-    """Whether a script is being run to capture its graphs: it then runs in eager, and nothing is compiled."""
+    """Whether a listener is active: the script then runs in eager, and nothing is compiled."""
     return bool(_listeners)
 
 
 def replacement_backend() -> DynamoBackend | None:
-    """The backend that replaces `"buddy"` while a listener is active, else None."""
-    return _listeners[-1][2] if _listeners else None
+    """The backend with which the active listener replaces `"buddy"`, or None."""
+    return _listeners[-1].backend if _listeners else None
 
 
 def notify_listener(graph: CapturedGraph) -> None:
     if _listeners:
-        _listeners[-1][0](graph)
+        _listeners[-1].on_graph(graph)
 
 
 def pause_listener() -> AbstractContextManager[None]:
-    return _listeners[-1][1]() if _listeners else nullcontext()
+    return _listeners[-1].quiet() if _listeners else nullcontext()
 
 
 class _Module(torch.nn.Module):
@@ -311,8 +324,8 @@ def export(
         program = torch.export.export(module, tuple(args), dict(kwargs), strict=False, dynamic_shapes=dynamic_shapes)
         program = program.run_decompositions(dict(decompositions))
         specs = _drop_constants(program)
-        given = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
-        tensors = [_tensor(program, spec, given) for spec in specs]
+        arguments = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
+        tensors = [_input_tensor(program, spec, arguments) for spec in specs]
         origins = tuple(InputOrigin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
         graph = program.graph_module
         remove_form_assertions(graph)
@@ -324,9 +337,9 @@ def export(
 
 def _wrap_dynamic_shapes(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
     """Converts `dynamic_shapes` of a function's arguments to those of `_Module.forward(*args, **kwargs)`."""
-    given = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
-    found = {"args": tuple(given[:positional]), "kwargs": dict(zip(kwargs, given[positional:], strict=False))}
-    return {name: shapes for name, shapes in found.items() if shapes}
+    entries = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
+    wrapped = {"args": tuple(entries[:positional]), "kwargs": dict(zip(kwargs, entries[positional:], strict=False))}
+    return {name: entry for name, entry in wrapped.items() if entry}
 
 
 def _is_state(spec: InputSpec) -> bool:
@@ -334,7 +347,7 @@ def _is_state(spec: InputSpec) -> bool:
 
 
 def _drop_constants(program: Any) -> list[InputSpec]:
-    """Removes arguments that are not tensors, which `torch.export` has made constants, from the program's inputs."""
+    """Removes inputs that are not tensors, which `torch.export` has made constants; returns the remaining inputs."""
     kept = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
         if isinstance(spec.arg, TensorArgument):
@@ -349,8 +362,8 @@ def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _tensor(program: Any, spec: InputSpec, given: Any) -> torch.Tensor:
+def _input_tensor(program: Any, spec: InputSpec, arguments: Any) -> torch.Tensor:
     if not _is_state(spec):
-        return next(given)
+        return next(arguments)
     stored = program.state_dict.get(spec.target)
     return program.constants[spec.target] if stored is None else stored

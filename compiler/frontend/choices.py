@@ -17,31 +17,32 @@ from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
 _NUMBER = re.compile(r"\.\d+$")
 
 
-def choices_for_graph(graph: Graph, recipe: Recipe, whole: bool, has_own: bool = False) -> Recipe:
+def choices_for_graph(graph: Graph, recipe: Recipe, is_whole: bool, has_user_registry: bool = False) -> Recipe:
     """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
 
-    Raises `OptionError` for an unknown op or registry, for a registry that does not lower the op, and, if the graph is
-    `whole`, for an unknown node: pieces and backward graphs renumber their nodes. Warns of a known op that this graph
-    does not have. With `has_own`, the caller provides a registry.
+    Raises `OptionError` for an unknown op or registry, and for a registry that does not lower the op. If the graph
+    `is_whole`, also raises it for an unknown node, and warns of a known op that the graph does not have: pieces and
+    backward graphs have only some of the nodes, and renumber them. With `has_user_registry`, the registry "user"
+    exists.
     """
     if not recipe.choices:
         return recipe
-    of_ops: dict[str, str] = {}
-    of_nodes: dict[str, str] = {}
+    lowering_by_op: dict[str, str] = {}
+    lowering_by_node: dict[str, str] = {}
     for choice in recipe.choices:
-        known = _check_registry(choice, recipe.dialect, has_own)
+        registry_names = _check_registry(choice, recipe.dialect, has_user_registry)
         nodes = [
             op for op in graph.operations if choice.node in (op.stable, op.name) and not _is_op_of(op, choice.node)
         ]
         ops = [op for op in graph.operations if _is_op_of(op, choice.node)]
         for op in (*nodes, *ops):
-            _check_lowers(op, choice, recipe.dialect, known)
-        of_nodes |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
-        of_ops |= dict.fromkeys((op.stable for op in ops), choice.lowering)
+            _check_lowers(op, choice, recipe.dialect, registry_names)
+        lowering_by_node |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
+        lowering_by_op |= dict.fromkeys((op.stable for op in ops), choice.lowering)
         if not nodes and not ops:
-            _report_unmatched(graph, choice.node, whole)
-    found = of_ops | of_nodes
-    return replace(recipe, choices=tuple(sorted(OpChoice(node, lowering) for node, lowering in found.items())))
+            _report_unmatched(graph, choice.node, is_whole)
+    lowerings = lowering_by_op | lowering_by_node
+    return replace(recipe, choices=tuple(sorted(OpChoice(node, lowering) for node, lowering in lowerings.items())))
 
 
 def _is_op_of(op: Op, name: str) -> bool:
@@ -50,17 +51,20 @@ def _is_op_of(op: Op, name: str) -> bool:
     return name in (path, path.rpartition("/")[2], op.target)
 
 
-def _report_unmatched(graph: Graph, name: str, whole: bool) -> None:
-    """Warns of a name that matches nothing in `graph`; raises `OptionError` if no graph can have it."""
-    stable = [op.stable for op in graph.operations]
+def _report_unmatched(graph: Graph, name: str, is_whole: bool) -> None:
+    """Handles a `name` that matches no node of `graph`: warns if it is a known op, raises `OptionError` if it is not,
+    and ignores nodes that another piece of the graph may have.
+    """
+    node_names = [op.stable for op in graph.operations]
     if _knows_op(name):
-        if whole:
-            what = f"options choose how {name} is lowered, which a graph does not have; it has {_list_names(stable)}"
-            warnings.warn(what, stacklevel=2)
-    elif whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
+        if is_whole:
+            message = f"choices: a graph does not have the op {name}; it has {_list_names(node_names)}"
+            warnings.warn(message, stacklevel=2)
+    elif is_whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
         kind = "node" if _NUMBER.search(name) else "node or op"
         raise OptionError(
-            f"choices: there is no {kind} {name!r}{_suggest_name(name, stable)}; the graph has {_list_names(stable)}"
+            f"choices: unknown {kind} {name!r}{_suggest_name(name, node_names)}; "
+            f"the graph has {_list_names(node_names)}"
         )
 
 
@@ -68,32 +72,38 @@ def _knows_op(name: str) -> bool:
     return any(name in (target, target.split(".")[0]) for target in default_ops_map())
 
 
-def _check_registry(choice: OpChoice, dialect: str, has_own: bool) -> list[str]:
+def _check_registry(choice: OpChoice, dialect: str, has_user_registry: bool) -> list[str]:
     from buddy.compiler.ops import registries
     from buddy.compiler.ops.lowering import USER
 
-    known = [*([USER] if has_own else []), *registries(dialect), TORCH_MLIR, EAGER]
-    if choice.lowering not in known:
-        what = f"choices: {choice.node} is to be lowered by {choice.lowering!r}, which is not a registry"
-        raise OptionError(f"{what}{_suggest_name(choice.lowering, known)}; there are {', '.join(known)}")
-    return known
+    registry_names = [*([USER] if has_user_registry else []), *registries(dialect), TORCH_MLIR, EAGER]
+    if choice.lowering not in registry_names:
+        message = f"choices: unknown registry {choice.lowering!r} for {choice.node}"
+        raise OptionError(
+            f"{message}{_suggest_name(choice.lowering, registry_names)}; the registries are {', '.join(registry_names)}"
+        )
+    return registry_names
 
 
-def _check_lowers(op: Op, choice: OpChoice, dialect: str, known: Sequence[str]) -> None:
+def _check_lowers(op: Op, choice: OpChoice, dialect: str, registry_names: Sequence[str]) -> None:
     from buddy.compiler.ops import registries
 
-    found = registries(dialect)
-    name = type(op).__name__
-    if choice.lowering in found and name not in found[choice.lowering]:
-        others = [key for key in known if key not in found or name in found[key]]
-        raise OptionError(f"choices: {choice.lowering} has no lowering of {op.stable}; it may be {', '.join(others)}")
+    registry_by_name = registries(dialect)
+    op_class = type(op).__name__
+    if choice.lowering in registry_by_name and op_class not in registry_by_name[choice.lowering]:
+        alternatives = [
+            key for key in registry_names if key not in registry_by_name or op_class in registry_by_name[key]
+        ]
+        raise OptionError(
+            f"choices: {choice.lowering} has no lowering of {op.stable}; it may be {', '.join(alternatives)}"
+        )
 
 
 def _suggest_name(name: str, known: Iterable[str]) -> str:
-    near = get_close_matches(name, list(known), 1)
-    return f" (did you mean {near[0]}?)" if near else ""
+    matches = get_close_matches(name, list(known), 1)
+    return f" (did you mean {matches[0]}?)" if matches else ""
 
 
-def _list_names(names: Sequence[str], most: int = 20) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return (", ".join(names[:most]) or "no nodes") + more
+def _list_names(names: Sequence[str], max_names: int = 20) -> str:
+    remainder = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return (", ".join(names[:max_names]) or "no nodes") + remainder

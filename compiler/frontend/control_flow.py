@@ -13,14 +13,14 @@ from torch.fx import GraphModule, Node
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.random_numbers import take_seed_as_input, with_seed
 
-_OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph"}
+_CONTROL_FLOW_OPS = {"cond", "while_loop", "while_loop_stack_output", "scan", "map_impl", "invoke_subgraph"}
 
 
 def is_control_flow(node: Node) -> bool:
     """Whether `node` is an op whose bodies can be compiled, or selects a result of one."""
     if node.target is getitem:
         return isinstance(node.args[0], Node) and is_control_flow(node.args[0])
-    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _OPS
+    return isinstance(node.target, torch._ops.HigherOrderOperator) and node.target.name() in _CONTROL_FLOW_OPS
 
 
 def has_control_flow(module: GraphModule) -> bool:
@@ -30,14 +30,14 @@ def has_control_flow(module: GraphModule) -> bool:
 def compile_bodies(aten: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> GraphModule:
     """The graph with each branch and body of control flow replaced by the result of `compile_graph`.
 
-    The arguments and results of a body are tensors, and `AtenGraph.body` names it. Raises what `compile_graph` raises.
+    Each body is passed as an `AtenGraph` with its name in `body`. Raises what `compile_graph` raises.
     """
-    made = GraphModule(aten.module, aten.module.graph)
+    compiled = GraphModule(aten.module, aten.module.graph)
     for op in filter(is_control_flow, aten.module.graph.nodes):
         for name in _body_names(op, aten.module):
-            single = isinstance(getattr(aten.module, name).graph.output_node().args[0], Node)
-            setattr(made, name, _Body(_compile_body(_describe_body(aten, name), compile_graph), single))
-    return made
+            returns_single = isinstance(getattr(aten.module, name).graph.output_node().args[0], Node)
+            setattr(compiled, name, _Body(_compile_body(_describe_body(aten, name), compile_graph), returns_single))
+    return compiled
 
 
 def _compile_body(body: AtenGraph, compile_graph: Callable[[AtenGraph], Runner]) -> Runner:
@@ -55,7 +55,7 @@ def _body_names(op: Node, module: GraphModule) -> list[str]:
 
 
 def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
-    """The graph of a body, whose results are a tuple; its inputs are known by their names only."""
+    """The graph of a body, whose output is made a tuple; its inputs have no origins."""
     module: GraphModule = getattr(aten.module, name)
     output = module.graph.output_node()
     inputs = sum(node.op == "placeholder" for node in module.graph.nodes)
@@ -68,12 +68,12 @@ def _describe_body(aten: AtenGraph, name: str) -> AtenGraph:
 
 
 class _Body(torch.nn.Module):
-    """A compiled body in place of its graph: called in the same way, it returns the same structure of results."""
+    """Runs a compiled body in place of its graph: it returns one value if `returns_single`, otherwise a tuple."""
 
-    def __init__(self, run: Runner, single: bool) -> None:
+    def __init__(self, run: Runner, returns_single: bool) -> None:
         super().__init__()
-        self._run, self._single = run, single
+        self._run, self._returns_single = run, returns_single
 
     def forward(self, *arguments: Any) -> Any:
         results = self._run(*arguments)
-        return results[0] if self._single else tuple(results)
+        return results[0] if self._returns_single else tuple(results)

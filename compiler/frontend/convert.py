@@ -69,23 +69,26 @@ def to_buddy(
     ops_map: Mapping[str, type[Op]] | None = None,
     func_name: str = "forward",
 ) -> Conversion:
-    """The Buddy graph of `aten`: one op class per meaning, `EagerOp` for targets that `ops_map` lacks.
+    """The Buddy graph of `aten`, with op classes by `ops_map`, and `EagerOp` for targets that `ops_map` lacks.
 
     Dynamic sizes become expressions of the inputs' sizes, and the nodes that compute sizes are dropped. Complex numbers
     are computed by their parts, quantised ones by integers. Raises `UnsupportedGraphError` for element types,
     data-dependent sizes and higher-order ops that a Buddy graph cannot represent.
     """
-    known = default_ops_map() if ops_map is None else ops_map
-    for node in aten.module.graph.nodes:  # parts have separate memory
+    op_classes = default_ops_map() if ops_map is None else ops_map
+    # Before complex tensors are split: their parts have separate memory, which has other strides.
+    for node in aten.module.graph.nodes:
         _check_strides(node)
-    converter = _Converter(Conversion(Graph(name, func_name)), known)
-    table = default_decompositions(known)
+    converter = _Converter(Conversion(Graph(name, func_name)), op_classes)
+    table = default_decompositions(op_classes)
     mark_quantised(aten.module.graph.nodes)
     converter.run(replace(aten, module=decompose_complex(decompose_quantised(aten.module, table), table)))
     return converter.result
 
 
 class _Converter:
+    """Adds the nodes of an ATen graph to the Buddy graph of `result`, in order."""
+
     def __init__(self, result: Conversion, ops_map: Mapping[str, type[Op]]) -> None:
         self.result = result
         self.ops_map = ops_map
@@ -105,14 +108,14 @@ class _Converter:
         for node in placeholders:
             origin = next(origins)
             if not self._is_size(node):
-                self._placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
+                self._add_placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
         for node in nodes:
             if node.op == "get_attr":
-                self._constant(node, aten.module)
+                self._add_constant(node, aten.module)
         for node in nodes:
             if node.op == "call_function" and not self._is_size(node):
-                self._call(node)
-        self._output(nodes[-1])
+                self._add_call(node)
+        self._add_output(nodes[-1])
 
     def _is_size(self, node: Node) -> bool:
         """Whether `node` returns a size; if so, records the size for the nodes that read it."""
@@ -122,27 +125,28 @@ class _Converter:
         return node in self.sizes
 
     def _convert_or_reject(self, node: Node, convert: Callable[[], Any]) -> Any:
+        """The result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
         try:
             return convert()
         except UnknownSymbolError as error:
             raise _unsupported(node, f"has {error}") from None
 
-    def _placeholder(self, node: Node, wanted: str, is_state: bool) -> None:
+    def _add_placeholder(self, node: Node, name: str, is_state: bool) -> None:
         op = PlaceholderOp()
-        op.stable = self.names.for_placeholder(wanted)
+        op.stable = self.names.for_placeholder(name)
         self._add(op, node, NodeType.FakeNode if is_state else NodeType.InputNode)
         if len(op.metas) != 1 or op.metas[0] is None:
             raise _unsupported(node, "is an input that is not a tensor")
 
-    def _constant(self, node: Node, module: torch.fx.GraphModule) -> None:
+    def _add_constant(self, node: Node, module: torch.fx.GraphModule) -> None:
         value = getattr(module, str(node.target), None)
         if not isinstance(value, torch.Tensor):
             raise _unsupported(node, "is a higher-order op's subgraph or another object held by the graph")
         self.result.constants.append(value)
         node.meta.setdefault("val", value)
-        self._placeholder(node, node.name, is_state=True)
+        self._add_placeholder(node, node.name, is_state=True)
 
-    def _call(self, node: Node) -> None:
+    def _add_call(self, node: Node) -> None:
         op = self.ops_map.get(target_key(node.target), EagerOp)()
         record_slices(node, self.symbols)
         _check_strides(node)
@@ -151,17 +155,17 @@ class _Converter:
         packet = _packet_name(node.target)
         op.stable = self.names.for_op(op.module, packet)
         op.multiple = isinstance(node.meta.get("val"), (list, tuple)) and not isinstance(op, GetItemOp)
-        op._arguments = list(self._plain(node, _form_arguments(node) if isinstance(op, RandomLikeOp) else node.args))
-        op._keyword_arguments = dict(self._plain(node, node.kwargs))
+        op._arguments = list(self._to_plain(node, _form_arguments(node) if isinstance(op, RandomLikeOp) else node.args))
+        op._keyword_arguments = dict(self._to_plain(node, node.kwargs))
         op.schema = schema_of(node.target)
         if isinstance(op, EagerOp):
             _check_results(node)
         self._add(op, node)
 
-    def _output(self, node: Node) -> None:
+    def _add_output(self, node: Node) -> None:
         op = OutputOp()
         op.stable = "output"
-        op._arguments = [self._plain(node, node.args[0])]
+        op._arguments = [self._to_plain(node, node.args[0])]
         self._add(op, node)
 
     def _add(self, op: Op, node: Node, kind: NodeType = NodeType.OtherNode) -> None:
@@ -172,7 +176,9 @@ class _Converter:
         self.result.fx_nodes.append(node)
         self.result.graph.add_node(op, kind)
 
-    def _plain(self, node: Node, value: Any) -> Any:
+    def _to_plain(self, node: Node, value: Any) -> Any:
+        """Converts an argument of `node` to the Buddy graph's form: nodes become ops or sizes."""
+
         def convert(item: Any) -> Any:
             if isinstance(item, Node):
                 return self.sizes[item] if item in self.sizes else self.values[item]
@@ -190,9 +196,9 @@ class _Converter:
     def _metas(self, node: Node) -> tuple[TensorMeta | None, ...]:
         value = node.meta.get("val")
         values = value if isinstance(value, (list, tuple)) else [value]
-        return tuple(self._meta(node, item) for item in values)
+        return tuple(self._tensor_meta(node, item) for item in values)
 
-    def _meta(self, node: Node, value: Any) -> TensorMeta | None:
+    def _tensor_meta(self, node: Node, value: Any) -> TensorMeta | None:
         if not isinstance(value, torch.Tensor):
             return None
         dtype = from_torch(value.dtype)
@@ -202,15 +208,17 @@ class _Converter:
 
 
 def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
-    """By name, the nodes with a result or operand that compiled code does not support, independent of other nodes."""
-    found = {}
+    """The nodes with a result or operand that compiled code does not support: node name to reason."""
+    reasons = {}
     for node in nodes:
         for tensor in (node, *node.all_input_nodes):
             value = tensor.meta.get("val")
-            why = next(filter(None, map(_rejection_reason, value if isinstance(value, (list, tuple)) else [value])), "")
-            if why and node.op == "call_function":
-                found[node.name] = _unsupported(tensor, why).diagnostic.what
-    return found
+            reason = next(
+                filter(None, map(_rejection_reason, value if isinstance(value, (list, tuple)) else [value])), ""
+            )
+            if reason and node.op == "call_function":
+                reasons[node.name] = _unsupported(tensor, reason).diagnostic.what
+    return reasons
 
 
 def _rejection_reason(value: Any) -> str:
@@ -224,13 +232,13 @@ def _rejection_reason(value: Any) -> str:
 
 
 def _packet_name(target: Any) -> str:
-    """The name of an FX target without its overload, and without its namespace unless that is needed."""
+    """The name of an FX target without its namespace and its overload."""
     parts = target_key(target).split(".")
     return parts[1] if len(parts) == 3 else parts[0]
 
 
 def _form_arguments(node: Node) -> tuple[Any, ...]:
-    """The arguments of an op that reads only the form of its first one."""
+    """The arguments of an op that reads only the form of its first operand, with the form in place of that operand."""
     first, *rest = node.args
     form = form_of(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
@@ -253,7 +261,9 @@ def reads_storage(node: Node) -> bool:
 
 
 def _check_strides(node: Node) -> None:
-    """Compiled tensors are dense and row-major, so an op that reads strides has another meaning for other layouts."""
+    """Raises `UnsupportedGraphError` for an op that reads the memory of an operand which is not dense and row-major, as
+    all tensors of compiled code are.
+    """
     if not reads_storage(node):
         return
     operand = node.args[0]
@@ -262,35 +272,37 @@ def _check_strides(node: Node) -> None:
         return
     if not value.is_contiguous():
         raise _unsupported(node, "reads the strides of a tensor that is not contiguous")
-    if not has_storage_of_its_own(value):
+    if not fills_storage(value):
         raise _unsupported(node, "reads the storage that a tensor shares with others")
 
 
-def has_storage_of_its_own(value: torch.Tensor) -> bool:
+def fills_storage(value: torch.Tensor) -> bool:
     """Whether the elements of a non-overlapping tensor are all that its storage holds."""
     return value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
 def _check_quantised(node: Node) -> None:
-    """Rejects nodes that return or read a quantized tensor."""
+    """Raises `UnsupportedGraphError` for a node that returns or reads a quantised tensor."""
     if any(map(is_marked, (node, *node.all_input_nodes))):
-        raise _unsupported(node, "works on a quantized tensor")
+        raise _unsupported(node, "works on a quantised tensor")
 
 
 def _check_ragged(placeholder: Node) -> None:
-    """Rejects the ragged dim of a jagged nested tensor: it differs between the parts, so it is not one size."""
+    """Raises `UnsupportedGraphError` for the ragged dim of a jagged nested tensor, which has no single size."""
     value = placeholder.meta.get("val")
     if isinstance(value, torch.SymInt) and value.node.is_nested_int():
         raise _unsupported(placeholder, "is the ragged dim of a jagged nested tensor")
 
 
 def _check_results(node: Node) -> None:
-    """Ops called in eager from compiled code must have a name in `torch.ops` and return tensors."""
-    value, several = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
+    """Raises `UnsupportedGraphError` for a node that compiled code cannot call in eager: one that is not an op of
+    `torch.ops`, or returns something other than tensors.
+    """
+    value, is_sequence = node.meta.get("val"), isinstance(node.meta.get("val"), (list, tuple))
     if "." not in target_key(node.target):
         raise _unsupported(node, "is not a torch op")
-    read = [value[user.args[1]] for user in node.users if user.target is getitem] if several else [value]
-    if not all(isinstance(result, torch.Tensor) for result in read):
+    results = [value[user.args[1]] for user in node.users if user.target is getitem] if is_sequence else [value]
+    if not all(isinstance(result, torch.Tensor) for result in results):
         raise _unsupported(node, "returns a value that is not a tensor of known shape")
 
 

@@ -50,10 +50,12 @@ class ImportedGraph:
         self._captured = list[Op](self.graph.placeholders)
         self._tensors = dict(zip(self._captured, captured.tensors, strict=True))
         self._seed = None if captured.seed is None else self._captured[captured.seed]
-        first = {self._captured[position] for position in captured.parameters}
-        inputs = {op: _call_position(op, arguments) for op in self.graph.inputs}
-        places = {op: (2, *inputs[op]) if op in inputs else (op not in first,) for op in self._captured}
-        self.graph.body = sorted(self.graph.body, key=lambda op: places.get(op, (3,)))
+        parameters = {self._captured[position] for position in captured.parameters}
+        call_positions = {op: _call_position(op, arguments) for op in self.graph.inputs}
+        sort_keys = {
+            op: (2, *call_positions[op]) if op in call_positions else (op not in parameters,) for op in self._captured
+        }
+        self.graph.body = sorted(self.graph.body, key=lambda op: sort_keys.get(op, (3,)))
 
     def state(self) -> list[torch.Tensor]:
         """The tensors of `graph.params`, in order.
@@ -68,31 +70,33 @@ class ImportedGraph:
                 )
         return [self._tensors[op] for op in self.graph.params]
 
-    def all_tensors(self, given: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """The tensors of all placeholders, in order, from a call with the inputs alone, or with the state too.
+    def all_tensors(self, arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """The tensors of all placeholders, in order, where `arguments` are the inputs, or the state and then the
+        inputs.
 
         A missing seed of random numbers is drawn from PyTorch's default generator. Raises `ValueError` for any other
         number of tensors.
         """
-        inputs, everything = len(self.graph.inputs), len(self.graph.placeholders)
-        if self._seed in self.graph.inputs and len(given) in (inputs - 1, everything - 1):
-            place = len(given) + 1 - inputs + self.graph.inputs.index(self._seed)
-            given = [*given[:place], new_seed(), *given[place:]]
-        if len(given) not in (inputs, everything):
+        n_inputs, n_placeholders = len(self.graph.inputs), len(self.graph.placeholders)
+        if self._seed in self.graph.inputs and len(arguments) in (n_inputs - 1, n_placeholders - 1):
+            seed_position = len(arguments) + 1 - n_inputs + self.graph.inputs.index(self._seed)
+            arguments = [*arguments[:seed_position], new_seed(), *arguments[seed_position:]]
+        if len(arguments) not in (n_inputs, n_placeholders):
             raise ValueError(
-                f"{len(given)} tensors were given; the graph takes {inputs} inputs, or {everything} with its state"
+                f"{len(arguments)} tensors were given; "
+                f"the graph takes {n_inputs} inputs, or {n_placeholders} with its state"
             )
-        tensors = given if len(given) == everything else [*self.state(), *given]
-        placed = dict(zip([*self.graph.params, *self.graph.inputs], tensors, strict=True))
-        return [placed[op] for op in self.graph.placeholders]
+        tensors = arguments if len(arguments) == n_placeholders else [*self.state(), *arguments]
+        tensor_by_op = dict(zip([*self.graph.params, *self.graph.inputs], tensors, strict=True))
+        return [tensor_by_op[op] for op in self.graph.placeholders]
 
     def eager(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Runs the captured graph in eager PyTorch. Later rewrites of the graph preserve its meaning."""
-        placed = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
-        return self._eager([placed[op] for op in self._captured])
+        """Runs the captured graph in eager PyTorch; rewrites of the graph do not change its results."""
+        tensor_by_op = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
+        return self._eager([tensor_by_op[op] for op in self._captured])
 
-    def compiled(self, first: Any, trace: Trace) -> Program:
-        """Compiles the graph in its current state; `first` is a registry with priority over all others.
+    def compile(self, registry: Any, trace: Trace) -> Program:
+        """Compiles the graph in its current state; `registry` is a registry with priority over all others.
 
         Each call may pass other tensors, and the captured ones may be written to, so no weight is packed ahead.
         """
@@ -102,7 +106,7 @@ class ImportedGraph:
         self.graph.check()
         traced = trace.add_to(self.graph)
         recipe = without_packing(default_recipe(dialect=self.graph.settings.dialect))
-        program = LoadedProgram(compile_graph(traced, recipe, first))
+        program = LoadedProgram(compile_graph(traced, recipe, registry))
         return lambda tensors: trace.split_results(program(tensors))
 
 
@@ -209,24 +213,26 @@ class DynamoCompiler:
     def importer(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
         """The graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
 
-        Their inputs are the arguments that `model` uses, in the order of this call.
+        The graphs' inputs are the arguments that `model` uses, in the order of this call.
         """
-        before, self._arguments = len(self._imported), argument_order(model, args, kwargs)
+        n_before = len(self._imported)
+        self._arguments = argument_order(model, args, kwargs)
         with pause_listener():
             capture(model, args, kwargs, recorder=self._recorder(callable_name(model)))
-        return self.imported_graphs[before:]
+        return self.imported_graphs[n_before:]
 
     def importer_by_export(
         self, module: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **kwargs: Any
     ) -> list[Graph]:
         """The graph of `module`, through `torch.export`; its arguments keep the order of their declaration.
 
-        Sizes that `dynamic_shapes` names, with `torch.export.Dim`, are determined at each call of the compiled graph.
+        Sizes that `dynamic_shapes` marks with `torch.export.Dim` are symbolic: the compiled graph accepts any of them.
         """
-        before, name, self._arguments = len(self._imported), callable_name(module), ()
+        n_before, name = len(self._imported), callable_name(module)
+        self._arguments = ()
         with pause_listener():
             export(module, args, kwargs, self._decompositions(), self._recorder(name), dynamic_shapes)
-        return self.imported_graphs[before:]
+        return self.imported_graphs[n_before:]
 
     def dynamo_run(self) -> Callable[..., list[torch.Tensor]]:
         """Compiles the last imported graph in its current state.
@@ -238,7 +244,7 @@ class DynamoCompiler:
         if not self._imported:
             raise ValueError("nothing has been imported yet: call importer(model, *inputs) first")
         imported = list(self._imported.values())[-1]
-        program = imported.eager if is_recording() else imported.compiled(self._first_registry(), self.trace)
+        program = imported.eager if is_recording() else imported.compile(self._user_registry(), self.trace)
 
         def run(*tensors: torch.Tensor) -> list[torch.Tensor]:
             return program(imported.all_tensors(tensors))
@@ -266,12 +272,12 @@ class DynamoCompiler:
         if is_recording():
             record(module, inputs)
             return module.forward
-        own = CompilerOverrides(self._ops_map, self._first_registry())
+        overrides = CompilerOverrides(self._ops_map, self._user_registry())
 
         def compile_graph(aten: AtenGraph, settings: BackendSettings) -> Runner:
             if aten.kind == "backward" and not self.compile_backward:
                 return aten.module
-            return compile_aten(aten, settings, own)
+            return compile_aten(aten, settings, overrides)
 
         return buddy_backend(
             module,
@@ -318,18 +324,18 @@ class DynamoCompiler:
 
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
 
-    def _first_registry(self) -> Any:
+    def _user_registry(self) -> Any:
         """The lowerings with priority over the registries of this package; None if there are none."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.registry import Registry
 
-        ours = any(self.primary_registry is registry for registry in registries().values())
-        found = {**({} if ours else self.primary_registry or {}), **self._ops_registry.maps[0]}
-        return Registry(found) if found else None
+        is_builtin = any(self.primary_registry is registry for registry in registries().values())
+        lowerings = {**({} if is_builtin else self.primary_registry or {}), **self._ops_registry.maps[0]}
+        return Registry(lowerings) if lowerings else None
 
     def _settings(self) -> GraphSettings:
         on_node = self._print_node if self.verbose else None
-        return GraphSettings(self._dialect, self._first_registry, on_node, self._enable_external_calls)
+        return GraphSettings(self._dialect, self._user_registry, on_node, self._enable_external_calls)
 
     # ---- capture -----------------------------------------------------------------------------------------------------
 
@@ -346,16 +352,16 @@ class DynamoCompiler:
         if is_recording():
             # The script may rewrite its graph, so listeners get a copy of the captured one.
             copied = serialize.from_bytes(serialize.to_bytes(captured.graph))
-            notify_listener(replace(captured, graph=copied, first=self._first_registry))
+            notify_listener(replace(captured, graph=copied, user_lowerings=self._user_registry))
         imported = ImportedGraph(captured, self._arguments)
         imported.graph.settings = self._settings()
         self._imported[imported.graph] = imported
 
     # ---- verbose -----------------------------------------------------------------------------------------------------
 
-    def _print_node(self, node: Op, made: Sequence[Any]) -> None:
+    def _print_node(self, node: Op, ops: Sequence[Any]) -> None:
         # The function is not complete yet, and would be printed in generic form otherwise.
-        texts = (op.operation.get_asm(assume_verified=True).replace("\n", "\n    ") for op in made)
+        texts = (op.operation.get_asm(assume_verified=True).replace("\n", "\n    ") for op in ops)
         self._print("\n".join([repr(node), *(f"    {text}" for text in texts)]) + "\n")
 
     def _print(self, text: str) -> None:

@@ -22,28 +22,29 @@ from buddy.compiler.runtime.captured import Eager
 def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:
     """The eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
 
-    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. Values
-    among `arguments`, those of the call, that are not tensors stay fixed.
+    Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. Of
+    `arguments`, those of one call, the program keeps the numbers, and each run gets the tensors. The last `constants`
+    tensors of a run are constants that the graph holds.
     """
     mapping = None if draws_seeds(aten.module) else _output_mapping(aten)
     program = _AtenProgram(aten.module, constants) if mapping is None else _DynamoProgram(aten, mapping)
-    # Without the tensors: they are passed at each call, and must not be kept alive.
-    numbers = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
-    if all(is_tensor for _, is_tensor in numbers):
+    # Pairs of a number and False, or None and True for a tensor, which must not be kept alive.
+    slots = [(None, True) if isinstance(value, torch.Tensor) else (value, False) for value in arguments]
+    if all(is_tensor for _, is_tensor in slots):
         return program
 
-    def with_numbers(tensors: Sequence[torch.Tensor]) -> list[Any]:
-        left = iter(tensors)
-        return program([*(next(left) if is_tensor else value for value, is_tensor in numbers), *left])
+    def run_with_numbers(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        remaining = iter(tensors)
+        return program([*(next(remaining) if is_tensor else value for value, is_tensor in slots), *remaining])
 
-    return with_numbers
+    return run_with_numbers
 
 
 def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 0) -> Eager | None:
     """Like `eager_program`, with PyTorch's random ops in place of bits from a seed; None for a graph without a seed.
 
-    Also None for a graph that recomputes another one's random numbers: PyTorch's ops need the generator's state for
-    that, but the graph gets a seed.
+    The program ignores the seed among its tensors. Also None for a graph that recomputes the random numbers of another
+    graph: PyTorch's ops would need the generator's state, and the graph only gets a seed.
     """
     if aten.drawing is None or restores_states(aten.drawing):
         return None
@@ -51,8 +52,8 @@ def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 
         aten, module=aten.drawing, origins=aten.origins[:-1], input_of=aten.input_of[:-1], drawing=None
     )  # fmt: skip
     program = eager_program(drawing, arguments[:-1], constants)
-    place = sum(isinstance(value, torch.Tensor) for value in arguments[:-1])
-    return lambda tensors: program([*tensors[:place], *tensors[place + 1 :]])
+    seed_position = sum(isinstance(value, torch.Tensor) for value in arguments[:-1])
+    return lambda tensors: program([*tensors[:seed_position], *tensors[seed_position + 1 :]])
 
 
 class _AtenProgram:
@@ -87,12 +88,14 @@ class _DynamoProgram:
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
-    """The Dynamo output or mutated input of each ATen result; None if a result is neither."""
+    """For each ATen result, the output or the mutated input of the Dynamo graph that it is; None if a result is
+    neither.
+    """
     if aten.kind != "inference" or set(aten.input_of) != set(range(_count_inputs(aten.dynamo))):
         return None
     output = next(iter(reversed(aten.module.graph.nodes)))
-    found = [_output_source(description) for description in output.meta.get("desc") or [None]]
-    return None if None in found else [source for source in found if source is not None]
+    sources = [_output_source(description) for description in output.meta.get("desc") or [None]]
+    return None if None in sources else [source for source in sources if source is not None]
 
 
 def _output_source(description: Any) -> tuple[str, int] | None:
@@ -107,7 +110,7 @@ def _count_inputs(module: torch.fx.GraphModule) -> int:
     return sum(node.op == "placeholder" for node in module.graph.nodes)
 
 
-_KEYS = {"node", "id", "tag"}
+_ENTRY_KEYS = {"node", "id", "tag"}
 
 
 class Trace:
@@ -124,16 +127,16 @@ class Trace:
 
     @classmethod
     def of(cls, value: Any) -> Trace:
-        """Raises `ValueError` for any other type, and for two nodes with one tag."""
+        """Constructs a trace; see the class. Raises `ValueError` for any other type, and for two nodes with one tag."""
         if isinstance(value, (str, Path)):
             value = _read_tags(Path(value))
-        found = getattr(value, "trace_config", {} if value is None else value)
-        if not isinstance(found, Mapping):
+        mapping = getattr(value, "trace_config", {} if value is None else value)
+        if not isinstance(mapping, Mapping):
             raise ValueError(f"trace is {value!r}; give a mapping from node names to tags, or the path of a TOML file")
-        tags = {name: _tag(name, entry) for name, entry in found.items()}
-        twice = [tag for tag in tags.values() if list(tags.values()).count(tag) > 1]
-        if twice:
-            raise ValueError(f"trace has two nodes under the tag {twice[0]!r}; give each a different tag")
+        tags = {name: _tag(name, entry) for name, entry in mapping.items()}
+        duplicates = [tag for tag in tags.values() if list(tags.values()).count(tag) > 1]
+        if duplicates:
+            raise ValueError(f"trace has two nodes under the tag {duplicates[0]!r}; give each a different tag")
         return cls(tags)
 
     def add_to(self, graph: Graph) -> Graph:
@@ -143,31 +146,31 @@ class Trace:
         """
         if not self.tags:
             return graph
-        found = serialize.from_bytes(serialize.to_bytes(graph))
+        traced = serialize.from_bytes(serialize.to_bytes(graph))
         nodes = []
         for name in self.tags:
-            if name not in found.node_table:
-                near = ", ".join(get_close_matches(name, found.node_table)) or "print the graph to see its nodes"
-                raise GraphError(f"there is no node {name} to trace · graph {graph.name} · {near}")
-            node = found.node_table[name]
+            if name not in traced.node_table:
+                hint = ", ".join(get_close_matches(name, traced.node_table)) or "print the graph to list its nodes"
+                raise GraphError(f"unknown node {name} in trace · graph {graph.name} · {hint}")
+            node = traced.node_table[name]
             if node.multiple or not node.metas or node.metas[0] is None:
                 raise GraphError(
                     f"{name} is not a single tensor · graph {graph.name} · trace the getitem that picks one"
                 )
             nodes.append(node)
-        found.output._arguments = [(*found.results, *nodes)]
-        found.link()
-        return found
+        traced.output._arguments = [(*traced.results, *nodes)]
+        traced.link()
+        return traced
 
     def split_results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Returns the graph's own results, and stores those of the traced nodes in `values`."""
-        own = len(results) - len(self.tags)
-        self.values = dict(zip(self.tags.values(), results[own:], strict=True))
-        return list(results[:own])
+        n_results = len(results) - len(self.tags)
+        self.values = dict(zip(self.tags.values(), results[n_results:], strict=True))
+        return list(results[:n_results])
 
 
 def _tag(name: str, entry: Any) -> str:
-    if isinstance(entry, Mapping) and {*entry} <= _KEYS:
+    if isinstance(entry, Mapping) and {*entry} <= _ENTRY_KEYS:
         entry = entry.get("tag", entry.get("id"))
     if not isinstance(entry, (str, int)):
         raise ValueError(f"trace of {name!r} is {entry!r}; give a tag, an id, or both as {{'id': 1, 'tag': 'name'}}")
@@ -175,7 +178,9 @@ def _tag(name: str, entry: Any) -> str:
 
 
 def _read_tags(path: Path) -> dict[str, Any]:
-    """Raises `ValueError` for a file that cannot be read, is not TOML, or has no `[[trace]]`."""
+    """The entries of a TOML file, by node. Raises `ValueError` for a file that cannot be read, is not TOML, or has no
+    `[[trace]]`.
+    """
     try:
         entries = msgspec.toml.decode(path.read_bytes()).get("trace")
     except (OSError, msgspec.MsgspecError) as error:

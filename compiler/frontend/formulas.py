@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 
 aten = torch.ops.aten
 
-# torch's decompositions of these are not part of core ATen's.
+# Ops with a decomposition in torch that is not in torch's table for core ATen.
 FROM_TORCH = [
     aten.view_copy, aten.permute_copy, aten.narrow_copy, aten.unbind_copy, aten.as_strided_copy,
     aten.native_group_norm, aten._native_batch_norm_legit.no_stats, aten.tril_indices, aten.triu_indices,
@@ -28,50 +28,50 @@ def cdist(x: torch.Tensor, y: torch.Tensor, p: float, mode: int | None) -> torch
     The result is computed from differences for every `mode`: products, which eager uses for many rows, are less
     accurate.
     """
-    apart = x.unsqueeze(-2) - y.unsqueeze(-3)
+    differences = x.unsqueeze(-2) - y.unsqueeze(-3)
     if p == math.inf:  # unlike a norm, eager's kernel ignores coordinates that are NaN
-        apart = torch.where(apart.isnan(), 0, apart)
-    return _lengths(apart, p)
+        differences = torch.where(differences.isnan(), 0, differences)
+    return _lengths(differences, p)
 
 
 def pdist(x: torch.Tensor, p: float = 2) -> torch.Tensor:
-    """The distances between each row of `x` [n, width] and those after it, as [n * (n - 1) / 2]."""
+    """The distances between each row of `x` [n, width] and the rows after it, as [n * (n - 1) / 2]."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
     return _lengths(x.index_select(0, rows) - x.index_select(0, columns), p)
 
 
-def _lengths(apart: torch.Tensor, p: float) -> torch.Tensor:
-    """The p-norm of each row of `apart`, 0 for empty rows; for p = 0 the number of elements that are not 0, or NaN."""
-    if not apart.size(-1):
-        return apart.sum(-1)
+def _lengths(differences: torch.Tensor, p: float) -> torch.Tensor:
+    """The p-norm of each row of `differences`, 0 for empty rows; for p = 0 the number of nonzero elements, or NaN."""
+    if not differences.size(-1):
+        return differences.sum(-1)
     if p == 0:
-        return apart.abs().ceil().clamp(max=1).sum(-1)
-    return torch.linalg.vector_norm(apart, p, -1)
+        return differences.abs().ceil().clamp(max=1).sum(-1)
+    return torch.linalg.vector_norm(differences, p, -1)
 
 
 def cdist_backward(
     gradient: torch.Tensor, x: torch.Tensor, y: torch.Tensor, p: float, distances: torch.Tensor
 ) -> torch.Tensor:
     """The gradient of `x`; a pair at distance 0 contributes nothing."""
-    apart, far = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
+    differences, distance = x.unsqueeze(-2) - y.unsqueeze(-3), distances.unsqueeze(-1)
     if p == 0:
         return torch.zeros_like(x)
-    sign = torch.where(apart.isnan(), apart, apart.sign())
+    sign = torch.where(differences.isnan(), differences, differences.sign())
     if p == 1:
-        share = sign
+        derivative = sign
     elif p == math.inf:
         # 1 for the coordinates that are as far apart as the rows, else 0; NaN for NaN and for infinite distances.
-        share = sign * (1 - (apart.abs() - far).abs().ceil().clamp(max=1))
+        derivative = sign * (1 - (differences.abs() - distance).abs().ceil().clamp(max=1))
     else:
-        power = apart if p == 2 else apart.sign() * apart.abs() ** (p - 1)
+        power = differences if p == 2 else differences.sign() * differences.abs() ** (p - 1)
         # Below 1, an equal coordinate would contribute 0 * inf. Elsewhere it contributes NaN if the distance is NaN.
-        ignored = (far == 0) | (apart == 0) if p < 1 else far == 0
-        share = torch.where(ignored, 0, power / far ** (p - 1))
-    return (share * gradient.unsqueeze(-1)).sum(-2)
+        ignored = (distance == 0) | (differences == 0) if p < 1 else distance == 0
+        derivative = torch.where(ignored, 0, power / distance ** (p - 1))
+    return (derivative * gradient.unsqueeze(-1)).sum(-2)
 
 
 def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances: torch.Tensor) -> torch.Tensor:
-    """The gradient of `x`, from `gradient`, that of the distances between each row and those after it."""
+    """The gradient of `x`; `gradient` is that of the distances between each row and the rows after it."""
     rows, columns = torch.triu_indices(x.size(0), x.size(0), 1, device=x.device).unbind()
 
     def square(values: torch.Tensor) -> torch.Tensor:
@@ -83,10 +83,10 @@ def pdist_backward(gradient: torch.Tensor, x: torch.Tensor, p: float, distances:
 
 def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: Sequence[int]) -> torch.Tensor:
     """The gradient of the values that `masked_scatter` reads in order; unused values have the gradient 0."""
-    line = torch.cat([gradient.reshape(-1), gradient.new_zeros([1])])
-    marked = mask.expand_as(gradient).reshape(-1)
-    places = aten.nonzero_static.default(marked, size=math.prod(sizes), fill_value=gradient.numel())
-    return line.index_select(0, places.squeeze(1)).reshape(sizes)
+    flat = torch.cat([gradient.reshape(-1), gradient.new_zeros([1])])
+    flat_mask = mask.expand_as(gradient).reshape(-1)
+    positions = aten.nonzero_static.default(flat_mask, size=math.prod(sizes), fill_value=gradient.numel())
+    return flat.index_select(0, positions.squeeze(1)).reshape(sizes)
 
 
 def zeros_without_memory(size: Sequence[int], **options: Any) -> torch.Tensor:
@@ -100,12 +100,12 @@ def dist(x: torch.Tensor, y: torch.Tensor, p: float = 2) -> torch.Tensor:
 
 def embedding_renorm(weight: torch.Tensor, indices: torch.Tensor, max_norm: float, norm_type: float) -> torch.Tensor:
     """`weight` [rows, width] with the rows at `indices` scaled to at most `max_norm`."""
-    places = indices.flatten()
-    named = torch.zeros_like(weight[:, 0], dtype=torch.bool)
-    named = named.index_put((places,), torch.ones_like(places, dtype=torch.bool))
-    length = torch.linalg.vector_norm(weight, norm_type, -1)
-    share = torch.where(named & (length > max_norm), max_norm / (length + 1e-7), 1)
-    return weight * share.unsqueeze(-1)
+    rows = indices.flatten()
+    is_read = torch.zeros_like(weight[:, 0], dtype=torch.bool)
+    is_read = is_read.index_put((rows,), torch.ones_like(rows, dtype=torch.bool))
+    norms = torch.linalg.vector_norm(weight, norm_type, -1)
+    scale = torch.where(is_read & (norms > max_norm), max_norm / (norms + 1e-7), 1)
+    return weight * scale.unsqueeze(-1)
 
 
 def attention_backward(
@@ -120,30 +120,30 @@ def attention_backward(
     """
     if dropout_p:
         return NotImplemented
-    factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
-    q_, k_, v_, g_, out_ = (t.to(wide) for t in (q, k, v, gradient, out))
+    softmax_scale = 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
+    q_, k_, v_, g_, out_ = (t.to(compute_type) for t in (q, k, v, gradient, out))
     k_, v_ = (t.repeat_interleave(repeats, 1) if repeats > 1 else t for t in (k_, v_))
-    scores = _scores(q_, k_, is_causal, attn_mask, factor)
-    weights = (scores - log_sums.to(wide).unsqueeze(-1)).exp()
+    scores = _scores(q_, k_, is_causal, attn_mask, softmax_scale)
+    weights = (scores - log_sums.to(compute_type).unsqueeze(-1)).exp()
     weights = weights.masked_fill(scores == -math.inf, 0)
-    of_weights = g_ @ v_.transpose(-2, -1)
-    of_scores = weights * (of_weights - (g_ * out_).sum(-1, keepdim=True)) * factor
-    found = (of_scores @ k_, of_scores.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
-    gathered = (found[0], *(_sum_over_repeats(t, repeats) for t in found[1:]))
+    weights_gradient = g_ @ v_.transpose(-2, -1)
+    scores_gradient = weights * (weights_gradient - (g_ * out_).sum(-1, keepdim=True)) * softmax_scale
+    gradients = (scores_gradient @ k_, scores_gradient.transpose(-2, -1) @ q_, weights.transpose(-2, -1) @ g_)
+    summed = (gradients[0], *(_sum_over_repeats(t, repeats) for t in gradients[1:]))
     # In eager's results, the heads are the inner dim, after the length.
-    return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in gathered)
+    return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in summed)
 
 
-def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, factor: float) -> Any:
+def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, softmax_scale: float) -> Any:
     """[batch, heads, length of q, length of k]: the input of attention's softmax."""
-    scores = q @ k.transpose(-2, -1) * factor
+    scores = q @ k.transpose(-2, -1) * softmax_scale
     if mask is not None:
-        minus = scores.new_full((), -math.inf)
-        scores = torch.where(mask, scores, minus) if mask.dtype == torch.bool else scores + mask
+        minus_infinity = scores.new_full((), -math.inf)
+        scores = torch.where(mask, scores, minus_infinity) if mask.dtype == torch.bool else scores + mask
     if is_causal:
-        kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
-        scores = scores.masked_fill(~kept, -math.inf)
+        is_visible = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
+        scores = scores.masked_fill(~is_visible, -math.inf)
     return scores
 
 
@@ -151,12 +151,17 @@ def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Torch's rule, which returns the weights in place of the logarithms of sums [batch, heads, length]."""
+    """Attention's output by torch's rule, and the logarithms of the softmax sums [batch, heads, length], as in eager.
+
+    Torch's rule returns the attention weights as its second result.
+    """
     rule = torch._decomp.decomposition_table[aten._scaled_dot_product_flash_attention_for_cpu.default]
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
-    repeats, wide = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
-    keys = (k.repeat_interleave(repeats, 1) if repeats > 1 else k).to(wide)
-    scores = _scores(q.to(wide), keys, is_causal, attn_mask, 1 / math.sqrt(q.size(-1)) if scale is None else scale)
+    repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
+    keys = (k.repeat_interleave(repeats, 1) if repeats > 1 else k).to(compute_type)
+    scores = _scores(
+        q.to(compute_type), keys, is_causal, attn_mask, 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    )
     return out, torch.logsumexp(scores, -1)
 
 
@@ -171,13 +176,13 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     A list of targets ends at -1; torch's rule reads the rest of the list as class 0.
     """
     scores, labels = (value.reshape(-1, value.size(-1) if value.dim() else 1) for value in (x, target))
-    classes, places = scores.size(1), torch.arange(scores.size(1), device=x.device)
-    end = torch.where(labels == -1, places, classes).amin(-1, keepdim=True)
-    listed = places < end
-    own = scores.gather(1, torch.where(listed, labels, 0))
-    is_target = (places == torch.where(listed, labels, -1).unsqueeze(-1)).any(1)
-    counts = listed.unsqueeze(-1) & ~is_target.unsqueeze(1)
-    margins = torch.where(counts, (1 - own.unsqueeze(-1) + scores.unsqueeze(1)).clamp_min(0), 0)
+    classes, class_numbers = scores.size(1), torch.arange(scores.size(1), device=x.device)
+    end = torch.where(labels == -1, class_numbers, classes).amin(-1, keepdim=True)
+    is_listed = class_numbers < end
+    target_scores = scores.gather(1, torch.where(is_listed, labels, 0))
+    is_target = (class_numbers == torch.where(is_listed, labels, -1).unsqueeze(-1)).any(1)
+    has_margin = is_listed.unsqueeze(-1) & ~is_target.unsqueeze(1)
+    margins = torch.where(has_margin, (1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)).clamp_min(0), 0)
     losses = margins.sum((1, 2)) / classes
     total = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 or x.dim() < 2 else losses
     return total, is_target.to(x.dtype).reshape(target.shape)
@@ -186,35 +191,35 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, which rounds half precision after each step, in float32 with one rounding, like eager."""
 
-    def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
+    def decompose(x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
         halves = (torch.float16, torch.bfloat16)
         tensors = [value for value in (x, *rest) if isinstance(value, torch.Tensor)]
         if any(value.dtype not in halves or value.dtype != x.dtype for value in tensors):
-            return rule(x, *rest, **named)
-        wide = [value.float() if isinstance(value, torch.Tensor) else value for value in rest]
-        return rule(x.float(), *wide, **named).to(x.dtype)
+            return rule(x, *rest, **kwargs)
+        operands = [value.float() if isinstance(value, torch.Tensor) else value for value in rest]
+        return rule(x.float(), *operands, **kwargs).to(x.dtype)
 
-    return decomposed
+    return decompose
 
 
 def for_half_precision(
-    ours: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]
+    half_rule: Callable[..., torch.Tensor], rule: Callable[..., torch.Tensor]
 ) -> Callable[..., torch.Tensor]:
-    """`ours` for half precision, with numbers in that type, else torch's `rule`.
+    """Calls `half_rule` for half precision, with numbers converted to tensors of that type, else torch's `rule`.
 
-    Torch's rules compute in float32 and round once, whereas eager rounds after each step.
+    Torch's rules compute in float32 and round once, whereas eager rounds after each step for these ops.
     """
 
-    def decomposed(*operands: Any) -> torch.Tensor:
+    def decompose(*operands: Any) -> torch.Tensor:
         dtypes = {value.dtype for value in operands if isinstance(value, torch.Tensor)}
         if len(dtypes) > 1 or not dtypes <= {torch.float16, torch.bfloat16}:
             return rule(*operands)
         (dtype,) = dtypes
-        return ours(
+        return half_rule(
             *(v if v is None or isinstance(v, torch.Tensor) else torch.full((), v, dtype=dtype) for v in operands)
         )
 
-    return decomposed
+    return decompose
 
 
 def logit(x: torch.Tensor, eps: torch.Tensor | None = None) -> torch.Tensor:
@@ -234,26 +239,26 @@ def times_logarithm(logarithm: Callable[[torch.Tensor], torch.Tensor]) -> Callab
 
 
 def assert_nonzero(condition: torch.Tensor) -> None:
-    """Calls the overload with a message, which is eager's; torch removes the one without as dead code."""
+    """Asserts with eager's message: torch removes calls of the overload without a message as dead code."""
     aten._assert_async.msg(condition, "Expected Tensor with single nonzero value, but got zero")
 
 
 def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule` for a loss whose input and target eager rejects outside of [0, 1]; NaN is outside."""
+    """Torch's `rule` for a loss, with eager's check that input and target are in [0, 1] and not NaN."""
 
-    def decomposed(x: torch.Tensor, target: torch.Tensor, *rest: Any, **named: Any) -> torch.Tensor:
-        for what, values in (("input", x), ("target", target)):
-            inside = ((values >= 0) & (values <= 1)).all()
-            aten._assert_async.msg(inside, f"all elements of {what} should be between 0 and 1")
-        return rule(x, target, *rest, **named)
+    def decompose(x: torch.Tensor, target: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+        for operand, values in (("input", x), ("target", target)):
+            is_inside = ((values >= 0) & (values <= 1)).all()
+            aten._assert_async.msg(is_inside, f"all elements of {operand} should be between 0 and 1")
+        return rule(x, target, *rest, **kwargs)
 
-    return decomposed
+    return decompose
 
 
 def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float) -> torch.Tensor:
     """Computes in the promoted type of both operands, like eager; torch's rule uses the gradient's type."""
-    found = torch.where(x <= threshold, 0, gradient)
-    return found.to(torch.result_type(gradient, x))
+    masked = torch.where(x <= threshold, 0, gradient)
+    return masked.to(torch.result_type(gradient, x))
 
 
 def rrelu_backward(
@@ -273,8 +278,8 @@ def take(x: torch.Tensor, index: torch.Tensor) -> torch.Tensor:
 
 def conv_tbc(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, pad: int = 0) -> torch.Tensor:
     """A convolution of `x` [time, batch, in] with `weight` [width, in, out], as [time, batch, out]."""
-    found = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
-    return found.permute(2, 0, 1).contiguous()
+    output = torch.conv1d(x.permute(1, 2, 0), weight.permute(2, 1, 0), bias, padding=pad)
+    return output.permute(2, 0, 1).contiguous()
 
 
 def index_put_impl(
@@ -286,16 +291,16 @@ def index_put_impl(
 
 
 def copy_result(view: Callable[..., Any]) -> Callable[..., Any]:
-    """The result of `view`, tensor or tensors, as a contiguous copy."""
+    """A function that returns contiguous copies of the tensor or tensors that `view` returns."""
 
-    def copy(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **named))
+    def copy(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+        return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **kwargs))
 
     return copy
 
 
 def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """Torch's `rule`, whose result is contiguous, for an op whose result has channels last if its operand does."""
+    """Torch's `rule`, with the result in the memory format of the operand: contiguous or channels last, as in eager."""
 
     def unpool(x: torch.Tensor, *rest: Any) -> torch.Tensor:
         return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
@@ -304,12 +309,12 @@ def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor
 
 
 def for_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """Torch's `rule`, which fails for complex numbers, for real numbers only."""
+    """Torch's `rule` for real numbers; complex ops stay unchanged, because the rule would raise."""
 
-    def decomposed(x: torch.Tensor, *rest: Any, **named: Any) -> Any:
-        return NotImplemented if x.is_complex() else rule(x, *rest, **named)
+    def decompose(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+        return NotImplemented if x.is_complex() else rule(x, *rest, **kwargs)
 
-    return decomposed
+    return decompose
 
 
 softshrink = compute_in_float32(torch._decomp.decomposition_table[aten.softshrink.default])
@@ -370,7 +375,7 @@ def mkldnn_rnn_layer(
 ) -> Any:  # fmt: skip
     """One direction of one LSTM layer over `steps` [time, batch, inputs], unrolled by PyTorch's own decomposition.
 
-    Mode 2 is LSTM in oneDNN's numbering; PyTorch uses no other mode, so others are unchanged.
+    Mode 2 is LSTM in oneDNN's numbering, and the only mode that PyTorch uses; calls with other modes stay unchanged.
     """
     if mode != 2 or num_layers != 1 or bidirectional or batch_first or train:
         return NotImplemented
@@ -392,7 +397,7 @@ def encoder_layer(
     up_bias: torch.Tensor, down_weight: torch.Tensor, down_bias: torch.Tensor, mask: torch.Tensor | None = None,
     mask_type: int | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    """One layer on `x` [batch, tokens, width]. With a mask the op is unchanged."""
+    """One transformer encoder layer on `x` [batch, tokens, width]. A call with a mask stays unchanged."""
     if mask is not None or x.dim() != 3:
         return NotImplemented
 
@@ -406,13 +411,13 @@ def encoder_layer(
         y = F.linear(y, up_weight, up_bias)
         return F.linear(F.gelu(y) if use_gelu else F.relu(y), down_weight, down_bias)
 
-    first = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
-    second = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
+    first_norm = (norm_weight_1.shape, norm_weight_1, norm_bias_1, eps)
+    second_norm = (norm_weight_2.shape, norm_weight_2, norm_bias_2, eps)
     if norm_first:
-        x = x + attention(F.layer_norm(x, *first))
-        return x + feed_forward(F.layer_norm(x, *second))
-    x = F.layer_norm(x + attention(x), *first)
-    return F.layer_norm(x + feed_forward(x), *second)
+        x = x + attention(F.layer_norm(x, *first_norm))
+        return x + feed_forward(F.layer_norm(x, *second_norm))
+    x = F.layer_norm(x + attention(x), *first_norm)
+    return F.layer_norm(x + feed_forward(x), *second_norm)
 
 
 DECOMPOSITIONS |= {torch.ops.aten._transformer_encoder_layer_fwd.default: encoder_layer}

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.frontend.names import is_library
 
-# Dynamo's name for Python's bytecode jumps, and its description; its other reasons begin with a readable line.
+# The start of Dynamo's reason for a branch on a tensor, and the text to show instead; other reasons are readable.
 _JUMP, _BRANCH = "generic_jump", "a branch on a tensor's value"
 
 
@@ -22,21 +22,21 @@ NO_BREAK = GraphBreak()
 
 
 def graph_break(aten: AtenGraph) -> GraphBreak:
-    """The position at which the Dynamo graph of `aten` ended, or the reason why `aten` is a piece of a graph.
+    """Why and where the Dynamo graph of `aten` ended; for a piece of a graph, why the graph was cut.
 
-    A backward graph ends with its forward graph, which has the break.
+    A backward graph has no break: the break is reported for its forward graph.
     """
     if aten.part:
         return GraphBreak(*aten.ends)
-    found: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
-    if found is None or not found.graph_break or aten.kind == "backward":
+    reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
+    if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK
-    frames = [frame for frame in found.user_stack if not is_library(frame.filename)]
+    frames = [frame for frame in reason.user_stack if not is_library(frame.filename)]
     line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return GraphBreak(_first_line(str(found.reason)), line)
+    return GraphBreak(_first_line(str(reason.reason)), line)
 
 
 def _first_line(reason: str) -> str:
     """The first line of Dynamo's message; hints and links follow it."""
-    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
-    return _BRANCH if first.startswith(_JUMP) else first
+    line = next((text.strip() for text in reason.splitlines() if text.strip()), "")
+    return _BRANCH if line.startswith(_JUMP) else line

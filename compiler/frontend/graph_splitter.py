@@ -20,26 +20,27 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.control_flow import compile_bodies, has_control_flow, is_control_flow
-from buddy.compiler.frontend.convert import has_storage_of_its_own, reads_storage, unsupported_nodes
+from buddy.compiler.frontend.convert import fills_storage, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import base_of_views
 from buddy.compiler.frontend.names import python_line
 
-Refused = dict[str, str]
+# Node name to the reason why the node is not compiled.
+Reasons = dict[str, str]
 Check = Callable[[AtenGraph], object]
 
-# The label of nodes that read a number out of a tensor, and compute with such numbers.
+# The label (in place of a lowering) of nodes that read a number out of a tensor, or compute with such numbers.
 BETWEEN = "between pieces"
-_READ = torch.ops.aten._local_scalar_dense.default
-_LOOK = {
-    _READ, torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range.default,
+_READ_NUMBER = torch.ops.aten._local_scalar_dense.default
+_NUMBER_OPS = {
+    _READ_NUMBER, torch.ops.aten._assert_scalar.default, torch.ops.aten.sym_constrain_range.default,
     torch.ops.aten.sym_constrain_range_for_size.default,
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class GraphPiece:
-    """Consecutive nodes of a graph. `aten.module` takes `inputs` and returns a tuple of `outputs`."""
+    """Nodes of a graph that run together. `aten.module` takes `inputs` and returns a tuple of `outputs`."""
 
     aten: AtenGraph
     eager: bool
@@ -49,7 +50,7 @@ class GraphPiece:
 
 @dataclass(frozen=True)
 class GraphCut:
-    """A graph in pieces, and the reason why each node in eager is not compiled, by node name."""
+    """A graph in pieces. `refused` maps each node that is not compiled to the reason."""
 
     aten: AtenGraph
     pieces: tuple[GraphPiece, ...]
@@ -61,48 +62,50 @@ class GraphCut:
 
     @property
     def in_eager(self) -> Mapping[str, str]:
-        """The reasons of nodes that compute with tensors in eager; control flow has compiled bodies."""
-        between = {node.name for node in computing(self.aten.module) if computes_numbers(node) or is_control_flow(node)}
-        return {name: why for name, why in self.refused.items() if name not in between}
+        """`refused` without nodes that compute numbers, and without control flow, whose bodies are compiled."""
+        excluded = {
+            node.name for node in computing_nodes(self.aten.module) if computes_numbers(node) or is_control_flow(node)
+        }
+        return {name: reason for name, reason in self.refused.items() if name not in excluded}
 
     @property
     def reads_numbers(self) -> bool:
         """Whether numbers are read out of tensors between pieces."""
-        return any(node.target is _READ for node in self.aten.module.graph.nodes)
+        return any(node.target is _READ_NUMBER for node in self.aten.module.graph.nodes)
 
     def __str__(self) -> str:
-        parts, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.in_eager.values()))
+        n_pieces, reasons = len(self.compiled), "; ".join(dict.fromkeys(self.in_eager.values()))
         if not reasons:
-            by = "by control flow" if has_control_flow(self.aten.module) else "by numbers"
-            return f"a graph of {len(self.aten.module.graph.nodes)} nodes is compiled in {parts} pieces, {by}"
-        pieces = "1 piece" if parts == 1 else f"{parts} pieces"
-        result = f"is compiled in {pieces} around eager" if parts else "runs in eager"
+            cause = "control flow" if has_control_flow(self.aten.module) else "reads of numbers out of tensors"
+            return f"a graph of {len(self.aten.module.graph.nodes)} nodes is cut by {cause} into {n_pieces} pieces"
+        pieces = "1 piece" if n_pieces == 1 else f"{n_pieces} pieces"
+        result = f"is compiled in {pieces} around eager" if n_pieces else "runs in eager"
         return f"a graph of {len(self.aten.module.graph.nodes)} nodes {result}: {reasons}"
 
 
 def cut_around(aten: AtenGraph, refusal: UnsupportedGraphError, check: Check) -> GraphCut:
-    """Cuts `aten` around the node that `refusal` names and all others for which `check` raises such an error.
+    """Cuts `aten` around the node that `refusal` names, and around all nodes for which `check` of a piece raises.
 
-    If an error names no node of the graph, there is no compiled piece.
+    If `refusal` names no node of the graph, the cut has no pieces.
     """
     pieces: tuple[GraphPiece, ...] = ()
-    refused: Refused = {}
-    found = _rejected_nodes(aten.module, refusal)
-    if found:  # a check reports one node at a time; there may be hundreds
-        found |= unsupported_nodes(aten.module.graph.nodes) | _number_reads(aten.module)
-    while found:
-        refused |= found | _views_of_storage_read(aten.module, found)
-        pieces = _pieces(aten, refused)
-        found = {}
+    reasons: Reasons = {}
+    new_reasons = _rejection_reasons(aten.module, refusal)
+    if new_reasons:  # find most nodes at once: a check reports one node at a time, and there may be hundreds
+        new_reasons |= unsupported_nodes(aten.module.graph.nodes) | _number_read_reasons(aten.module)
+    while new_reasons:
+        reasons |= new_reasons | _reasons_of_views(aten.module, new_reasons)
+        pieces = _make_pieces(aten, reasons)
+        new_reasons = {}
         for piece in pieces:
             if not piece.eager:
-                found |= _find_rejections(piece.aten, check)
-    return GraphCut(aten, pieces, refused or {"": refusal.diagnostic.what})
+                new_reasons |= _check_piece(piece.aten, check)
+    return GraphCut(aten, pieces, reasons or {"": refusal.diagnostic.what})
 
 
-def _number_reads(module: GraphModule) -> Refused:
-    """The nodes that read a number out of a tensor."""
-    return {node.name: _read_reason(node) for node in module.graph.nodes if node.target is _READ}
+def _number_read_reasons(module: GraphModule) -> Reasons:
+    """The nodes that read a number out of a tensor, with this reason."""
+    return {node.name: _read_reason(node) for node in module.graph.nodes if node.target is _READ_NUMBER}
 
 
 def _read_reason(node: Node) -> str:
@@ -112,28 +115,30 @@ def _read_reason(node: Node) -> str:
 def computes_numbers(node: Node) -> bool:
     """Whether a node reads a number out of a tensor, or computes with numbers only."""
     kinds = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float, bool)
-    return node.target in _LOOK or isinstance(node.meta.get("val"), kinds)
+    return node.target in _NUMBER_OPS or isinstance(node.meta.get("val"), kinds)
 
 
-def _find_rejections(aten: AtenGraph, check: Check) -> Refused:
+def _check_piece(aten: AtenGraph, check: Check) -> Reasons:
     try:
         check(aten)
     except UnsupportedGraphError as error:
-        # If a piece is rejected as a whole, all of its nodes run in eager.
-        return _rejected_nodes(aten.module, error) or dict.fromkeys(
-            map(str, computing(aten.module)), error.diagnostic.what
+        # If the error names no node, all nodes of the piece run in eager.
+        return _rejection_reasons(aten.module, error) or dict.fromkeys(
+            map(str, computing_nodes(aten.module)), error.diagnostic.what
         )
     return {}
 
 
-def _rejected_nodes(module: GraphModule, error: UnsupportedGraphError) -> Refused:
+def _rejection_reasons(module: GraphModule, error: UnsupportedGraphError) -> Reasons:
     """The nodes that `error` rejects: the node that it names, or the users of that node if it is an input."""
     nodes = [node for node in module.graph.nodes if node.name == error.diagnostic.node]
-    refused = [found for node in nodes for found in ([node] if node.op == "call_function" else list(node.users))]
+    nodes_to_reject = [
+        rejected for node in nodes for rejected in ([node] if node.op == "call_function" else list(node.users))
+    ]
     what = error.diagnostic.what
     return {
         node.name: _control_flow_reason(node) if is_control_flow(node) else what
-        for node in refused
+        for node in nodes_to_reject
         if node.op != "output"
     }
 
@@ -142,10 +147,10 @@ def _control_flow_reason(node: Node) -> str:
     return f"{node.name} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
 
 
-def _views_of_storage_read(module: GraphModule, refused: Refused) -> Refused:
-    """The views between nodes that read a tensor's storage in eager and that storage."""
-    readers = [node for node in module.graph.nodes if node.name in refused and reads_storage(node)]
-    return {found.name: refused[node.name] for node in readers for found in _views_to(node.args[0])}
+def _reasons_of_views(module: GraphModule, reasons: Reasons) -> Reasons:
+    """The views through which rejected nodes read a storage: they run in eager too, with the reason of the reader."""
+    readers = [node for node in module.graph.nodes if node.name in reasons and reads_storage(node)]
+    return {view.name: reasons[node.name] for node in readers for view in _views_to(node.args[0])}
 
 
 def _views_to(operand: Node) -> list[Node]:
@@ -153,17 +158,17 @@ def _views_to(operand: Node) -> list[Node]:
 
     All of these run in eager: a view that compiled code returns has a separate storage without gaps.
     """
-    base, found = base_of_views(operand)
+    base, views = base_of_views(operand)
     value = base.meta.get("val")
-    if base.op != "call_function" or not isinstance(value, torch.Tensor) or has_storage_of_its_own(value):
-        return found
-    return [*found, base, *(maker for parent in base.all_input_nodes[:1] for maker in _views_to(parent))]
+    if base.op != "call_function" or not isinstance(value, torch.Tensor) or fills_storage(value):
+        return views
+    return [*views, base, *(view for parent in base.all_input_nodes[:1] for view in _views_to(parent))]
 
 
 class SplitGraph:
-    """A cut graph as one callable: `compile_piece` compiles each piece that is not in eager.
+    """A cut graph as one callable. `compile_piece` compiles each piece that does not run in eager.
 
-    `compile_body` compiles the branches and bodies of control flow, which may themselves be cut.
+    `compile_body` compiles the branches and bodies of control flow; it may cut them too.
     """
 
     def __init__(
@@ -172,19 +177,19 @@ class SplitGraph:
         self._placeholders = [node for node in cut.aten.module.graph.nodes if node.op == "placeholder"]
         self._output = cut.aten.module.graph.output_node().args[0]
 
-        def made(piece: GraphPiece) -> Runner:
+        def make_runner(piece: GraphPiece) -> Runner:
             if not piece.eager:
                 return compile_piece(piece.aten)
             if has_control_flow(piece.aten.module):
                 return compile_bodies(piece.aten, compile_body)
             return piece.aten.module
 
-        self._steps = [(piece, made(piece)) for piece in cut.pieces]
+        self._steps = [(piece, make_runner(piece)) for piece in cut.pieces]
         self._dead = _last_uses([piece for piece, _ in self._steps], self._output)
 
     @property
     def in_eager(self) -> list[Node]:
-        """The nodes that run in eager, except for those that only read numbers, and control flow."""
+        """The nodes that run in eager, except for control flow and nodes that compute numbers."""
         return [node for node in self._not_compiled() if not computes_numbers(node) and not is_control_flow(node)]
 
     @property
@@ -193,8 +198,8 @@ class SplitGraph:
         return [node for node in self._not_compiled() if computes_numbers(node)]
 
     def _not_compiled(self) -> list[Node]:
-        left = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
-        return [node for piece in left for node in computing(piece.aten.module)]
+        eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
+        return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
     def __call__(self, *tensors: Any) -> list[Any]:
         values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
@@ -207,7 +212,7 @@ class SplitGraph:
 
 
 def _last_uses(pieces: Sequence[GraphPiece], output: Any) -> list[list[Node]]:
-    """For each piece the inputs that are not read after it."""
+    """For each piece, the inputs that no later piece reads, and that are no results."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
     dead = []
@@ -220,42 +225,43 @@ def _last_uses(pieces: Sequence[GraphPiece], output: Any) -> list[list[Node]]:
 # ---- cutting ---------------------------------------------------------------------------------------------------------
 
 
-def computing(module: GraphModule) -> list[Node]:
+def computing_nodes(module: GraphModule) -> list[Node]:
     """The nodes of a graph except for its inputs, constants and output."""
     return [node for node in module.graph.nodes if node.op not in ("placeholder", "output", "get_attr")]
 
 
-def _pieces(aten: AtenGraph, refused: Refused) -> tuple[GraphPiece, ...]:
-    levels = _levels(aten.module, refused)
+def _make_pieces(aten: AtenGraph, reasons: Reasons) -> tuple[GraphPiece, ...]:
+    levels = _assign_levels(aten.module, reasons)
     groups: dict[int, list[Node]] = {level: [] for level in sorted(set(levels.values()))}
     for node, level in levels.items():
         groups[level].append(node)
-    why = next(iter(refused.values()))
-    line = next((python_line(node) for node in levels if node.name in refused), "")
-    found = []
+    reason = next(iter(reasons.values()))
+    line = next((python_line(node) for node in levels if node.name in reasons), "")
+    pieces = []
     for number, (level, nodes) in enumerate(groups.items(), start=1):
-        found.append(_piece(aten, nodes, eager=bool(level % 2), number=number, ends=(why, line)))
-    return tuple(found)
+        pieces.append(_make_piece(aten, nodes, eager=bool(level % 2), number=number, ends=(reason, line)))
+    return tuple(pieces)
 
 
-def _levels(module: GraphModule, refused: Refused) -> dict[Node, int]:
-    """For each node the number of its piece: even ones are compiled, odd ones run in eager.
+def _assign_levels(module: GraphModule, reasons: Reasons) -> dict[Node, int]:
+    """For each node the number of its piece: even pieces are compiled, odd pieces run in eager.
 
-    A node goes into the first piece of its kind that is not before any of its operands. Nodes with effects keep their
-    order, and nodes that select one of several results stay with their producer, since only tensors cross pieces.
+    A node goes into the first piece of its kind that is not before a piece of its operands. Nodes with effects keep
+    their order. A node that selects one of several results is in the piece of its producer, because only tensors are
+    passed between pieces.
     """
     levels: dict[Node, int] = {}
-    effect = 0
-    for node in computing(module):
+    effect_level = 0
+    for node in computing_nodes(module):
         if node.target is getitem:
             levels[node] = levels.get(node.args[0], 0)
             continue
-        least = max([levels.get(parent, 0) for parent in node.all_input_nodes], default=0)
+        level = max([levels.get(parent, 0) for parent in node.all_input_nodes], default=0)
         if _has_effect(node):
-            least = max(least, effect)
-        levels[node] = least + (least % 2 != (node.name in refused))
+            level = max(level, effect_level)
+        levels[node] = level + (level % 2 != (node.name in reasons))
         if _has_effect(node):
-            effect = levels[node]
+            effect_level = levels[node]
     return levels
 
 
@@ -263,10 +269,10 @@ def _has_effect(node: Node) -> bool:
     return node.is_impure() or Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
-def _size_nodes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
-    """The nodes of the numbers in the sizes of `nodes`."""
+def _reads_of_sizes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
+    """The nodes that read the numbers on which the sizes of `nodes` depend."""
     sizes = {symbol for node in nodes for value in tree_leaves(node.meta.get("val")) for symbol in _unbacked(value)}
-    reads = (node for node in module.graph.nodes if node.target is _READ) if sizes else ()
+    reads = (node for node in module.graph.nodes if node.target is _READ_NUMBER) if sizes else ()
     return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
 
 
@@ -275,23 +281,23 @@ def _unbacked(value: Any) -> set[Any]:
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 
 
-def _piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
+def _make_piece(aten: AtenGraph, nodes: Sequence[Node], eager: bool, number: int, ends: tuple[str, str]) -> GraphPiece:
     inside = set(nodes)
-    read = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
-    read |= dict.fromkeys(node for node in _size_nodes(aten.module, nodes) if node not in inside)
-    inputs = tuple(node for node in read if node.op != "get_attr")
+    external = dict.fromkeys(parent for node in nodes for parent in node.all_input_nodes if parent not in inside)
+    external |= dict.fromkeys(node for node in _reads_of_sizes(aten.module, nodes) if node not in inside)
+    inputs = tuple(node for node in external if node.op != "get_attr")
     outputs = tuple(node for node in nodes if any(user not in inside for user in node.users))
     graph, copies = Graph(), dict[Node, Node]()
     for node in inputs:
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    for node in (*(node for node in read if node.op == "get_attr"), *nodes):
+    for node in (*(node for node in external if node.op == "get_attr"), *nodes):
         copies[node] = graph.node_copy(node, copies.__getitem__)
     graph.output(tuple(copies[node] for node in outputs))
-    places = {node: i for i, node in enumerate(n for n in aten.module.graph.nodes if n.op == "placeholder")}
-    origins = tuple(aten.origins[places[node]] if node in places else None for node in inputs)
+    positions = {node: i for i, node in enumerate(n for n in aten.module.graph.nodes if n.op == "placeholder")}
+    origins = tuple(aten.origins[positions[node]] if node in positions else None for node in inputs)
     module = GraphModule(aten.module, graph)
-    described = replace(
+    piece = replace(
         aten, module=module, origins=origins, input_of=(None,) * len(inputs), part=number, ends=ends, drawing=None
     )
-    return GraphPiece(described, eager, inputs, outputs)
+    return GraphPiece(piece, eager, inputs, outputs)

@@ -30,7 +30,7 @@ def _order_like_eager(a: torch.Tensor) -> torch.Tensor:
 
 
 def _parity(pivots: torch.Tensor) -> torch.Tensor:
-    """-1 for an odd number of swaps, else 1."""
+    """-1 for an odd number of row swaps, else 1."""
     swaps = pivots != torch.arange(1, pivots.size(-1) + 1, dtype=pivots.dtype, device=pivots.device)
     return 1 - 2 * (swaps.sum(-1) % 2)
 
@@ -41,9 +41,9 @@ def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
 
 
 def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
-    """Solves `a x = b`; as in NumPy, `b` holds vectors if there is one for each matrix.
+    """Solves `a x = b`, or `x a = b` unless `left`; as in NumPy, `b` may hold one vector for each matrix.
 
-    The factors are those of `a` in any memory layout, since the gradient solves with them again.
+    Also returns the factors of `a`, whatever its memory layout, because the gradient solves with them again.
     """
     if check_errors:
         return NotImplemented
@@ -56,9 +56,9 @@ def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_error
 
 
 def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> Any:
-    ones = torch.eye(a.size(-1), dtype=a.dtype, device=a.device).expand(a.shape)
-    found = aten._linalg_solve_ex(a, ones, check_errors=check_errors)
-    return found[0], found[3]
+    identity = torch.eye(a.size(-1), dtype=a.dtype, device=a.device).expand(a.shape)
+    inverse, _, _, info = aten._linalg_solve_ex(a, identity, check_errors=check_errors)
+    return inverse, info
 
 
 def qr(a: torch.Tensor, mode: str = "reduced") -> Any:
@@ -78,9 +78,9 @@ def householder_product(packed: torch.Tensor, taus: torch.Tensor) -> torch.Tenso
 
 
 def _first_columns(packed: torch.Tensor, taus: torch.Tensor, columns: int) -> torch.Tensor:
-    """The first columns of the product of reflectors."""
-    ones = torch.eye(packed.size(-2), columns, dtype=packed.dtype, device=packed.device)
-    return aten.ormqr(packed[..., : taus.size(-1)], taus, ones.expand(*packed.shape[:-2], -1, -1))
+    """The first `columns` columns of the product of the Householder reflectors."""
+    identity = torch.eye(packed.size(-2), columns, dtype=packed.dtype, device=packed.device)
+    return aten.ormqr(packed[..., : taus.size(-1)], taus, identity.expand(*packed.shape[:-2], -1, -1))
 
 
 def _to_column_major(a: torch.Tensor) -> torch.Tensor:

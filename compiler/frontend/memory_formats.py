@@ -38,27 +38,27 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
 def make_first_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
     """Torch's `rule` for an op whose first result is always contiguous."""
 
-    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+    def decompose(x: torch.Tensor, *rest: Any) -> Any:
         first, *others = rule(x, *rest)
         return first.contiguous(), *others
 
-    return decomposed
+    return decompose
 
 
 def keep_format_if_dense(rule: Callable[..., Any]) -> Callable[..., Any]:
-    """`rule` of an op whose result is contiguous, or has channels last if the operand seems to."""
+    """Torch's `rule` for an op whose result is contiguous or has channels last, as `suggest_memory_format` says."""
 
-    def decomposed(x: torch.Tensor, *rest: Any) -> Any:
+    def decompose(x: torch.Tensor, *rest: Any) -> Any:
         return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)
 
-    return decomposed
+    return decompose
 
 
 def batch_norm(x: torch.Tensor, *rest: Any) -> Any:
-    wanted = suggest_memory_format(x)
-    if x.is_contiguous(memory_format=wanted):
+    memory_format = suggest_memory_format(x)
+    if x.is_contiguous(memory_format=memory_format):
         return NotImplemented
-    return aten._native_batch_norm_legit_no_training(x.contiguous(memory_format=wanted), *rest)
+    return aten._native_batch_norm_legit_no_training(x.contiguous(memory_format=memory_format), *rest)
 
 
 _BATCH_NORMS = [
@@ -74,8 +74,8 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     ),
     **{op: keep_format_if_dense(torch._decomp.decomposition_table[op]) for op in _BATCH_NORMS},
 }
-# For ops with a class; the rules return `NotImplemented` if the reported format is right.
-BESIDE_CLASSES: dict[Any, Callable[..., Any]] = {
+# For ops with an op class, which handles all calls for which these return `NotImplemented`.
+CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.roll.default: roll,
     aten._native_batch_norm_legit_no_training.default: batch_norm,
 }
@@ -86,21 +86,21 @@ _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
 def base_of_views(node: Node) -> tuple[Node, list[Node]]:
-    """The input, or the op that allocates memory, of which the tensor of `node` is a view, and the ops between them."""
+    """The node whose memory `node` uses (an input, or an op that allocates it), and the views from `node` to it."""
     storage, views = storage_of(node.meta.get("val")), []
     while node.op == "call_function" and storage is not None:
-        maker = node.args[0] if node.target is getitem else node
-        parents = [parent for parent in maker.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
+        op_node = node.args[0] if node.target is getitem else node
+        parents = [parent for parent in op_node.all_input_nodes if storage_of(parent.meta.get("val")) == storage]
         # PyTorch traces a quantised tensor as the floats that it represents; in eager these are in a separate storage.
-        if not parents or maker.target is torch.ops.aten.dequantize.self:
+        if not parents or op_node.target is torch.ops.aten.dequantize.self:
             break
-        views.append(maker)
+        views.append(op_node)
         node = parents[0]
     return node, views
 
 
 def storage_of(value: Any) -> int | None:
-    """The identity of a tensor's storage; `None` for a value without strides."""
+    """A number that identifies a tensor's storage; `None` for a value without strides."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
     return int(value.untyped_storage()._cdata)
@@ -119,37 +119,37 @@ def rebase_strided(module: GraphModule) -> None:
     Nodes are unchanged if the base of the views does not cover its storage: it is a view of a larger tensor, or has
     gaps.
     """
-    found = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
-    for node in found:
-        _rewrite(module, node)
-    if found:
+    nodes = [node for node in module.graph.nodes if node.target in (_READ, _WRITE) and not _is_vector(node.args[0])]
+    for node in nodes:
+        _rebase_node(module, node)
+    if nodes:
         module.recompile()
 
 
 def required_offsets(module: GraphModule) -> dict[int, int]:
-    """The storage offset of each input, by its number, that `as_strided` reads from an absolute position.
+    """Input index to storage offset, for inputs that `as_strided` reads from a given storage offset.
 
-    Such a position counts from the start of the storage; compiled code only gets the address of the input's first
-    element.
+    This offset counts from the start of the storage, but compiled code only gets the address of the input's first
+    element, so it works for one storage offset of the input only.
     """
-    inputs = {node: number for number, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
-    found = {}
+    inputs = {node: index for index, node in enumerate(n for n in module.graph.nodes if n.op == "placeholder")}
+    offsets = {}
     for node in module.graph.nodes:
         if node.target in (_READ, _WRITE) and _arguments_by_name(node).get("storage_offset") is not None:
             base, _ = base_of_views(node.args[0])
             if base in inputs:
-                found[inputs[base]] = base.meta["val"].storage_offset()
-    return found
+                offsets[inputs[base]] = base.meta["val"].storage_offset()
+    return offsets
 
 
 def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
-    """`run`, or `module` if the storage offset of an input differs from that at tracing."""
+    """A function that calls `run`, or `module` if the storage offset of an input is not the one in `offsets`."""
 
-    def either(*arguments: Any) -> Sequence[Any]:
-        as_traced = all(arguments[number].storage_offset() == offset for number, offset in offsets.items())
-        return (run if as_traced else module)(*arguments)
+    def run_or_fall_back(*arguments: Any) -> Sequence[Any]:
+        is_as_traced = all(arguments[index].storage_offset() == offset for index, offset in offsets.items())
+        return (run if is_as_traced else module)(*arguments)
 
-    return either
+    return run_or_fall_back
 
 
 def _is_vector(node: Node) -> bool:
@@ -158,41 +158,41 @@ def _is_vector(node: Node) -> bool:
 
 
 def _is_all_memory(value: torch.Tensor) -> bool:
-    """Whether the elements of `value` are contiguous and fill a memory of known size."""
+    """Whether `value` has static sizes, is dense, and fills its storage."""
     if not all(isinstance(size, int) for size in (*value.shape, *value.stride(), value.storage_offset())):
         return False
     dense = is_non_overlapping_and_dense_or_false(value)
     return dense and value.untyped_storage().nbytes() == value.numel() * value.element_size()
 
 
-def _rewrite(module: GraphModule, node: Node) -> None:
+def _rebase_node(module: GraphModule, node: Node) -> None:
     operand: Any = node.args[0]
     base, views = base_of_views(operand)
     value, memory = operand.meta["val"], base.meta["val"]
     if not isinstance(memory, torch.Tensor) or memory.dtype != value.dtype or not _is_all_memory(memory):
         return
-    given = _arguments_by_name(node)
-    if given.get("storage_offset") is None:
-        given["storage_offset"] = value.storage_offset()
+    arguments = _arguments_by_name(node)
+    if arguments.get("storage_offset") is None:
+        arguments["storage_offset"] = value.storage_offset()
     with module.graph.inserting_before(node):
         vector = _flatten_memory(module, base, node)
-        rest = [given[name] for name in _names(node) if name != "self"]
+        rest = [arguments[name] for name in _argument_names(node) if name != "self"]
         if node.target is _READ:
-            made = _call(module, node, _READ, vector, *rest)
+            result = _call(module, node, _READ, vector, *rest)
         else:
             written = _call(module, node, _WRITE, vector, *rest)
-            made = _call(module, node, _READ, written, *_layout_of(value))
-    node.replace_all_uses_with(made)
+            result = _call(module, node, _READ, written, *_layout_of(value))
+    node.replace_all_uses_with(result)
     for dead in (node, *views):
         if not dead.users:
             module.graph.erase_node(dead)
 
 
 def _arguments_by_name(node: Node) -> dict[str, Any]:
-    return dict(zip(_names(node), node.args, strict=False)) | dict(node.kwargs)
+    return dict(zip(_argument_names(node), node.args, strict=False)) | dict(node.kwargs)
 
 
-def _names(node: Node) -> list[str]:
+def _argument_names(node: Node) -> list[str]:
     target: Any = node.target
     return [argument.name for argument in target._schema.arguments]
 
@@ -212,8 +212,8 @@ def _flatten_memory(module: GraphModule, base: Node, like: Node) -> Node:
 
 def _call(module: GraphModule, like: Node, target: Any, first: Node, *rest: Any) -> Node:
     """Adds a call with the provenance of `like` at the current insertion point."""
-    made = module.graph.call_function(target, (first, *rest))
-    value, others = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])
+    call = module.graph.call_function(target, (first, *rest))
+    value, other_values = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])
     with value.fake_mode:
-        made.meta = dict(like.meta) | {"val": target(value, *others)}
-    return made
+        call.meta = dict(like.meta) | {"val": target(value, *other_values)}
+    return call

@@ -14,10 +14,10 @@ from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.runtime.torch_values import plain_argument
 
-_NOT_THE_USERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
+_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
-_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
+_PATH_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
 _ROOTS = {"self", "fn", "kwargs"}
 _CONTAINERS = {"_modules", "_parameters", "_buffers"}
 
@@ -36,11 +36,11 @@ class StableNames:
         self._counts[key] += 1
         return f"{key}.{index}"
 
-    def for_placeholder(self, wanted: str) -> str:
-        """`wanted`, with a number appended if it is taken."""
-        name, index = wanted, 1
+    def for_placeholder(self, base: str) -> str:
+        """`base`, with a number appended if the name is taken."""
+        name, index = base, 1
         while name in self._taken:
-            name, index = f"{wanted}.{index}", index + 1
+            name, index = f"{base}.{index}", index + 1
         self._taken.add(name)
         return name
 
@@ -56,24 +56,24 @@ def module_path(node: Any) -> str:
 
 def _to_dotted(path: str) -> str:
     """`layer['0'].dense` as `layer.0.dense`."""
-    return _PART.sub(lambda found: "." + next(filter(None, found.groups())), path).lstrip(".")
+    return _PATH_PART.sub(lambda match: "." + next(filter(None, match.groups())), path).lstrip(".")
 
 
 def python_line(node: Any) -> str:
     """`file:line` of the innermost frame of `node` in the user's or the model's code, excluding torch's and ours."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [(file, line) for file, line in frames if not is_library(file)]
-    return ":".join(own[-1]) if own else ""
+    user_frames = [(file, line) for file, line in frames if not is_library(file)]
+    return ":".join(user_frames[-1]) if user_frames else ""
 
 
 def is_library(file: str) -> bool:
     """Whether a Python file is torch's or ours, and so neither the user's nor the model's."""
-    return file.startswith(_NOT_THE_USERS)
+    return file.startswith(_LIBRARY_FOLDERS)
 
 
 def source_name(spelling: str) -> str:
     """Converts Dynamo's `L['self']._modules['encoder']._parameters['weight']` to `encoder.weight`."""
-    parts = [next(filter(None, groups)) for groups in _PART.findall(spelling)]
+    parts = [next(filter(None, groups)) for groups in _PATH_PART.findall(spelling)]
     if len(parts) > 1 and parts[0] in _ROOTS:
         parts = parts[1:]
     return ".".join(part for part in parts if part not in _CONTAINERS) or spelling
@@ -84,12 +84,12 @@ def schema_of(target: Any) -> Schema | None:
     """The schema of an FX target that is a torch op; None for anything else and for defaults without a plain form."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
-    found = target._schema
+    schema = target._schema
     try:
-        parameters = tuple(Parameter(a.name, str(a.type), _default(a)) for a in found.arguments)
+        parameters = tuple(Parameter(a.name, str(a.type), _default(a)) for a in schema.arguments)
     except TypeError:
         return None
-    return Schema(parameters, tuple(str(result.type) for result in found.returns))
+    return Schema(parameters, tuple(str(result.type) for result in schema.returns))
 
 
 def _default(argument: Any) -> Any:

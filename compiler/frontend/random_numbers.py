@@ -25,36 +25,39 @@ from buddy.compiler.frontend.memory_formats import copy_graph
 
 aten = torch.ops.aten
 
-_KEEPING, _AGAIN = torch.ops.higher_order.run_and_save_rng_state, torch.ops.higher_order.run_with_rng_state
+_RUN_AND_SAVE_STATE, _RUN_WITH_STATE = (
+    torch.ops.higher_order.run_and_save_rng_state,
+    torch.ops.higher_order.run_with_rng_state,
+)
 
 # The key in the meta of a graph's seed placeholder.
 SEED = "buddy.seed"
 
-_SEEDS = (-(1 << 63), (1 << 63) - 1)
-# These arguments are determined by the result.
-_OF_THE_RESULT = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator"})
+_SEED_RANGE = (-(1 << 63), (1 << 63) - 1)
+# Keyword arguments that a rule does not get: the form of the result determines them; a generator is not supported.
+_FORM_ARGUMENTS = frozenset({"dtype", "layout", "device", "pin_memory", "memory_format", "generator"})
 
 
 def new_seed() -> torch.Tensor:
-    """A seed for one call of a graph, int64 without dims, from PyTorch's default generator."""
-    return torch.randint(*_SEEDS, ())
+    """A seed for one call of a graph, a 0-d int64 tensor, from PyTorch's default generator."""
+    return torch.randint(*_SEED_RANGE, ())
 
 
 def with_seed(run: Callable[..., Any]) -> Callable[..., Any]:
-    """`run` with a new seed as its last argument at each call."""
+    """A function that calls `run` with a new seed as additional last argument."""
     return lambda *arguments: run(*arguments, new_seed())
 
 
 def decompose_random_in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
     """Replaces random ops in branches and bodies of control flow by counter-based bits, with a seed for each body."""
-    for inner in module.modules():
-        if isinstance(inner, GraphModule) and inner is not module:
-            decompose_random(inner, table, draws_seed=True)
+    for body in module.modules():
+        if isinstance(body, GraphModule) and body is not module:
+            decompose_random(body, table, draws_seed=True)
 
 
 def draws_seeds(module: GraphModule) -> bool:
-    """Whether a body in a graph draws a seed."""
-    bodies = (inner for inner in module.modules() if isinstance(inner, GraphModule))
+    """Whether a branch or body of control flow in a graph draws a seed."""
+    bodies = (submodule for submodule in module.modules() if isinstance(submodule, GraphModule))
     return any(SEED in node.meta for body in bodies for node in body.graph.nodes if node.op == "call_function")
 
 
@@ -65,9 +68,9 @@ def take_seed_as_input(body: GraphModule) -> GraphModule | None:
     if seed is None:
         return None
     with body.graph.inserting_before(next(node for node in body.graph.nodes if node.op != "placeholder")):
-        given = body.graph.placeholder("random_seed")
-    given.meta = dict(seed.meta)
-    seed.replace_all_uses_with(given)
+        seed_input = body.graph.placeholder("random_seed")
+    seed_input.meta = dict(seed.meta)
+    seed.replace_all_uses_with(seed_input)
     body.graph.erase_node(seed)
     body.recompile()
     return body
@@ -78,39 +81,39 @@ def decompose_random(
 ) -> GraphModule | None:
     """Replaces the random ops of an ATen graph in place by counter-based bits.
 
-    The replacements are decomposed by `table`. The seed is the last input, or with `draws_seed` the graph's first node.
-    Returns a copy of the graph as it was before, None if the graph needs no seed.
+    The replacements are decomposed by `table`. The seed is a new last input, or with `draws_seed` the graph's first
+    node. Returns a copy of the original graph, or None if the graph needs no seed.
     """
-    drawing = [node for node in module.graph.nodes if _random_op(node).op in RULES and SEED not in node.meta]
-    read = [parent for node in drawing for parent in (node, *node.all_input_nodes)]
-    mode = detect_fake_mode([leaf for node in read for leaf in tree_leaves(node.meta.get("val"))])
+    random_nodes = [node for node in module.graph.nodes if _random_op(node).op in RULES and SEED not in node.meta]
+    nodes = [parent for node in random_nodes for parent in (node, *node.all_input_nodes)]
+    mode = detect_fake_mode([leaf for node in nodes for leaf in tree_leaves(node.meta.get("val"))])
     if mode is None:
         return None
-    before = copy_graph(module)
+    original = copy_graph(module)
     rewriting = _Rewriting(module, ComplexEmitter(module.graph, mode, table), draws_seed)
-    for node in drawing:
+    for node in random_nodes:
         rewriting.replace(node)
-    return before if rewriting.finish() else None
+    return original if rewriting.finish() else None
 
 
 @dataclass(frozen=True)
 class _RandomOp:
-    """The random op that a node calls.
+    """The random op that a node calls, directly or through a higher-order op.
 
-    Recomputed values (`torch.utils.checkpoint`) are drawn twice: the first call, with `keeps`, returns the generator's
-    state, which is the `state` of the second.
+    `torch.utils.checkpoint` draws the same numbers twice: the first node also returns the generator's state
+    (`saves_state`), and the second node starts from that `state`.
     """
 
     op: Any
     args: tuple[Any, ...]
-    keeps: bool = False
+    saves_state: bool = False
     state: Node | None = None
 
 
 def _random_op(node: Node) -> _RandomOp:
-    if node.target is _KEEPING:
-        return _RandomOp(node.args[0], node.args[1:], keeps=True)
-    if node.target is _AGAIN:
+    if node.target is _RUN_AND_SAVE_STATE:
+        return _RandomOp(node.args[0], node.args[1:], saves_state=True)
+    if node.target is _RUN_WITH_STATE:
         state, op, *args = node.args
         return _RandomOp(op, tuple(args), state=state)
     return _RandomOp(node.target, node.args)
@@ -118,93 +121,99 @@ def _random_op(node: Node) -> _RandomOp:
 
 def restores_states(module: GraphModule) -> bool:
     """Whether a graph draws again from a saved state of the generator."""
-    return any(node.target is _AGAIN for node in module.graph.nodes)
+    return any(node.target is _RUN_WITH_STATE for node in module.graph.nodes)
 
 
 class _Rewriting:
+    """Replaces random ops of one graph, and adds its seed: an input, or with `draws_seed` a node that draws it."""
+
     def __init__(self, module: GraphModule, emitter: ComplexEmitter, draws_seed: bool) -> None:
         self._module, self._emitter = module, emitter
         graph = module.graph
         with graph.inserting_before(next(node for node in graph.nodes if node.op != "placeholder")):
             if draws_seed:
-                self._seed = graph.call_function(aten.randint.low, (*_SEEDS, []), {"dtype": torch.int64})
+                self._seed = graph.call_function(aten.randint.low, (*_SEED_RANGE, []), {"dtype": torch.int64})
             else:
                 self._seed = graph.placeholder("random_seed")
-        self._seed.meta = {"val": self._form(), SEED: True}
+        self._seed.meta = {"val": self._fake_seed(), SEED: True}
         self._streams = 0
 
-    def _form(self) -> torch.Tensor:
+    def _fake_seed(self) -> torch.Tensor:
         """A seed as PyTorch traces it, in separate memory."""
         with _disable_current_modes():
-            return self._emitter.fake(torch.zeros((), dtype=torch.int64))
+            return self._emitter.to_fake(torch.zeros((), dtype=torch.int64))
 
     def replace(self, node: Node) -> None:
-        """Replaces `node` by its rule, if there is one; removes it if it is unused."""
+        """Replaces `node` by the ops of its rule, if the rule supports it; removes it if it is unused."""
         if not node.users:
             self._module.graph.erase_node(node)
             return
-        drawn = _random_op(node)
-        value = self._value(node, drawn)
-        made = value[0] if isinstance(value, (list, tuple)) else value
-        if not isinstance(made, torch.Tensor) or made.device.type != "cpu" or made.is_complex():
+        random_op = _random_op(node)
+        value = self._value(node, random_op)
+        result = value[0] if isinstance(value, (list, tuple)) else value
+        if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or result.is_complex():
             return
         if node.kwargs.get("generator") is not None:
             return
-        known = {key: item for key, item in node.kwargs.items() if key not in _OF_THE_RESULT}
-        before = list(self._module.graph.nodes)
-        with self._module.graph.inserting_before(node), self._emitter.at(node):
-            args, named = map_arg((drawn.args, known), self._operand)
-            seed = self._emitter.know(self._form(), drawn.state or self._seed)
+        kwargs = {key: item for key, item in node.kwargs.items() if key not in _FORM_ARGUMENTS}
+        existing = list(self._module.graph.nodes)
+        with self._module.graph.inserting_before(node), self._emitter.replacing(node):
+            args, rule_kwargs = map_arg((random_op.args, kwargs), self._operand)
+            seed = self._emitter.register_value(self._fake_seed(), random_op.state or self._seed)
             # Numbers that are drawn twice have a separate seed, which is derived from the graph's seed.
-            kept = torch.ops.buddy.philox64.default(seed, self._streams, []) if drawn.keeps else None
-            own = kept is not None or drawn.state is not None
-            found = RULES[drawn.op](
-                RandomBits(seed if kept is None else kept, 0 if own else self._streams, made), *args, **named
+            saved_seed = torch.ops.buddy.philox64.default(seed, self._streams, []) if random_op.saves_state else None
+            has_separate_seed = saved_seed is not None or random_op.state is not None
+            replacement = RULES[random_op.op](
+                RandomBits(
+                    seed if saved_seed is None else saved_seed, 0 if has_separate_seed else self._streams, result
+                ),
+                *args,
+                **rule_kwargs,
             )
-        if found is NotImplemented:
-            self._undo(before)
+        if replacement is NotImplemented:
+            self._undo(existing)
             return
-        if drawn.state is None:
+        if random_op.state is None:
             self._streams += 1
         else:
-            drawn.state.meta["val"] = self._form()
-        if kept is None:
-            self._replace_results(node, found)
+            random_op.state.meta["val"] = self._fake_seed()
+        if saved_seed is None:
+            self._replace_results(node, replacement)
             return
-        for picked in node.users:
-            if picked.args[1] == 0:  # originally the state of a generator
-                picked.meta["val"] = self._form()
-        self._replace_results(node, (kept, found))
+        for user in node.users:
+            if user.args[1] == 0:  # originally the state of a generator
+                user.meta["val"] = self._fake_seed()
+        self._replace_results(node, (saved_seed, replacement))
 
-    def _value(self, node: Node, drawn: _RandomOp) -> Any:
+    def _value(self, node: Node, random_op: _RandomOp) -> Any:
         """The result of the op: PyTorch records none for calls that save the generator's state."""
-        if node.target is drawn.op:
+        if node.target is random_op.op:
             return node.meta["val"]
-        args, named = map_arg((drawn.args, node.kwargs), lambda parent: parent.meta["val"])
+        args, kwargs = map_arg((random_op.args, node.kwargs), lambda parent: parent.meta["val"])
         with _disable_current_modes(), self._emitter.fake_mode:
-            return drawn.op(*args, **named)
+            return random_op.op(*args, **kwargs)
 
     def _operand(self, node: Node) -> Any:
         value = node.meta.get("val")
-        return self._emitter.know(value, node) if isinstance(value, torch.Tensor) else value
+        return self._emitter.register_value(value, node) if isinstance(value, torch.Tensor) else value
 
-    def _undo(self, before: list[Node]) -> None:
-        known = set(before)
+    def _undo(self, existing: list[Node]) -> None:
+        existing_nodes = set(existing)
         for node in reversed(self._module.graph.nodes):
-            if node not in known:
+            if node not in existing_nodes:
                 self._module.graph.erase_node(node)
 
-    def _replace_results(self, node: Node, found: Any) -> None:
-        if isinstance(found, torch.Tensor):
-            self._replace(node, found)
+    def _replace_results(self, node: Node, replacement: Any) -> None:
+        if isinstance(replacement, torch.Tensor):
+            self._replace(node, replacement)
             return
-        for picked in list(node.users):
-            assert picked.target is getitem
-            self._replace(picked, found[picked.args[1]])
+        for user in list(node.users):
+            assert user.target is getitem
+            self._replace(user, replacement[user.args[1]])
         self._module.graph.erase_node(node)
 
-    def _replace(self, node: Node, found: torch.Tensor) -> None:
-        new = self._emitter.node_of(found)
+    def _replace(self, node: Node, replacement: torch.Tensor) -> None:
+        new = self._emitter.node_of(replacement)
         new.meta["val"] = node.meta.get("val", new.meta["val"])
         node.replace_all_uses_with(new)
         self._module.graph.erase_node(node)
@@ -221,10 +230,10 @@ class _Rewriting:
 
 
 def native_dropout(x: torch.Tensor, p: float, train: bool | None) -> tuple[torch.Tensor, torch.Tensor]:
-    """`x` with each element kept with probability 1 - `p` and then divided by that, and the mask of kept elements.
+    """`x` / (1 - `p`) with each element set to 0 with probability `p`, and the mask of the other elements.
 
-    Follows eager's `dropout` on a CPU: the noise has the form of `x` (its strides determine the order of drawing), is
-    divided first, and none is drawn if nothing or everything is dropped.
+    Follows eager's `dropout` on a CPU: the mask is drawn in the memory order of `x`, and divided before it multiplies
+    `x`. Nothing is drawn for a `p` of 0 or 1.
     """
     if train is False or p == 0 or x.numel() == 0:
         return x.clone(), torch.ones_like(x, dtype=torch.bool)

@@ -1,8 +1,9 @@
 """Rejects calls that eager rejects, with eager's own error, by running suspected graphs in eager.
 
-A graph becomes suspected by two checks. While AOTAutograd traces a small graph, each ATen op is called once in eager on
-plain values of the same shapes and dtypes, and is suspected if it raises. Compiled code checks indices and other
-values. In both cases the Dynamo graph runs in eager on the values of the call, which raises or returns the result.
+Two checks make a graph suspected. While AOTAutograd traces a graph, each ATen op on small tensors is called once in
+eager on plain values (zeros and ones) of the same shapes and dtypes; the graph is suspected if an op raises. Compiled
+code checks indices and other values at each call. In both cases the Dynamo graph runs in eager on the values of the
+call, which raises or returns the result.
 """
 
 from __future__ import annotations
@@ -25,51 +26,53 @@ from buddy.compiler.runtime.callbacks import is_refusal
 Table = Mapping[Any, Callable[..., Any]]
 
 # Maximum number of elements of arguments and results for a trial call; larger calls would take time.
-MOST_ELEMENTS = 1 << 16
+MAX_TRIAL_ELEMENTS = 1 << 16
 # The errors of these ops depend on values, which the plain values of a trial call do not represent.
-_BY_VALUE = {
+_VALUE_DEPENDENT_OPS = {
     "_assert_async", "_assert_scalar", "_local_scalar_dense", "sym_constrain_range", "sym_constrain_range_for_size",
     "segment_reduce", "repeat_interleave", "lu_unpack", "linalg_lu_solve", "linalg_ldl_solve", "_linalg_check_errors",
 }  # fmt: skip
 # Some kernels of these ops in eager read beyond the end of tensors whose widths are not multiples of a block.
-_UNSAFE = {"_weight_int8pack_mm"}
+_UNSAFE_OPS = {"_weight_int8pack_mm"}
 # Integer operands of these ops are divisors; those of other ops are positions or sizes.
-_DIVIDE = ("div", "floor_divide", "remainder", "fmod", "true_divide")
-_BAGS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
-_GREATEST = 2  # the mode of bags for maxima
-_known: dict[str, bool] = {}
-_MOST_KNOWN = 4096
-_inside = threading.local()
+_DIVISION_OPS = ("div", "floor_divide", "remainder", "fmod", "true_divide")
+_BAG_OPS = (torch.ops.aten._embedding_bag.default, torch.ops.aten._embedding_bag_forward_only.default)
+_MAX_MODE = 2  # the value of the argument `mode` for which a bag returns its maximum
+# Whether eager rejects an op, by the op and the forms of its arguments.
+_rejected_by_call: dict[str, bool] = {}
+_MAX_CACHED_CALLS = 4096
+# Its attribute `depth` is the number of decompositions that call each other in this thread.
+_active_rules = threading.local()
 
 
 class SuspectedError(Exception):
-    """An op of a graph has a form that eager seems to reject."""
+    """Eager seems to reject an op of a graph for the form of its arguments: their shapes and dtypes."""
 
 
 def with_form_checks(table: Table) -> dict[Any, Callable[..., Any]]:
-    """The decompositions of `table`, which raise `SuspectedError` for calls with a form that eager rejects."""
+    """The decompositions of `table`, changed to raise `SuspectedError` for calls with a form that eager rejects."""
     return {op: _add_form_check(op, rule) for op, rule in table.items()}
 
 
 def _add_form_check(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(rule)
-    def watched(*args: Any, **kwargs: Any) -> Any:
-        depth = getattr(_inside, "depth", 0)
-        _inside.depth = depth + 1
+    def check_call(*args: Any, **kwargs: Any) -> Any:
+        depth = getattr(_active_rules, "depth", 0)
+        _active_rules.depth = depth + 1
         try:
             result = rule(*args, **kwargs)
         finally:
-            _inside.depth = depth
+            _active_rules.depth = depth
         # Calls inside the rule and backward formulas are not checked.
         if not depth and result is not NotImplemented and torch._C._current_autograd_node() is None:
             check_form(op, args, kwargs, result)
         return result
 
-    return watched
+    return check_call
 
 
 def check_graph(module: GraphModule) -> None:
-    """Raises `SuspectedError` for an op of an ATen graph, not one made by a decomposition, that eager rejects."""
+    """Raises `SuspectedError` if eager rejects an op of an ATen graph; skips ops that a decomposition made."""
     for node in module.graph.nodes:
         # The recorded op may have been wrapped, so names are compared.
         if node.op == "call_function" and str(node.meta.get("original_aten") or node.target) == str(node.target):
@@ -82,20 +85,24 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
         return
     name = op._schema.name.removeprefix("aten::")
-    if name in _BY_VALUE | _UNSAFE or Tag.nondeterministic_seeded in op.tags or _has_mask_subscript(name, args):
+    if (
+        name in _VALUE_DEPENDENT_OPS | _UNSAFE_OPS
+        or Tag.nondeterministic_seeded in op.tags
+        or _has_mask_subscript(name, args)
+    ):
         return
     leaves = tree_leaves((list(args), dict(kwargs), result))
     if any(isinstance(leaf, torch.SymInt | torch.SymFloat | torch.SymBool) for leaf in leaves):
-        return  # known only at the call
+        return  # the sizes are known only at the call
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-    if not all(map(_is_plain, tensors)) or sum(map(torch.Tensor.numel, tensors)) > MOST_ELEMENTS:
+    if not all(map(_is_plain, tensors)) or sum(map(torch.Tensor.numel, tensors)) > MAX_TRIAL_ELEMENTS:
         return
     key = f"{op} {tree_map(_form, (list(args), dict(kwargs)))}"
-    if key not in _known:
-        if len(_known) >= _MOST_KNOWN:
-            _known.clear()
-        _known[key] = _is_rejected(op, args, kwargs, 1 if name in _DIVIDE else 0)
-    if _known[key]:
+    if key not in _rejected_by_call:
+        if len(_rejected_by_call) >= _MAX_CACHED_CALLS:
+            _rejected_by_call.clear()
+        _rejected_by_call[key] = _is_rejected(op, args, kwargs, 1 if name in _DIVISION_OPS else 0)
+    if _rejected_by_call[key]:
         raise SuspectedError(str(op))
 
 
@@ -107,26 +114,26 @@ def _has_mask_subscript(name: str, args: Sequence[Any]) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a dense CPU tensor with static sizes can represent the tensor."""
-    sizes_known = all(type(size) is int for size in tensor.shape)
-    return sizes_known and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
+    """Whether the tensor is an unquantised, strided CPU tensor with static sizes."""
+    is_static = all(type(size) is int for size in tensor.shape)
+    return is_static and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
 
 def _form(value: Any) -> Any:
     return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _is_rejected(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], whole: int) -> bool:
-    def plain(value: Any) -> Any:
+def _is_rejected(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], integer_fill: int) -> bool:
+    def to_plain(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
-        kind = value.dtype.is_floating_point or value.dtype.is_complex
-        fill = 1 if kind else whole if value.dtype is not torch.bool else 0
+        is_inexact = value.dtype.is_floating_point or value.dtype.is_complex
+        fill = 1 if is_inexact else integer_fill if value.dtype is not torch.bool else 0
         return torch.full(value.shape, fill, dtype=value.dtype, device="cpu")
 
     with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.no_grad():
         try:
-            op(*tree_map(plain, list(args)), **tree_map(plain, dict(kwargs)))
+            op(*tree_map(to_plain, list(args)), **tree_map(to_plain, dict(kwargs)))
         except Exception:
             return True
     return False
@@ -163,14 +170,14 @@ class _OrderedBags(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         results = func(*args, **(kwargs or {}))
-        if func in _BAGS:
+        if func in _BAG_OPS:
             offsets, mode = args[2], args[4] if len(args) > 4 else (kwargs or {}).get("mode", 0)
-            if mode != _GREATEST and bool((offsets[1:] < offsets[:-1]).any()):
+            if mode != _MAX_MODE and bool((offsets[1:] < offsets[:-1]).any()):
                 raise RuntimeError("Expected offsets of bags that do not decrease")
         return results
 
 
-def in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
+def run_in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
     """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
     interpreter = _LocatingInterpreter(module)
     interpreter.extra_traceback = False
@@ -187,27 +194,28 @@ def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Call
         except Exception as error:
             if not is_refusal(error):
                 raise
-        return in_eager(module, args)
+        return run_in_eager(module, args)
 
     return run
 
 
 class SuspectedGraph:
-    """A graph with a form that eager seems to reject: it runs in eager until a call succeeds, then in compiled code.
+    """A graph with a form that eager seems to reject: its first successful call runs in eager, later calls are
+    compiled.
 
-    `compiled` may raise: the user sees a compile error only after eager has succeeded.
+    `make_compiled` may raise: the user sees a compile error only after eager has succeeded.
     """
 
-    def __init__(self, module: GraphModule, compiled: Callable[[], Callable[..., Any]]) -> None:
-        self._module, self._compiled = module, compiled
+    def __init__(self, module: GraphModule, make_compiled: Callable[[], Callable[..., Any]]) -> None:
+        self._module, self._make_compiled = module, make_compiled
         self._run: Callable[..., Any] | None = None
-        self._answered = False
+        self._has_succeeded = False
 
     def __call__(self, *args: Any) -> Any:
-        if not self._answered:
-            results = in_eager(self._module, args)
-            self._answered = True
+        if not self._has_succeeded:
+            results = run_in_eager(self._module, args)
+            self._has_succeeded = True
             return results
         if self._run is None:
-            self._run = self._compiled()
+            self._run = self._make_compiled()
         return self._run(*args)

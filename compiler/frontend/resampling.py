@@ -24,15 +24,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.frontend import formulas
 
 aten = torch.ops.aten
-# The dispatch keys whose kernels decompose; those of others only compute shapes.
-_DECOMPOSING = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
+# The dispatch keys whose kernels decompose an op; the kernels of other keys only compute shapes.
+_DECOMPOSING_KEYS = (torch._C.DispatchKey.Autograd, torch._C.DispatchKey.CompositeImplicitAutograd)
 
 
 @dataclass(frozen=True)
 class ResamplingFilter:
-    """A kernel that spans `taps` elements without downscaling; a call returns its weight at a distance in elements.
+    """An interpolation kernel that spans `taps` elements (before antialiasing widens it).
 
-    Cubic kernels are those of Keys (1981); eager sets their parameter to -0.75, and to -0.5 for antialiasing.
+    Called with a distance in elements, it returns the weight of an element at that distance. Cubic kernels are those of
+    Keys (1981); eager sets their parameter to -0.75, and to -0.5 for antialiasing.
     """
 
     taps: int
@@ -50,7 +51,9 @@ class ResamplingFilter:
 
 @dataclass(frozen=True)
 class ResamplingScale:
-    """How one dim is resampled: the distance of two result elements in the source, and both sizes."""
+    """How one dim is resampled: its size in the source and in the result, and the source distance `step` between two
+    neighbouring result elements.
+    """
 
     source: int
     result: int
@@ -58,97 +61,97 @@ class ResamplingScale:
     align_corners: bool
 
 
-def resampled(
+def resample_images(
     x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scales: Sequence[float | None], kernel: ResamplingFilter
 ) -> torch.Tensor:
-    """`x` [n, channels, height, width] resampled to `sizes`, those of the last two dims; a scale sets the step.
+    """Resamples `x` [n, channels, height, width] to `sizes` of the last two dims; given scales determine the steps.
 
-    The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes become those of this
-    call, and Dynamo recompiles for others. For other dtypes, an op with symbolic sizes is unchanged, and so is one on
-    half precision, which eager rejects.
+    The last dim is resampled first; bytes are rounded between the dims. For bytes, symbolic sizes are specialised to
+    those of this call, and Dynamo recompiles for other sizes. An op on other dtypes with symbolic sizes is unchanged,
+    and so is an op on half precision, which eager rejects.
     """
-    whole = all(type(size) is int for size in (*x.shape[2:], *sizes))
-    if x.dtype in (torch.float16, torch.bfloat16) or not (whole or x.dtype == torch.uint8):
+    is_static = all(type(size) is int for size in (*x.shape[2:], *sizes))
+    if x.dtype in (torch.float16, torch.bfloat16) or not (is_static or x.dtype == torch.uint8):
         return NotImplemented
-    layout = suggest_memory_format(x)
+    memory_format = suggest_memory_format(x)
     for dim in (3, 2):
         source, result, scale = int(x.size(dim)), int(sizes[dim - 2]), scales[dim - 2]
-        step = _step(source, result, align_corners, scale)
-        rows = _rows(ResamplingScale(source, result, step, align_corners), kernel)
+        step = _source_step(source, result, align_corners, scale)
+        rows = _weight_rows(ResamplingScale(source, result, step, align_corners), kernel)
         x = _resample_bytes(x, dim, rows) if x.dtype == torch.uint8 else _weighted_sums(x, dim, rows, float)
-    return x.contiguous(memory_format=layout)
+    return x.contiguous(memory_format=memory_format)
 
 
-def _step(source: int, result: int, align_corners: bool, scale: float | None) -> float:
+def _source_step(source: int, result: int, align_corners: bool, scale: float | None) -> float:
     if align_corners:
         return (source - 1) / (result - 1) if result > 1 else 0.0
     return 1 / scale if scale else source / result
 
 
-def _rows(scale: ResamplingScale, kernel: ResamplingFilter) -> list[dict[int, float]]:
-    """The weights of each element of the result, by source position."""
-    row = _antialiased_row if kernel.antialias else _row
-    return [row(at, scale, kernel) for at in range(scale.result)]
+def _weight_rows(scale: ResamplingScale, kernel: ResamplingFilter) -> list[dict[int, float]]:
+    """For each element of the result, its weights by source position."""
+    row = _antialiased_weight_row if kernel.antialias else _weight_row
+    return [row(index, scale, kernel) for index in range(scale.result)]
 
 
-def _row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """The weights of element `at`; those of positions outside of the source are added to the nearest element."""
-    place = scale.step * at if scale.align_corners else scale.step * (at + 0.5) - 0.5
+def _weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
+    """The weights of result element `index`; a weight outside of the source is added to that of the nearest element."""
+    position = scale.step * index if scale.align_corners else scale.step * (index + 0.5) - 0.5
     if kernel.taps == 2:
-        place = max(place, 0.0)
-    low = min(math.floor(numpy.float32(place)), scale.source - 1)  # eager rounds to f32 only here
-    part = min(max(place - low, 0.0), 1.0)
+        position = max(position, 0.0)
+    low = min(math.floor(numpy.float32(position)), scale.source - 1)  # eager rounds to f32 only here
+    fraction = min(max(position - low, 0.0), 1.0)
     weights: dict[int, float] = {}
     for tap in range(1 - kernel.taps // 2, 1 + kernel.taps // 2):
-        inside = min(max(low + tap, 0), scale.source - 1)
-        weights[inside] = weights.get(inside, 0.0) + kernel(tap - part)
+        clamped = min(max(low + tap, 0), scale.source - 1)
+        weights[clamped] = weights.get(clamped, 0.0) + kernel(tap - fraction)
     return weights
 
 
-def _antialiased_row(at: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
-    """The weights of element `at` for a kernel as wide as a step, normalized to the sum 1 inside the source."""
-    wide = max(scale.step, 1.0)
-    centre, support = scale.step * (at + 0.5), kernel.taps * 0.5 * wide
+def _antialiased_weight_row(index: int, scale: ResamplingScale, kernel: ResamplingFilter) -> dict[int, float]:
+    """The weights of result element `index`, for a kernel stretched by the step, normalized to the sum 1."""
+    width = max(scale.step, 1.0)
+    centre, support = scale.step * (index + 0.5), kernel.taps * 0.5 * width
     first, end = max(int(centre - support + 0.5), 0), min(int(centre + support + 0.5), scale.source)
-    weights = {place: kernel((place - centre + 0.5) / wide) for place in range(first, end)}
+    weights = {position: kernel((position - centre + 0.5) / width) for position in range(first, end)}
     total = sum(weights.values())
-    return {place: weight / total for place, weight in weights.items()} if total else weights
+    return {position: weight / total for position, weight in weights.items()} if total else weights
 
 
 def _resample_bytes(x: torch.Tensor, dim: int, rows: list[dict[int, float]]) -> torch.Tensor:
-    """Resamples in fixed point: weights are 16-bit integers, with as many fraction bits as the largest one permits."""
+    """Resamples in fixed point: weights are 16-bit integers, and the largest weight determines their fraction bits."""
     largest = max((weight for row in rows for weight in row.values()), default=0.0)
-    digits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
+    fraction_bits = next((n for n in range(22) if int(0.5 + largest * (1 << (n + 1))) >= 1 << 15), 22)
 
-    def whole(weight: float) -> int:
-        return int(weight * (1 << digits) + (0.5 if weight >= 0 else -0.5))
+    def to_fixed_point(weight: float) -> int:
+        return int(weight * (1 << fraction_bits) + (0.5 if weight >= 0 else -0.5))
 
-    total = _weighted_sums(x.to(torch.int32), dim, rows, whole) + (1 << (digits - 1))
-    return (total >> digits).clamp(0, 255).to(torch.uint8)
+    total = _weighted_sums(x.to(torch.int32), dim, rows, to_fixed_point) + (1 << (fraction_bits - 1))
+    return (total >> fraction_bits).clamp(0, 255).to(torch.uint8)
 
 
 def _weighted_sums(
-    x: torch.Tensor, dim: int, rows: list[dict[int, float]], of: Callable[[float], float]
+    x: torch.Tensor, dim: int, rows: list[dict[int, float]], convert: Callable[[float], float]
 ) -> torch.Tensor:
     """The weighted sums along `dim`, tap by tap; shorter rows are padded with weights of 0."""
     taps = max((len(row) for row in rows), default=0)
-    listed = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
+    padded_rows = [[*row.items()] + [(0, 0.0)] * (taps - len(row)) for row in rows]
     shape = [-1 if d == dim else 1 for d in range(x.dim())]
     total = None
     for tap in range(taps):
-        places = _constant([row[tap][0] for row in listed], torch.int64)
-        weights = _constant([of(row[tap][1]) for row in listed], x.dtype).view(shape)
-        term = x.index_select(dim, places) * weights
+        positions = _constant([row[tap][0] for row in padded_rows], torch.int64)
+        weights = _constant([convert(row[tap][1]) for row in padded_rows], x.dtype).view(shape)
+        term = x.index_select(dim, positions) * weights
         total = term if total is None else total + term
     assert total is not None
     return total
 
 
 def _constant(values: list[float], dtype: torch.dtype) -> torch.Tensor:
-    """A constant created outside of the trace: there, `torch.tensor` would add an in-place op, which is not allowed."""
+    """A constant, created outside of the trace: a traced `torch.tensor` is an in-place op, which is not allowed."""
     with _disable_current_modes():
-        found = torch.tensor(values, dtype=dtype)
-    return aten.lift_fresh_copy(found)
+        constant = torch.tensor(values, dtype=dtype)
+    return aten.lift_fresh_copy(constant)
 
 
 def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
@@ -156,7 +159,7 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
         x: torch.Tensor, sizes: Sequence[int], align_corners: bool, scale_h: float | None = None,
         scale_w: float | None = None,
     ) -> torch.Tensor:  # fmt: skip
-        return resampled(x, sizes, align_corners, (scale_h, scale_w), ResamplingFilter(taps, antialias))
+        return resample_images(x, sizes, align_corners, (scale_h, scale_w), ResamplingFilter(taps, antialias))
 
     return resample
 
@@ -164,14 +167,14 @@ def _resampler(taps: int, antialias: bool) -> Callable[..., torch.Tensor]:
 @contextmanager
 def resample_like_eager() -> Iterator[None]:
     """While active, traced graphs use the rules of this module in place of PyTorch's, which differ from eager."""
-    before = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
+    original = [(overload, key, rule) for overload in _RULES for key, rule in overload.py_kernels.items()]
     try:
-        for overload, key, rule in before:
-            if key in _DECOMPOSING:
-                _install_kernel(overload, key, _try_first(rule, _RULES[overload]))
+        for overload, key, rule in original:
+            if key in _DECOMPOSING_KEYS:
+                _install_kernel(overload, key, _try_candidates(rule, _RULES[overload]))
         yield
     finally:
-        for overload, key, rule in before:
+        for overload, key, rule in original:
             _install_kernel(overload, key, rule)
 
 
@@ -180,29 +183,28 @@ def _install_kernel(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
     overload._dispatch_cache.clear()
 
 
-def _try_first(rule: Callable[..., Any], ours: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
-    """The first result of `ours` that is not `NotImplemented`, else `rule`."""
+def _try_candidates(rule: Callable[..., Any], candidates: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+    """A rule that returns the first result of `candidates` that is not `NotImplemented`, else the result of `rule`."""
 
-    def dispatched(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
-        answers = (candidate(x, *rest, **further) for candidate in ours)
-        found = next((answer for answer in answers if answer is not NotImplemented), NotImplemented)
-        return rule(x, *rest, **further) if found is NotImplemented else found
+    def dispatch(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+        results = (candidate(x, *rest, **kwargs) for candidate in candidates)
+        result = next((item for item in results if item is not NotImplemented), NotImplemented)
+        return rule(x, *rest, **kwargs) if result is NotImplemented else result
 
-    return dispatched
+    return dispatch
 
 
-def _decompose_bytes(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def for_bytes(x: torch.Tensor, *rest: Any, **further: Any) -> Any:
-        return rule(x, *rest, **further) if x.dtype == torch.uint8 else NotImplemented
+def _for_bytes_only(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def for_bytes(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+        return rule(x, *rest, **kwargs) if x.dtype == torch.uint8 else NotImplemented
 
     return for_bytes
 
 
 def _drop_ignored_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
-    """The overload `vec`, computed by `overload`, which takes a scale for each dim, without scales that eager ignores.
+    """A rule for the overload `vec`: calls `overload`, which takes one scale for each dim, without the ignored scales.
 
-    Eager copies along a dim whose size is unchanged, whatever the scale, and, for nearest resampling, `doubles`
-    elements if the size doubles.
+    Eager ignores the scale of a dim whose size does not change and, with `doubles`, of a dim whose size doubles.
     """
 
     def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: Any) -> Any:
@@ -210,17 +212,17 @@ def _drop_ignored_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
         if sizes is not None or scales is None or not all(type(size) is int for size in x.shape):
             return NotImplemented
         pairs = [(size, math.floor(size * scale)) for size, scale in zip(x.shape[2:], scales, strict=True)]
-        idle = [count == size or (doubles and count == 2 * size) for size, count in pairs]
-        if not any(idle):
+        is_ignored = [count == size or (doubles and count == 2 * size) for size, count in pairs]
+        if not any(is_ignored):
             return NotImplemented
-        kept = [None if is_idle else scale for is_idle, scale in zip(idle, scales, strict=True)]
-        return overload(x, [count for _, count in pairs], *options, *kept)
+        remaining_scales = [None if ignored else scale for ignored, scale in zip(is_ignored, scales, strict=True)]
+        return overload(x, [count for _, count in pairs], *options, *remaining_scales)
 
     return resample
 
 
 def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
-    """The overload `vec` of `resample`: it takes both scales as a list, which may determine the sizes."""
+    """A rule for the overload `vec` of `resample`: it takes the scales as a list, which determines missing sizes."""
 
     def from_list(
         x: torch.Tensor, sizes: Sequence[int] | None, align_corners: bool, scales: Sequence[float] | None = None
@@ -236,13 +238,13 @@ def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., t
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
 # Rules with priority over PyTorch's own, by overload.
 _RULES: dict[Any, list[Callable[..., Any]]] = {
-    aten.upsample_bilinear2d.default: [_decompose_bytes(_linear)],
+    aten.upsample_bilinear2d.default: [_for_bytes_only(_linear)],
     aten.upsample_bilinear2d.vec: [
-                _decompose_bytes(_accept_scale_list(_linear)),
+                _for_bytes_only(_accept_scale_list(_linear)),
         _drop_ignored_scales(aten.upsample_bilinear2d.default, doubles=False),
     ],
-    aten.upsample_bicubic2d.default: [_decompose_bytes(_cubic)],
-    aten.upsample_bicubic2d.vec: [_decompose_bytes(_accept_scale_list(_cubic))],
+    aten.upsample_bicubic2d.default: [_for_bytes_only(_cubic)],
+    aten.upsample_bicubic2d.vec: [_for_bytes_only(_accept_scale_list(_cubic))],
     aten.upsample_linear1d.vec: [_drop_ignored_scales(aten.upsample_linear1d.default, doubles=False)],
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
     # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
@@ -257,7 +259,7 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-Places = Callable[[torch.Tensor, int], torch.Tensor]
+PadPosition = Callable[[torch.Tensor, int], torch.Tensor]
 
 
 def grid_sample(
@@ -265,91 +267,93 @@ def grid_sample(
 ) -> torch.Tensor:
     """`x` [n, channels, *sizes] at the positions `grid` [n, *out, dims], as [n, channels, *out].
 
-    The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim, the centres of
-    its outermost elements with `align_corners`, else their far edges. Interpolation 0 is linear, 1 nearest, 2 cubic
-    (two dims only); padding outside is 0 for zeros, 1 for the nearest edge, 2 for reflection.
+    The last coordinate of a position is for the first dim of `sizes`; -1 and 1 are the ends of a dim: the centres of
+    its outermost elements with `align_corners`, otherwise their outer edges. `interpolation` is 0 for linear, 1 for
+    nearest, 2 for cubic (two dims only). `padding` is 0 for zeros outside, 1 for the nearest edge, 2 for reflection.
     """
     sizes = x.shape[2:]
-    scaled = _to_elements if len(sizes) == 2 else _to_volume_elements
-    places = [scaled(grid[..., -1 - dim], size, align_corners) for dim, size in enumerate(sizes)]
+    to_elements = _to_elements if len(sizes) == 2 else _to_volume_elements
+    positions = [to_elements(grid[..., -1 - dim], size, align_corners) for dim, size in enumerate(sizes)]
 
-    def padded(place: torch.Tensor, size: int) -> torch.Tensor:
-        return _pad_position(place, size, padding, align_corners)
+    def pad(position: torch.Tensor, size: int) -> torch.Tensor:
+        return _pad_position(position, size, padding, align_corners)
 
     if interpolation == 2:
-        return _sample_cubic(x, places, padded)
-    places = [padded(place, size) for place, size in zip(places, sizes, strict=True)]
+        return _sample_cubic(x, positions, pad)
+    positions = [pad(position, size) for position, size in zip(positions, sizes, strict=True)]
     if interpolation == 1:
-        return _gather_elements(x, [place.round() for place in places])
-    return _sample_linear(x, places)
+        return _gather_elements(x, [position.round() for position in positions])
+    return _sample_linear(x, positions)
 
 
-def _to_elements(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
-    """Maps [-1, 1] to elements."""
-    return (place + 1) * ((size - 1) / 2) if align_corners else (place + 1) * (size / 2) - 0.5
+def _to_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
+    """Maps a coordinate in [-1, 1] to a position in elements."""
+    return (position + 1) * ((size - 1) / 2) if align_corners else (position + 1) * (size / 2) - 0.5
 
 
-def _to_volume_elements(place: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
+def _to_volume_elements(position: torch.Tensor, size: int, align_corners: bool) -> torch.Tensor:
     """Like `_to_elements`, in the order of operations of eager's kernel for volumes."""
-    return (place + 1) / 2 * (size - 1) if align_corners else ((place + 1) * size - 1) / 2
+    return (position + 1) / 2 * (size - 1) if align_corners else ((position + 1) * size - 1) / 2
 
 
-def _pad_position(place: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
+def _pad_position(position: torch.Tensor, size: int, padding: int, align_corners: bool) -> torch.Tensor:
     if padding == 0:
-        return place
+        return position
     if padding == 2:
-        place = _reflect(place, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
+        position = _reflect(position, 0 if align_corners else -0.5, 2 * (size - 1 if align_corners else size))
     # In this form, NaN becomes 0.
-    return torch.where(place > 0, place, 0).clamp_max(size - 1)
+    return torch.where(position > 0, position, 0).clamp_max(size - 1)
 
 
-def _reflect(place: torch.Tensor, low: float, period: int) -> torch.Tensor:
+def _reflect(position: torch.Tensor, low: float, period: int) -> torch.Tensor:
     if period == 0:
-        return torch.zeros_like(place)
-    away = (place - low).abs() if low else place.abs()
-    rest = away - (away / period).trunc() * period
-    rest = torch.minimum(rest, period - rest)
-    return rest + low if low else rest
+        return torch.zeros_like(position)
+    distance = (position - low).abs() if low else position.abs()
+    remainder = distance - (distance / period).trunc() * period
+    remainder = torch.minimum(remainder, period - remainder)
+    return remainder + low if low else remainder
 
 
-def _gather_elements(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The elements at integer positions `places`, 0 outside."""
-    whole = [place.to(torch.int64).unsqueeze(1) for place in places]
+def _gather_elements(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The elements of `x` at integer `positions`, one tensor per dim; 0 for positions outside."""
+    indices = [position.to(torch.int64).unsqueeze(1) for position in positions]
     sizes = x.shape[2:]
-    inside = reduce(torch.logical_and, [(at >= 0) & (at < size) for at, size in zip(whole, sizes, strict=True)])
-    outer = [torch.arange(x.size(dim)).view([-1 if d == dim else 1 for d in range(x.dim())]) for dim in (0, 1)]
-    return torch.where(inside, x[(*outer, *(torch.where(inside, at, 0) for at in whole))], 0)
+    inside = reduce(
+        torch.logical_and, [(index >= 0) & (index < size) for index, size in zip(indices, sizes, strict=True)]
+    )
+    outer_indices = [torch.arange(x.size(dim)).view([-1 if d == dim else 1 for d in range(x.dim())]) for dim in (0, 1)]
+    return torch.where(inside, x[(*outer_indices, *(torch.where(inside, index, 0) for index in indices))], 0)
 
 
-def _sample_linear(x: torch.Tensor, places: Sequence[torch.Tensor]) -> torch.Tensor:
-    lows = [place.floor() for place in places]
-    above = [place - low for place, low in zip(places, lows, strict=True)]
-    shares = [(1 - share, share) for share in above]
+def _sample_linear(x: torch.Tensor, positions: Sequence[torch.Tensor]) -> torch.Tensor:
+    lows = [position.floor() for position in positions]
+    fractions = [position - low for position, low in zip(positions, lows, strict=True)]
+    weight_pairs = [(1 - pair, pair) for pair in fractions]
     terms = []
-    for corner in product((0, 1), repeat=len(places)):
-        # The factor of the last dim comes first.
-        weights = [share[side] for share, side in zip(shares, corner, strict=True)][::-1]
-        at = [low + 1 if side else low for low, side in zip(lows, corner, strict=True)]
-        terms.append(_gather_elements(x, at) * reduce(mul, weights).unsqueeze(1))
+    for corner in product((0, 1), repeat=len(positions)):
+        # Eager multiplies the weights of the last dim first.
+        weights = [pair[offset] for pair, offset in zip(weight_pairs, corner, strict=True)][::-1]
+        element = [low + 1 if offset else low for low, offset in zip(lows, corner, strict=True)]
+        terms.append(_gather_elements(x, element) * reduce(mul, weights).unsqueeze(1))
     return reduce(add, terms)
 
 
-def _sample_cubic(x: torch.Tensor, places: Sequence[torch.Tensor], padded: Places) -> torch.Tensor:
-    lows = [place.floor() for place in places]
-    weights = [_cubic_weights(place - low) for place, low in zip(places, lows, strict=True)]
+def _sample_cubic(x: torch.Tensor, positions: Sequence[torch.Tensor], pad: PadPosition) -> torch.Tensor:
+    lows = [position.floor() for position in positions]
+    weights = [_cubic_weights(position - low) for position, low in zip(positions, lows, strict=True)]
     rows, columns = (
-        [padded(low + tap, size) for tap in (-1, 0, 1, 2)] for low, size in zip(lows, x.shape[2:], strict=True)
+        [pad(low + tap, size) for tap in (-1, 0, 1, 2)] for low, size in zip(lows, x.shape[2:], strict=True)
     )
-    along = [
+    row_sums = [
         reduce(add, [w * _gather_elements(x, [row, c]) for w, c in zip(weights[1], columns, strict=True)])
         for row in rows
     ]
-    return reduce(add, map(mul, weights[0], along))
+    return reduce(add, map(mul, weights[0], row_sums))
 
 
-def _cubic_weights(part: torch.Tensor) -> list[torch.Tensor]:
-    """The weights of the elements at -1, 0, 1 and 2, for a position `part` after 0 (Keys 1981, with a = -0.75)."""
-    part, a = part.unsqueeze(1), -0.75
+def _cubic_weights(fraction: torch.Tensor) -> list[torch.Tensor]:
+    """The weights of the elements at -1, 0, 1 and 2 for a sample at `fraction` (Keys 1981, with a = -0.75)."""
+    fraction, a = fraction.unsqueeze(1), -0.75
 
     def far(x: torch.Tensor) -> torch.Tensor:
         return ((x * a - 5 * a) * x + 8 * a) * x - 4 * a
@@ -357,7 +361,7 @@ def _cubic_weights(part: torch.Tensor) -> list[torch.Tensor]:
     def near(x: torch.Tensor) -> torch.Tensor:
         return (x * (a + 2) - (a + 3)) * x * x + 1
 
-    return [far(part + 1), near(part), near(1 - part), far(2 - part)]
+    return [far(fraction + 1), near(fraction), near(1 - fraction), far(2 - fraction)]
 
 
 DECOMPOSITIONS |= {

@@ -1,7 +1,7 @@
 """Maps the results of compiled code to those of a graph: repeated results, views, inputs, numbers, strides.
 
-Results that share memory in eager also share it in compiled code. If none of them covers that memory, its producer is
-computed as an additional result, a base, and the others are views of it.
+Results that share memory in eager also share it in compiled code. If none of them covers that memory, the producer of
+the memory is computed as an additional result, a base, and the results are views of the base.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ class _Computed:
 
 @dataclass(frozen=True)
 class _Input:
+    """Input number `index` of the call."""
+
     index: int
 
 
@@ -41,8 +43,8 @@ class _Input:
 class _View:
     """A view of an input or a computed result, at `offset` elements from its start.
 
-    `dtype` is the view's, whose elements are the unit of strides and offset. `conjugated` and `negated` are torch's
-    lazy flags: readers of the memory apply them. With `detached` autograd does not treat it as a view.
+    `dtype` is the dtype of the view, whose elements are the unit of strides and offset. `conjugated` and `negated` are
+    torch's lazy flags: readers of the memory apply them. If `detached`, autograd does not treat the result as a view.
     """
 
     base: _Input | _Computed
@@ -59,7 +61,7 @@ class _View:
             return self._view_of(base, symbols)
         if self.detached:  # a view returned by an autograd function must not be written to
             return self._view_of(base, symbols).detach()
-        # AOTAutograd runs this without gradients, and a view created so must not be written to with gradients.
+        # AOTAutograd calls this with gradients disabled; such a view must not be written to while they are enabled.
         with torch.enable_grad():
             return self._view_of(base, symbols)
 
@@ -80,7 +82,7 @@ def _as_type(base: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> Conversion:
-    """`to_buddy`, with the bases of viewed results as `bases` further results."""
+    """Like `to_buddy`; the last results, `bases` of them, are the bases of results that are views."""
     bases = _missing_bases(aten.module)
     if not bases:
         return to_buddy(aten, ops_map=ops_map)
@@ -89,16 +91,16 @@ def convert_with_view_bases(aten: AtenGraph, ops_map: OpsMap | None = None) -> C
     graph.output((*returned, *(copies[node] for node in bases)))
     # A manual copy of the output node lacks AOTAutograd's metadata.
     graph.output_node().meta = dict(aten.module.graph.output_node().meta)
-    found = to_buddy(replace(aten, module=GraphModule(aten.module, graph)), ops_map=ops_map)
-    found.bases = len(bases)
-    return found
+    conversion = to_buddy(replace(aten, module=GraphModule(aten.module, graph)), ops_map=ops_map)
+    conversion.bases = len(bases)
+    return conversion
 
 
 def _missing_bases(module: GraphModule) -> list[Node]:
-    """The nodes of whose memory results are views, if the results reveal that and no result is the base itself.
+    """The nodes that allocate memory of which results are views, and that are not results themselves.
 
-    A result that shares its memory with no other and starts at its beginning is indistinguishable from a base, unless
-    it is lazily conjugated or negated.
+    A node with only one view is left out if the view is indistinguishable from a separate tensor: if it starts at the
+    first element of the memory, and is not lazily conjugated or negated.
     """
     returned: list[Node] = []
     map_arg(module.graph.output_node().args, returned.append)
@@ -118,20 +120,20 @@ def _is_visible_view(value: torch.Tensor) -> bool:
 
 
 class GraphResults:
-    """The results of a converted graph. `conversion.graph` is reduced to the results that have to be computed.
+    """The results of a converted graph. Construction reduces `conversion.graph` to the results that must be computed.
 
-    `for_autograd` says that an autograd function returns them. Raises `UnsupportedGraphError` for strides, and offsets
-    of views, that do not depend on inputs' sizes alone.
+    With `for_autograd`, an autograd function returns the results. Raises `UnsupportedGraphError` for strides, and
+    offsets of views, that do not depend on inputs' sizes alone.
     """
 
     def __init__(self, conversion: Conversion, for_autograd: bool = False) -> None:
         graph, memory = conversion.graph, _Memory(conversion, for_autograd)
-        computed = list(dict.fromkeys(op for op in graph.results if isinstance(op, Op) and memory.has_own(op)))
-        known = {op: _Input(i) for i, op in enumerate(graph.placeholders)} | {
+        computed = list(dict.fromkeys(op for op in graph.results if isinstance(op, Op) and memory.is_computed(op)))
+        source_by_op = {op: _Input(i) for i, op in enumerate(graph.placeholders)} | {
             op: _Computed(i) for i, op in enumerate(computed)
         }
         self._plan = [
-            (known.get(result) or memory.view(result, known)) if isinstance(result, Op) else result
+            (source_by_op.get(result) or memory.view(result, source_by_op)) if isinstance(result, Op) else result
             for result in graph.results[: len(graph.results) - conversion.bases]
         ]
         self._strides = [_strides_to_set(memory.strides(op), op.tensor_meta.shape) for op in computed]
@@ -148,9 +150,9 @@ class GraphResults:
 def _select_result(
     source: Any, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
 ) -> Any:
-    """The value at one position of the results.
+    """The value that `source` describes.
 
-    Not a recursive closure: that is a reference cycle, which keeps tensors alive until garbage collection.
+    This is not a closure, because a recursive closure is a reference cycle and keeps tensors alive.
     """
     if isinstance(source, _View):
         return source.of(_select_result(source.base, computed, inputs, symbols), symbols)
@@ -179,26 +181,26 @@ class _Memory:
         inputs = graph.placeholders[: len(graph.placeholders) - len(conversion.constants)]
         for op in (*inputs, *(result for result in graph.results if isinstance(result, Op))):
             if isinstance(op, PlaceholderOp) or self._is_base(op):
-                self._bases.setdefault(self._form(op), op)
+                self._bases.setdefault(self._memory_key(op), op)
 
-    def has_own(self, op: Op) -> bool:
+    def is_computed(self, op: Op) -> bool:
         """Whether a result has to be computed: it is neither an input nor a view of an input or of another result."""
-        return not isinstance(op, PlaceholderOp) and self._bases.get(self._form(op), op) is op
+        return not isinstance(op, PlaceholderOp) and self._bases.get(self._memory_key(op), op) is op
 
-    def view(self, op: Op, known: Mapping[Op, _Input | _Computed]) -> _View:
-        base, node = self._bases[self._form(op)], self._nodes[op]
-        value, whole = node.meta["val"], self._nodes[base].meta["val"]
-        offset = self._conversion.offset(node, value.storage_offset() - whole.storage_offset())
-        conjugated, negated = value.is_conj() != whole.is_conj(), value.is_neg() != whole.is_neg()
+    def view(self, op: Op, source_by_op: Mapping[Op, _Input | _Computed]) -> _View:
+        base, node = self._bases[self._memory_key(op)], self._nodes[op]
+        value, base_value = node.meta["val"], self._nodes[base].meta["val"]
+        offset = self._conversion.offset(node, value.storage_offset() - base_value.storage_offset())
+        conjugated, negated = value.is_conj() != base_value.is_conj(), value.is_neg() != base_value.is_neg()
         return _View(
-            known[base], value.dtype, op.tensor_meta.shape, self.strides(op), offset, conjugated, negated,
+            source_by_op[base], value.dtype, op.tensor_meta.shape, self.strides(op), offset, conjugated, negated,
             self._for_autograd,
         )  # fmt: skip
 
     def strides(self, op: Op) -> tuple[Dim, ...]:
         return self._conversion.strides(self._nodes[op])
 
-    def _form(self, op: Op) -> object:
+    def _memory_key(self, op: Op) -> object:
         """A key that all views of the same memory with the same content share."""
         node = self._nodes[op]
         value = node.meta.get("val")
@@ -213,23 +215,23 @@ class _Memory:
         node = self._nodes[op]
         value = node.meta.get("val")
         if storage_of(value) is None or value.is_conj() or value.is_neg():
-            return False  # compiled code writes resolved values, so a view without the flag would have to be flagged
-        makes = _root(node) is node.meta.get(STANDS_FOR, node)
-        return (makes and _starts_at_memory(value)) or self._fills(op)
+            return False  # compiled code writes resolved values: views without the flag would then need it
+        is_producer = _root(node) is node.meta.get(STANDS_FOR, node)
+        return (is_producer and _starts_at_memory(value)) or self._fills_storage(op)
 
-    def _fills(self, op: Op) -> bool:
+    def _fills_storage(self, op: Op) -> bool:
         """Whether every element of the storage occurs exactly once in the tensor, in memory order, for all sizes."""
         value, size = self._nodes[op].meta.get("val"), self._conversion.symbols.size
         try:
             dims = [(size(stride), size(n)) for stride, n in zip(value.stride(), value.shape, strict=True)]
-            whole = size(value.untyped_storage().nbytes())
+            n_bytes = size(value.untyped_storage().nbytes())
         except UnknownSymbolError:
             return False
-        left, expected = [dim for dim in dims if dim[1] != 1], value.element_size()
-        while inner := next((dim for dim in left if dim[0] * value.element_size() == expected), None):
-            left.remove(inner)
-            expected = expected * inner[1]
-        return not left and expected == whole
+        remaining, expected_stride = [dim for dim in dims if dim[1] != 1], value.element_size()
+        while inner := next((dim for dim in remaining if dim[0] * value.element_size() == expected_stride), None):
+            remaining.remove(inner)
+            expected_stride = expected_stride * inner[1]
+        return not remaining and expected_stride == n_bytes
 
 
 def _root(node: Node) -> Node:
@@ -248,23 +250,24 @@ def _starts_at_memory(value: torch.Tensor) -> bool:
 
 
 def _strides_to_set(strides: Sequence[Dim], shape: Sequence[Dim]) -> Strides:
-    moving = [
+    """`strides`, or None if they are those of a dense row-major tensor, as compiled code returns it."""
+    dims = [
         (stride, size, product(shape[i + 1 :])) for i, (stride, size) in enumerate(zip(strides, shape, strict=True))
     ]
-    if 0 in shape or all(stride == dense or size == 1 for stride, size, dense in moving):
+    if 0 in shape or all(stride == dense_stride or size == 1 for stride, size, dense_stride in dims):
         return None
     return tuple(strides)
 
 
 def _set_strides(tensor: torch.Tensor, strides: Strides, symbols: Mapping[str, int]) -> torch.Tensor:
-    wanted = None if strides is None else _values(strides, symbols)
-    if wanted is None or wanted == tensor.stride():
+    target_strides = None if strides is None else _values(strides, symbols)
+    if target_strides is None or target_strides == tensor.stride():
         return tensor
     # All positions of an expanded dim are one element.
-    once = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in wanted)]
-    laid_out = torch.empty_strided(once.shape, wanted, dtype=tensor.dtype).copy_(once)
-    # `expand` to the same shape returns a view too, and autograd forbids writes to a view from a compiled function.
-    return laid_out if laid_out.shape == tensor.shape else laid_out.expand(tensor.shape)
+    unexpanded = tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in target_strides)]
+    copied = torch.empty_strided(unexpanded.shape, target_strides, dtype=tensor.dtype).copy_(unexpanded)
+    # No `expand` to the same shape: it returns a view, and autograd forbids writes to a view from a compiled function.
+    return copied if copied.shape == tensor.shape else copied.expand(tensor.shape)
 
 
 def _values(sizes: Sequence[Dim], symbols: Mapping[str, int]) -> tuple[int, ...]:

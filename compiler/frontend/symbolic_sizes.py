@@ -20,61 +20,63 @@ from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, from_front, in
 
 aten = torch.ops.aten
 
-_COMPUTED: dict[Any, Any] = {
+# Ops that compute symbolic floats, and the ATen ops that compute the same with tensors.
+_FLOAT_OPS: dict[Any, Any] = {
     operator.truediv: aten.div.Tensor, operator.mul: aten.mul.Tensor, operator.add: aten.add.Tensor,
     operator.sub: aten.sub.Tensor, operator.pow: aten.pow.Tensor_Tensor, operator.neg: aten.neg.default,
     torch._sym_sqrt: aten.sqrt.default, math.sqrt: aten.sqrt.default,
 }  # fmt: skip
-# Ops whose second argument may be a number, and the ops that compute the same with a tensor.
-_READ: dict[Any, Any] = {
+# Ops whose second argument may be a number, and the ATen ops that compute the same with a tensor.
+_ARITHMETIC_OPS: dict[Any, Any] = {
     aten.mul.Scalar: aten.mul.Tensor, aten.add.Scalar: aten.add.Tensor, aten.sub.Scalar: aten.sub.Tensor,
     aten.div.Scalar: aten.div.Tensor,
 } | {op: op for op in (aten.mul.Tensor, aten.add.Tensor, aten.sub.Tensor, aten.div.Tensor)}  # fmt: skip
-_FILL = (aten.full.default, aten.full_like.default)
+_FILL_OPS = (aten.full.default, aten.full_like.default)
+# The result dtypes of ops whose float operand may be replaced.
 _DTYPES = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 # For 16-bit results, eager multiplies and divides by a number in 32 bits, but rounds a number that it adds to 16 bits.
-_WIDENED = (aten.mul.Tensor, aten.div.Tensor)
+_WIDENED_OPS = (aten.mul.Tensor, aten.div.Tensor)
 
 
 def compute_floats_as_tensors(module: GraphModule) -> None:
-    """Computes symbolic floats that arithmetic ops and `full` read as float64 tensors, with the precision of Python.
+    """Computes the symbolic floats that arithmetic ops and `full` read as float64 tensors, with Python's precision.
 
-    Floats that other ops read are unchanged.
+    Symbolic floats that other ops read are unchanged.
     """
     nodes = list(module.graph.nodes)
     if not any(isinstance(node.meta.get("val"), torch.SymFloat) for node in nodes):
         return
     tensors: dict[Node, Node | None] = {}
-    changed = [_read_tensor(node, tensors) for node in nodes]
+    changed = [_replace_float_operand(node, tensors) for node in nodes]
     if any(changed):
         module.graph.eliminate_dead_code()
         module.recompile()
 
 
-def _read_tensor(node: Node, tensors: dict[Node, Node | None]) -> bool:
+def _replace_float_operand(node: Node, tensors: dict[Node, Node | None]) -> bool:
     """Replaces a symbolic float that `node` reads by a tensor; returns whether it was replaced."""
-    fills = node.target in _FILL
-    if (not fills and node.target not in _READ) or len(node.args) != 2:
+    is_fill = node.target in _FILL_OPS
+    if (not is_fill and node.target not in _ARITHMETIC_OPS) or len(node.args) != 2:
         return False
-    first, number = node.args
+    operand, symbolic_float = node.args
     value = node.meta["val"]
-    if not _is_symbolic_float(number) or value.dtype not in _DTYPES:
+    if not _is_symbolic_float(symbolic_float) or value.dtype not in _DTYPES:
         return False
-    if not fills and not isinstance(first, Node):
+    if not is_fill and not isinstance(operand, Node):
         return False
-    tensor = _as_tensor(number, tensors)
+    tensor = _as_tensor(symbolic_float, tensors)
     if tensor is None:
         return False
     with node.graph.inserting_before(node):
-        if fills:
-            zeros = _add_call(node, node.target, (first, 0), {**node.kwargs, "dtype": value.dtype})
-            made = _add_call(node, aten.add.Tensor, (zeros, _cast(node, tensor, value.dtype)), {})
+        if is_fill:
+            zeros = _add_call(node, node.target, (operand, 0), {**node.kwargs, "dtype": value.dtype})
+            result = _add_call(node, aten.add.Tensor, (zeros, _cast(node, tensor, value.dtype)), {})
         else:
-            op = _READ[node.target]
-            inner = torch.float32 if value.dtype.itemsize == 2 and op in _WIDENED else value.dtype
-            pair = [_cast(node, item, inner) for item in (first, tensor)]
-            made = _cast(node, _add_call(node, op, pair, dict(node.kwargs)), value.dtype)
-    node.replace_all_uses_with(made)
+            op = _ARITHMETIC_OPS[node.target]
+            compute_type = torch.float32 if value.dtype.itemsize == 2 and op in _WIDENED_OPS else value.dtype
+            operands = [_cast(node, item, compute_type) for item in (operand, tensor)]
+            result = _cast(node, _add_call(node, op, operands, dict(node.kwargs)), value.dtype)
+    node.replace_all_uses_with(result)
     return True
 
 
@@ -85,7 +87,10 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
 
 
 def _as_tensor(node: Any, tensors: dict[Node, Node | None]) -> Node | None:
-    """A node that computes a symbolic float as a tensor; None if an op of its computation has no tensor counterpart."""
+    """A node that computes the symbolic float `node` as a tensor; None if an op of it has no counterpart for tensors.
+
+    `tensors` caches the results.
+    """
     if node not in tensors:
         tensors[node] = _convert_float(node, tensors)
     return tensors[node]
@@ -93,7 +98,7 @@ def _as_tensor(node: Any, tensors: dict[Node, Node | None]) -> Node | None:
 
 def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
     target = torch.sym_float if node.target is float else node.target
-    if node.op != "call_function" or (target is not torch.sym_float and target not in _COMPUTED):
+    if node.op != "call_function" or (target is not torch.sym_float and target not in _FLOAT_OPS):
         return None
     operands = [_operand(node, item, tensors) for item in node.args]
     if None in operands:
@@ -101,7 +106,7 @@ def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
     if target is torch.sym_float:
         return operands[0]
     with node.graph.inserting_before(node):
-        return _add_call(node, _COMPUTED[target], operands, {})
+        return _add_call(node, _FLOAT_OPS[target], operands, {})
 
 
 def _operand(node: Node, item: Any, tensors: dict[Node, Node | None]) -> Node | None:
@@ -122,17 +127,18 @@ def _is_symbolic_float(item: Any) -> bool:
 
 def _add_call(node: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
     """Adds a call at the insertion point, with the provenance of `node`."""
-    made = node.graph.call_function(target, tuple(args), kwargs)
-    values = torch.fx.node.map_arg((made.args, made.kwargs), lambda item: item.meta["val"])
+    call = node.graph.call_function(target, tuple(args), kwargs)
+    values = torch.fx.node.map_arg((call.args, call.kwargs), lambda item: item.meta["val"])
     with _fake_mode(node):
         value = target(*values[0], **values[1])
-    made.meta = {**node.meta, "val": value}
-    return made
+    call.meta = {**node.meta, "val": value}
+    return call
 
 
 def _fake_mode(node: Node) -> Any:
     """The fake mode of the graph's tensors."""
-    return next(found.fake_mode for item in node.graph.nodes if hasattr(found := item.meta.get("val"), "fake_mode"))
+    values = (item.meta.get("val") for item in node.graph.nodes)
+    return next(value.fake_mode for value in values if hasattr(value, "fake_mode"))
 
 
 class UnknownSymbolError(ValueError):
@@ -140,14 +146,14 @@ class UnknownSymbolError(ValueError):
 
 
 class GraphSymbols:
-    """The symbols of one graph; `sources` are the positions of their values in a call, in the order of their names.
+    """The symbols of one graph. `sources` tells where a call finds the value of each, in the order of their names.
 
     A number among the inputs that other inputs do not determine, such as a rounded float, is a separate symbol.
     """
 
     def __init__(self, placeholders: Iterable[Node]) -> None:
         self._names: dict[str, str] = {}
-        self._found: dict[str, SymbolSource] = {}
+        self._sources: dict[str, SymbolSource] = {}
         self._defined: dict[str, Dim] = {}
         values = [(node.name, node.meta.get("val")) for node in placeholders]
         # A dim of a tensor is the better source: it is never negative, and available from the tensors alone.
@@ -155,15 +161,15 @@ class GraphSymbols:
             for dim, size in enumerate(value.shape if isinstance(value, torch.Tensor) else ()):
                 self._bind(size, name, dim)
         numbers = [value for _, value in values if value is not None and not isinstance(value, torch.Tensor)]
-        for place, number in enumerate(numbers):
-            self._bind(number, "", place)
-        for place, number in enumerate(numbers):
+        for index, number in enumerate(numbers):
+            self._bind(number, "", index)
+        for index, number in enumerate(numbers):
             if isinstance(number, torch.SymInt) and not self._determines(number):
-                self._name(number, "", place)
+                self._name(number, "", index)
 
     @property
     def sources(self) -> tuple[SymbolSource, ...]:
-        return tuple(self._found.values())
+        return tuple(self._sources.values())
 
     def _bind(self, size: Any, node: str, index: int) -> None:
         expression = _expression(size)
@@ -179,12 +185,12 @@ class GraphSymbols:
 
     def _name(self, size: Any, node: str, index: int) -> None:
         expression = _expression(size)
-        counted = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
-        name = self._names[str(expression)] = f"{'s' if counted else SIGNED}{len(self._names)}"
-        self._found[name] = SymbolSource(name, node, index)
+        is_nonnegative = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
+        name = self._names[str(expression)] = f"{'s' if is_nonnegative else SIGNED}{len(self._names)}"
+        self._sources[name] = SymbolSource(name, node, index)
 
     def define(self, size: Any, value: Dim) -> None:
-        """Defines a torch symbol that is not determined by inputs."""
+        """Defines `size`, if it is a torch symbol that inputs do not determine, as `value`."""
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._defined[str(expression)] = value
@@ -229,7 +235,7 @@ def _expression(size: Any) -> Any:
 
 
 _SLICE, _SELECT = torch.ops.aten.slice.Tensor, torch.ops.aten.select.int
-_END = 2**63 - 1
+_SLICE_TO_END = 2**63 - 1
 
 
 def record_slices(node: Node, symbols: GraphSymbols) -> None:
@@ -242,17 +248,17 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
     source, value = node.args[0].meta["val"], node.meta["val"]
     dim = (node.args[1] if len(node.args) > 1 else 0) % source.dim()
 
-    def inside(position: Any, last: Dim) -> Dim:
-        number = symbols.size(position.meta["val"] if isinstance(position, Node) else position)
-        return smallest(largest(from_front(number, length), 0), last)
+    def clamp(position: Any, stop: Dim) -> Dim:
+        index = symbols.size(position.meta["val"] if isinstance(position, Node) else position)
+        return smallest(largest(from_front(index, length), 0), stop)
 
     try:
         length, stride, offset = map(symbols.size, (source.shape[dim], source.stride(dim), source.storage_offset()))
         if node.target is _SELECT:
-            symbols.define(value.storage_offset(), offset + inside(node.args[2], length - 1) * stride)
+            symbols.define(value.storage_offset(), offset + clamp(node.args[2], length - 1) * stride)
             return
-        first, last, step = (*node.args[2:], None, None, None)[:3]
-        begin, end = inside(first or 0, length), length if last in (None, _END) else inside(last, length)
+        start, stop, step = (*node.args[2:], None, None, None)[:3]
+        begin, end = clamp(start or 0, length), length if stop in (None, _SLICE_TO_END) else clamp(stop, length)
         symbols.define(value.storage_offset(), offset + begin * stride)
         symbols.define(value.shape[dim], (largest(end - begin, 0) + (step or 1) - 1) // (step or 1))
     except UnknownSymbolError:

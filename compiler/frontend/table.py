@@ -20,7 +20,7 @@ from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.torch_values import to_torch
 
 _OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
-_ASSIGNED = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
+_ASSIGNMENT = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
 def fx_table(conversion: Conversion) -> str:
@@ -46,26 +46,26 @@ def fx_code(conversion: Conversion) -> str:
 def code_lines(code: str, rows: Sequence[NodeRow]) -> tuple[int, ...]:
     """For each line of `fx_code`, the number of its node's row, from 1; 0 for other lines."""
     numbers = {row.name: number for number, row in enumerate(rows, 1) if row.opcode != "output"}
-    matches = (_ASSIGNED.match(line) for line in code.splitlines())
+    matches = (_ASSIGNMENT.match(line) for line in code.splitlines())
     return tuple(numbers.get(match[1], 0) if match else 0 for match in matches)
 
 
-def graph_info(name: str, conversion: Conversion, broke: GraphBreak = NO_BREAK) -> GraphInfo:
+def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_BREAK) -> GraphInfo:
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
-    places = {node: index for index, node in enumerate(conversion.fx_nodes)}
+    positions = {node: index for index, node in enumerate(conversion.fx_nodes)}
     return GraphInfo(
         name,
-        tuple(_row(index, op, node, places) for index, (op, node) in enumerate(pairs)),
+        tuple(_row(index, op, node, positions) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
-        broke=broke.reason,
-        broke_at=broke.line,
+        broke=graph_break.reason,
+        broke_at=graph_break.line,
     )
 
 
-def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
+def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int]) -> NodeRow:
     tensors = [meta for meta in op.metas if meta is not None]
     value = node.meta.get("val")
     values = [item for item in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(item, Tensor)]
@@ -84,16 +84,16 @@ def _row(index: int, op: Op, node: Any, places: Mapping[Any, int]) -> NodeRow:
         strides=", ".join("x".join(map(str, value.stride())) for value in values),
         bytes=sum(_bytes(value) for value in values),
         # Symbolic sizes are inputs of the FX graph only.
-        inputs=tuple(places[source] for source in node.all_input_nodes if source in places),
+        inputs=tuple(positions[source] for source in node.all_input_nodes if source in positions),
     )
 
 
 def ir_graph_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
-    """The rows of a graph that starts as IR, in the phase `enters`; each node describes itself."""
-    places = {op: place for place, op in enumerate(graph.body)}
+    """The information on a graph that starts as IR, in the phase `enters`; it has no FX nodes."""
+    positions = {op: position for position, op in enumerate(graph.body)}
     return GraphInfo(
         name,
-        tuple(_ir_row(place, op, places) for op, place in places.items()),
+        tuple(_ir_row(position, op, positions) for op, position in positions.items()),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
@@ -102,12 +102,12 @@ def ir_graph_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...
     )
 
 
-def _ir_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
+def _ir_row(position: int, op: Op, positions: Mapping[Op, int]) -> NodeRow:
     metas = [meta for meta in op.metas if meta is not None]
     sizes = [size for meta in metas for size in meta.shape]
-    known = all(isinstance(size, int) for size in sizes)
+    is_static = all(isinstance(size, int) for size in sizes)
     return NodeRow(
-        place,
+        position,
         op.stable,
         _OPCODES.get(type(op), "call_function"),
         op.name,
@@ -118,8 +118,8 @@ def _ir_row(place: int, op: Op, places: Mapping[Op, int]) -> NodeRow:
         dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in metas)),
         module=op.module,
         location=op.location,
-        bytes=sum(prod(meta.shape) * to_torch(meta.dtype).itemsize for meta in metas) if known else 0,
-        inputs=tuple(places[parent] for parent in op.parents),
+        bytes=sum(prod(meta.shape) * to_torch(meta.dtype).itemsize for meta in metas) if is_static else 0,
+        inputs=tuple(positions[parent] for parent in op.parents),
     )
 
 
@@ -130,6 +130,6 @@ def _bytes(value: Tensor) -> int:
 
 
 def main_dtype(operations: list[Op]) -> str:
-    """The dtype of most results."""
+    """The most frequent dtype of the ops' first results."""
     counts = Counter(meta.dtype.value for op in operations for meta in op.metas[:1] if meta is not None)
     return counts.most_common(1)[0][0] if counts else ""

@@ -36,7 +36,7 @@ from buddy.compiler.support.processes.forks import Words, reply_in_child
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
-_HINT = "use the frontend dynamo, or take the op out of the program"
+_REMOVE_OP = "use the frontend dynamo, or remove the op from the program"
 _IN_CHILD = Words(
     "the import by torch-mlir failed",
     Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
@@ -48,7 +48,7 @@ def import_captured(captured: CapturedGraph) -> ImportedIR:
     if captured.torch_dialect is None:
         raise UnsupportedGraphError(
             Diagnostic(
-                "torch-mlir imports complete captured graphs, and this is a part of one",
+                "torch-mlir imports complete captured graphs only, and this is a piece of one",
                 "the graph",
                 "use the frontend dynamo",
             )
@@ -69,14 +69,14 @@ def import_graph(graph: Graph, nodes: Sequence[Node]) -> ImportedIR:
     Raises `UnsupportedGraphError` for what torch-mlir's importer does not support, and for a graph that has been edited
     since it was captured.
     """
-    _check(graph)
-    named = {node.name: node for node in nodes}
-    module, fakes = _make_self_contained(graph, named)
-    stable = [op.stable for op in graph.body]
+    _check_sizes(graph)
+    node_by_name = {node.name: node for node in nodes}
+    module, fakes = _make_self_contained(graph, node_by_name)
+    node_names = [op.stable for op in graph.body]
     try:
         decomposed = _decompose(module, fakes)
-        _check_results(graph, named, decomposed)
-        text = _to_mlir(decomposed, stable)
+        _check_results(graph, node_by_name, decomposed)
+        text = _to_mlir(decomposed, node_names)
     except UnsupportedGraphError:
         raise
     except Exception as error:  # the importer raises assertion and lookup errors for unsupported ops
@@ -85,11 +85,9 @@ def import_graph(graph: Graph, nodes: Sequence[Node]) -> ImportedIR:
     return ImportedIR(text, IMPORTED, _ENTRY, TORCH_MLIR)
 
 
-def _check(graph: Graph) -> None:
+def _check_sizes(graph: Graph) -> None:
     if graph.symbols:
-        raise _rejection(
-            graph, "the frontend torch-mlir does not support sizes known only at the call", "capture with known sizes"
-        )
+        raise _rejection(graph, "the frontend torch-mlir does not support symbolic sizes", "capture with static sizes")
     if any(0 in op.tensor_meta.shape for op in graph.placeholders):
         raise _rejection(graph, "an input has no elements, which the frontend torch-mlir does not support")
 
@@ -98,16 +96,16 @@ def _check_results(graph: Graph, nodes: Mapping[str, Node], module: GraphModule)
     """Raises `UnsupportedGraphError` for a result of another shape or dtype than captured: the caller's buffer would
     not fit.
     """
-    (end,) = module.graph.find_nodes(op="output")
+    (output,) = module.graph.find_nodes(op="output")
     results = [op for op in graph.results if isinstance(op, Op)]
-    for op, made in zip(results, end.args[0], strict=True):
-        wanted, found = nodes[op.name].meta["val"], made.meta["val"]
-        if (wanted.shape, wanted.dtype) != (found.shape, found.dtype):
-            kinds = (f"{value.dtype} of {list(value.shape)}" for value in (found, wanted))
-            raise _rejection(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(kinds)}")
+    for op, node in zip(results, output.args[0], strict=True):
+        expected, value = nodes[op.name].meta["val"], node.meta["val"]
+        if (expected.shape, expected.dtype) != (value.shape, value.dtype):
+            forms = (f"{form.dtype} of {list(form.shape)}" for form in (value, expected))
+            raise _rejection(graph, f"torch-mlir's decompositions make {op.stable} a {' where it is a '.join(forms)}")
 
 
-def _rejection(graph: Graph, what: str, todo: str = _HINT) -> UnsupportedGraphError:
+def _rejection(graph: Graph, what: str, todo: str = _REMOVE_OP) -> UnsupportedGraphError:
     return UnsupportedGraphError(Diagnostic(what, f"the graph {graph.name}", todo))
 
 
@@ -120,25 +118,25 @@ def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Graph
 
     The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
     """
-    made, table, fakes = FxGraph(), dict[Node, Node](), list[Any]()
+    new_graph, new_nodes, fakes = FxGraph(), dict[Node, Node](), list[Any]()
     for number, op in enumerate(graph.body):
         node = nodes.get(op.name)
         if node is None:
             raise _rejection(graph, f"{op.name} was added to the graph after capture")
         if isinstance(op, PlaceholderOp):
-            new = made.placeholder(node.name)
+            new = new_graph.placeholder(node.name)
             fakes.append(node.meta["val"])
         elif isinstance(op, OutputOp):
-            new = made.output(tuple(table[found] for found in node.args[0] if isinstance(found, Node)))
+            new = new_graph.output(tuple(new_nodes[result] for result in node.args[0] if isinstance(result, Node)))
         else:
-            new = made.node_copy(node, table.__getitem__)
+            new = new_graph.node_copy(node, new_nodes.__getitem__)
         new.meta = {"val": node.meta.get("val"), "stack_trace": f'File "{FILE}", line {number}, in graph'}
-        table[node] = new
-    return GraphModule(torch.nn.Module(), made), fakes
+        new_nodes[node] = new
+    return GraphModule(torch.nn.Module(), new_graph), fakes
 
 
 def _decompose(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
-    """The graph with torch-mlir's own decompositions; replacements keep a node's stack trace."""
+    """The graph with torch-mlir's own decompositions; the new nodes have the stack trace of the node they replace."""
     mode = torch._guards.detect_fake_mode(inputs)
     mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [value if mode.is_our_fake(value) else mode.from_tensor(value) for value in inputs]
@@ -149,15 +147,15 @@ def _decompose(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
 
     with torch.no_grad(), mode:
         traced = make_fx(run, decomposition_table=_decompositions(), _allow_non_fake_inputs=True)(*fakes)
-    # For example unused statistics of a batch norm, which some pipelines of torch-mlir do not support.
+    # Removes, for example, unused statistics of a batch norm, which some pipelines of torch-mlir do not support.
     traced.graph.eliminate_dead_code()
     return traced
 
 
 def _decompositions() -> dict[Any, Callable[..., Any]]:
     aten = torch.ops.aten
-    own = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
-    return {**torch_importer().decompositions(), **own, **torch_ops.DECOMPOSITIONS}
+    replacements = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
+    return {**torch_importer().decompositions(), **replacements, **torch_ops.DECOMPOSITIONS}
 
 
 def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
@@ -167,22 +165,23 @@ def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
     return torch.ops.aten.view.default(tensor.clone(memory_format=torch.contiguous_format), size)
 
 
-def _to_mlir(module: GraphModule, stable: Sequence[str]) -> str:
-    """The module as MLIR text, with the node's name as the location of each op."""
+def _to_mlir(module: GraphModule, node_names: Sequence[str]) -> str:
+    """The module as MLIR text; the location of each op is the name of its node."""
     from buddy.compiler.mlir.bindings import ir  # imported only here: capture needs no MLIR
 
-    found, dialect = torch_importer(), torch_dialect()
+    dialect = torch_dialect()
     assert dialect is not None
     context = ir.Context()
     dialect.register_dialect(context)
-    importer = found.importer(context)
+    importer = torch_importer().importer(context)
     importer.import_stateless_graph(module.graph, func_name=_ENTRY)
     operation = importer.module.operation
 
-    def name(op: Any) -> Any:
-        if (found := _LINE.search(str(op.location))) is not None:
-            op.location = ir.Location.name(stable[int(found[1])], context=context)
+    def set_location(op: Any) -> Any:
+        match = _LINE.search(str(op.location))
+        if match is not None:
+            op.location = ir.Location.name(node_names[int(match[1])], context=context)
         return ir.WalkResult.ADVANCE
 
-    operation.walk(name)
+    operation.walk(set_location)
     return str(operation.get_asm(enable_debug_info=True))

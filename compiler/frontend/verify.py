@@ -21,7 +21,7 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
-from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, is_right, limit_in_words, spreads
+from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, spreads
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -34,14 +34,19 @@ class VerifiedGraph:
     training, the ATen graph. Both sides draw random numbers from the same state of the generator. With `mode` "error",
     a mismatch raises `VerificationError`; with "warn", the graph then runs in eager, with one warning.
 
-    `recipe` and the lowerings `first`, which have priority over all others, are those of `compiled`: the graph is
-    compiled again with them to find the first node that differs.
+    `compiled` was compiled with `recipe` and with `lowerings`, which have priority over the registries. To find the
+    first node that differs, the graph is compiled again with these.
     """
 
     def __init__(
-        self, compiled: Runner, aten: AtenGraph, recipe: Recipe, mode: Verify, first: Mapping[str, Any] | None = None
+        self,
+        compiled: Runner,
+        aten: AtenGraph,
+        recipe: Recipe,
+        mode: Verify,
+        lowerings: Mapping[str, Any] | None = None,
     ) -> None:
-        self._compiled, self._aten, self._recipe, self._mode, self._first = compiled, aten, recipe, mode, first
+        self._compiled, self._aten, self._recipe, self._mode, self._lowerings = compiled, aten, recipe, mode, lowerings
         self._run: Runner | None = None
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
@@ -64,8 +69,8 @@ class VerifiedGraph:
         if difference is None:
             self._run = self._compiled
             return results
-        index, how = difference
-        error = VerificationError(self._diagnostic(index, how, arguments))
+        index, description = difference
+        error = VerificationError(self._diagnostic(index, description, arguments))
         if self._mode == "error":
             raise error
         warnings.warn(f"a graph of {len(self._aten.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
@@ -78,7 +83,7 @@ class VerifiedGraph:
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
     def _as_captured(self, arguments: Sequence[Any]) -> CapturedGraph:
-        """The compiled graph as a captured graph, on the inputs of a call."""
+        """A captured graph of the same ATen graph, with the inputs of a call."""
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
@@ -86,19 +91,19 @@ class VerifiedGraph:
 
     # ---- diagnostics ---------------------------------------------------------------------------------------------
 
-    def _diagnostic(self, index: int, how: str, arguments: Sequence[Any]) -> Diagnostic:
-        op, why = self._first_node(arguments)
-        what = f"result {index} of a compiled graph differs from eager's: {how}"
+    def _diagnostic(self, index: int, description: str, arguments: Sequence[Any]) -> Diagnostic:
+        op, detail = self._first_wrong_node(arguments)
+        what = f"result {index} of a compiled graph differs from eager's: {description}"
         if op is None:
-            return Diagnostic(what, "the graph", f"{why}; options={{'verify': 'warn'}} runs it in eager")
+            return Diagnostic(what, "the graph", f"{detail}; options={{'verify': 'warn'}} runs it in eager")
         todo = (
             f"run the node in eager with options={{'choices': {{'{op.stable}': 'eager'}}}}, "
             "or the graph with options={'verify': 'warn'}; and report it"
         )
         where = f"node {op.stable}" + (f", {op.location}" if op.location else "")
-        return Diagnostic(f"{what}; {why}", where, todo, node=op.stable)
+        return Diagnostic(f"{what}; {detail}", where, todo, node=op.stable)
 
-    def _first_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
+    def _first_wrong_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.driver.observation import observed_program
         from buddy.compiler.ops.registry import Registry
@@ -107,7 +112,7 @@ class VerifiedGraph:
         try:
             captured = self._as_captured(arguments)
             graph = captured.graph
-            registry = Registry(dict(self._first)) if self._first else None
+            registry = Registry(dict(self._lowerings)) if self._lowerings else None
             with _disable_current_modes():
                 program = observed_program(graph, self._recipe, registry)
                 report = compare_nodes(captured, program, threads=self._recipe.threads)
@@ -130,27 +135,28 @@ def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
 def _difference(
     results: Sequence[Any], expected: Sequence[Any], captured: CapturedGraph | None = None
 ) -> tuple[int, str] | None:
-    """The number of the first result that differs from `expected`, and a description; `None` if all match.
+    """The index of the first result that differs from `expected`, and a description; `None` if all match.
 
-    Without the program `captured`, the tolerances are those that hold for any program.
+    With `captured`, the tolerance takes the program's sensitivity to rounding into account; otherwise it is fixed.
     """
     deviations = ErrorMetrics()
-    for index, (ours, theirs) in enumerate(zip(results, expected, strict=True)):
-        if not isinstance(theirs, torch.Tensor):
+    for index, (result, reference) in enumerate(zip(results, expected, strict=True)):
+        if not isinstance(reference, torch.Tensor):
             continue
-        if (has := _form(ours)) != (wanted := _form(theirs)):
-            return index, f"it is {has}, and eager's is {wanted}"
-        deviation = deviations.of(ours.detach(), theirs.detach())
+        form, expected_form = _form(result), _form(reference)
+        if form != expected_form:
+            return index, f"it is {form}, and eager's is {expected_form}"
+        deviation = deviations.of(result.detach(), reference.detach())
         spread = None
         if captured is None:
-            right = deviation.ok and are_few_roundings(ours, theirs)
+            matches = deviation.ok and are_few_roundings(result, reference)
         else:
-            right, spread = is_right(captured, expected, index, ours.detach(), deviation.ok)
-        if right:
+            matches, spread = is_correct(captured, expected, index, result.detach(), deviation.ok)
+        if matches:
             continue
         choice = choice_of(captured.graph.results[index]) if captured else None
-        if captured is None or choice is None or not allowed_margin(captured, choice, ours, theirs, MULTIPLE):
-            return index, _describe_deviation(deviation, limit_in_words(theirs.dtype, spread, deviation.ok))
+        if captured is None or choice is None or not allowed_margin(captured, choice, result, reference, MULTIPLE):
+            return index, _describe_deviation(deviation, describe_limit(reference.dtype, spread, deviation.ok))
     return None
 
 
@@ -161,7 +167,7 @@ def _form(value: Any) -> str:
 
 
 def _describe_deviation(deviation: Deviation, tolerance: str) -> str:
-    place = f" (first at {deviation.where})" if deviation.where else ""
+    position = f" (first at {deviation.where})" if deviation.where else ""
     if deviation.share < 0:
-        return f"an element is infinite or NaN on one side only{place}"
-    return f"they differ by up to {deviation.largest:.3g}, tolerance {tolerance}{place}"
+        return f"an element is infinite or NaN on one side only{position}"
+    return f"they differ by up to {deviation.largest:.3g}, tolerance {tolerance}{position}"

@@ -27,7 +27,7 @@ from buddy.compiler.protocol.plain_values import Diagnostic
 VARIABLE = "BUDDY_MLIR_PACKAGE"
 PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"
 
-_TOP = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
+_MODULES = ("ir", "passmanager", "execution_engine", "rewrite", "runtime")
 _DIALECTS = (
     "affine", "arith", "bufferization", "cf", "func", "linalg", "llvm", "math", "memref", "scf", "tensor", "tosa",
     "vector",
@@ -63,8 +63,8 @@ def _bindings_error(name: str, error: Exception) -> BindingsError:
     else:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         what = f"{package} is the package in {folder}, whose module {name} does not load: {reason}"
-    own = f"set {VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
-    return BindingsError(what, f"{own}; or unset it to use torch-mlir's (`pip install torch-mlir`)")
+    own_build = f"set {VARIABLE} to the import name of your build's bindings (mlir), and add their folder to PYTHONPATH"
+    return BindingsError(what, f"{own_build}; or unset it to use torch-mlir's (`pip install torch-mlir`)")
 
 
 def _folder_of(package: str) -> str:
@@ -73,12 +73,12 @@ def _folder_of(package: str) -> str:
         spec = importlib.util.find_spec(package)
     except (ImportError, AttributeError, TypeError, ValueError):
         return ""
-    places = list(spec.submodule_search_locations or ()) if spec else []
-    return places[0] if places else ""
+    folders = list(spec.submodule_search_locations or ()) if spec else []
+    return folders[0] if folders else ""
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TOP:
+    if name in _MODULES:
         return _load(name)
     if name in _DIALECTS:
         return _load(f"dialects.{name}")
@@ -110,10 +110,10 @@ def libraries_in(folders: Iterable[Path]) -> list[Path]:
     return sorted(path for folder in folders for path in folder.iterdir() if path.suffix in (".so", ".dylib", ".pyd"))
 
 
-def where() -> Path | None:
+def package_folder() -> Path | None:
     """Returns the folder of the package without loading it; `None` for a nested package, or if it is not found."""
-    found = "" if "." in PACKAGE else _folder_of(PACKAGE)
-    return Path(found) if found else None
+    folder = "" if "." in PACKAGE else _folder_of(PACKAGE)
+    return Path(folder) if folder else None
 
 
 def package() -> Any:
@@ -147,8 +147,8 @@ class TorchImporter(NamedTuple):
 
 def torch_importer() -> TorchImporter:
     """Returns the importer of FX graphs, which imports torch; only the `torch_mlir` package has it."""
-    found, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
-    return TorchImporter(lambda context: found.FxImporter(context=context), table.get_decomposition_table)
+    importer, table = _load("extras.fx_importer"), _load("extras.fx_decomp_util")
+    return TorchImporter(lambda context: importer.FxImporter(context=context), table.get_decomposition_table)
 
 
 def onnx_importer() -> Any:
@@ -175,7 +175,7 @@ def install(name: str) -> ModuleType:
 
 
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Returns the bindings' own modules: loading one again, under another spec, would abort the process."""
+    """Finds the bindings' modules under an alias, without loading them again: a second load would abort the process."""
 
     def __init__(self, name: str) -> None:
         self._prefix = f"{name}."
@@ -185,19 +185,19 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         if not fullname.startswith(self._prefix):
             return None
         try:
-            module = self._real(fullname)
+            module = self._load_real(fullname)
         except ModuleNotFoundError:
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
 
     def create_module(self, spec: Any) -> ModuleType:
-        module = self._real(spec.name)
+        module = self._load_real(spec.name)
         self._specs[id(module)] = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Executes nothing, and restores the module's own spec, which Python has replaced by the alias's."""
+        """Executes nothing, and restores the module's spec, which Python has replaced by that of the alias."""
         module.__spec__ = self._specs.pop(id(module))
 
-    def _real(self, fullname: str) -> ModuleType:
+    def _load_real(self, fullname: str) -> ModuleType:
         return import_module(f"{PACKAGE}.{fullname.removeprefix(self._prefix)}")

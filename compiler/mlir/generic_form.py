@@ -13,10 +13,10 @@ from buddy.compiler.mlir.printing import print_mlir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.one_shot_messages import GenericForm, GenericFormRequest
 
-_PLACE = re.compile(r'"[^"]*":(\d+):\d+')
+_POSITION = re.compile(r'"[^"]*":(\d+):\d+')
 
 
-class _Lines(LocationSets):
+class _LineSets(LocationSets):
     """Maps locations of MLIR's parser, `"-":line:column`, to the sets of nodes of the parsed lines."""
 
     def __init__(self, line_sets: array[int]) -> None:
@@ -24,23 +24,23 @@ class _Lines(LocationSets):
         self._line_sets = line_sets
 
     def number_in(self, text: str) -> int:
-        found = _PLACE.search(text)
-        line = int(found[1]) - 1 if found else -1
+        match = _POSITION.search(text)
+        line = int(match[1]) - 1 if match else -1
         return self._line_sets[line] if 0 <= line < len(self._line_sets) else 0
 
     def is_direct(self, number: int) -> bool:
-        """Returns True: only the process that printed the custom form has the sets, so none is known as derived."""
+        """Returns True: this process only has the numbers of the sets, so it cannot tell derived sets."""
         return True
 
 
-def generic_form(question: GenericFormRequest) -> GenericForm:
+def generic_form(request: GenericFormRequest) -> GenericForm:
     """Prints the module of a request in generic form; each line has the set of the line that its op was parsed from."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     try:
-        module = ir.Module.parse(question.content, context)
+        module = ir.Module.parse(request.content, context)
     except ir.MLIRError as error:
         return GenericForm(problem=str(error).splitlines()[0])
     marked = module.operation.get_asm(print_generic_op_form=True, enable_debug_info=True, assume_verified=True)
-    text = print_mlir(marked, _Lines(array("I", question.line_sets)))
+    text = print_mlir(marked, _LineSets(array("I", request.line_sets)))
     return GenericForm(text.content, array("I", text.line_sets).tobytes())

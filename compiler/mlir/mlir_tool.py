@@ -17,8 +17,8 @@ _NAME = "mlir-opt"
 class ToolError(Exception):
     """The tool failed or was not found.
 
-    The text is its first message, `detail` its complete output, and `node_set` the number of the set of nodes that the
-    message is about, 0 if unknown.
+    The text is the tool's first message, `detail` its complete output, and `node_set` the number (in `LocationSets`) of
+    the set of nodes that the message is about, 0 if unknown.
     """
 
     def __init__(self, message: str, detail: str = "", node_set: int = 0) -> None:
@@ -46,21 +46,21 @@ class MlirTool:
 def tool() -> MlirTool | None:
     """Returns the tool in use, or `None`. Raises `ToolError` if `BUDDY_MLIR_OPT` does not name an executable."""
     configured = os.environ.get(VARIABLE, "")
-    found = shutil.which(configured or _NAME)
-    if found is None:
+    path = shutil.which(configured or _NAME)
+    if path is None:
         if configured:
             raise ToolError(
                 f"{VARIABLE}={configured} is not executable: set it to the path of your mlir-opt, or unset it"
             )
         return None
-    status = os.stat(found)
-    return MlirTool(os.path.abspath(found), (status.st_size, status.st_mtime_ns))
+    status = os.stat(path)
+    return MlirTool(os.path.abspath(path), (status.st_size, status.st_mtime_ns))
 
 
 def identity() -> str:
     """Returns a text that changes with the tool in use; "" if there is no tool or `BUDDY_MLIR_OPT` is invalid."""
     try:
-        found = tool()
+        current = tool()
     except ToolError:
         return ""
-    return found.identity if found is not None else ""
+    return current.identity if current is not None else ""

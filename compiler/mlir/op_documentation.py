@@ -8,8 +8,8 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import PACKAGE
 
-# Modules of the dialects that the bindings name differently; `builtin` keeps its name.
-_MODULES = {"builtin": "builtin", "omp": "openmp"}
+# The bindings' modules of dialects whose module has another name than the dialect.
+_MODULES = {"omp": "openmp"}
 
 
 def op_documentation(name: str) -> str:
@@ -32,5 +32,5 @@ def _op_class(name: str) -> Any:
     except ImportError:
         return None
     classes = (value for value in vars(module).values() if inspect.isclass(value))
-    found = [cls for cls in classes if getattr(cls, "OPERATION_NAME", "") == name]
-    return max(found, key=lambda cls: len(cls.__mro__), default=None)
+    matches = [cls for cls in classes if getattr(cls, "OPERATION_NAME", "") == name]
+    return max(matches, key=lambda cls: len(cls.__mro__), default=None)

@@ -20,25 +20,26 @@ from buddy.compiler.protocol.text.lines import Origins, StageText
 
 _LOCATION = re.compile(r" loc\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
 _ALIAS = re.compile(r"^#loc\d* = loc\((.*)\)$")
-_NAMED = re.compile(r"^(#loc\d*) = ")
+_ALIAS_NAME = re.compile(r"^(#loc\d*) = ")
 _REFERENCE = re.compile(r"#loc\d*")
-_DEBUG = re.compile(r",? !dbg !(\d+)")
+_DEBUG_LOCATION = re.compile(r",? !dbg !(\d+)")
 _LINE = re.compile(r"^!(\d+) = !DILocation\(line: (\d+),")
 _SUBPROGRAM = re.compile(r"^!(\d+) = distinct !DISubprogram\(.*?\bline: (\d+),")
 _METADATA = re.compile(r"^!(\d+|llvm\.\S+) = ")
+_MAX_ALIAS_DEPTH = 8
 _DEBUG_ALIASES = ("#loc", "#di_")
-_NOWHERE = f' = loc("{FILE}":0:0)'
+_NO_NODE = f' = loc("{FILE}":0:0)'
 
 
 class PrintedModule(NamedTuple):
-    """A module as `mlir-opt` prints it, with locations; `lost` is the number of ops that passes left without a node."""
+    """A module's text with locations; `lost` is the number of ops that passes have left without a node."""
 
     text: str
     lost: int = 0
 
 
 def marked_text(operation: Any, locations: LocationSets) -> PrintedModule:
-    """Prints the module with a location for each op; `LocationSets.fill` adds those that passes have dropped."""
+    """Prints the module with a location for each op; `LocationSets.fill` adds the locations that passes dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
     if not _has_unlocated_ops(text):
         return PrintedModule(text)
@@ -50,12 +51,13 @@ def _has_unlocated_ops(marked: str) -> bool:
     """True if ops or arguments of a printed module have no node; the module op itself does not count."""
     if "loc(unknown)" in marked:
         return True
-    names = (line.partition(" ")[0] for line in _tail_of_aliases(marked) if line.endswith(_NOWHERE))
-    own = marked[marked.rfind("\n}") :]
-    return any(marked.count(mark := f"loc({name})") > own.count(mark) for name in names)
+    names = (line.partition(" ")[0] for line in _alias_lines(marked) if line.endswith(_NO_NODE))
+    marks = [f"loc({name})" for name in names]
+    module_end = marked[marked.rfind("\n}") :]
+    return any(marked.count(mark) > module_end.count(mark) for mark in marks)
 
 
-def _tail_of_aliases(marked: str) -> Iterator[str]:
+def _alias_lines(marked: str) -> Iterator[str]:
     """Returns the lines that define location aliases; they are before and after the module."""
     return (line for line in marked.splitlines() if line.startswith("#loc"))
 
@@ -76,12 +78,12 @@ def print_mlir(marked: str, locations: LocationSets) -> StageText:
         if line.endswith(")") and body and line != text and not text.startswith("}"):
             ops.append(number)
         if text.lstrip().startswith("}") and open_regions:
-            # An op with a region has its location at the end: its first line gets it too, or its first two lines if the
-            # region's arguments are on a separate line.
+            # The location of an op with a region is printed after the region. The op's first line gets its set too, or
+            # its first two lines if the region's arguments are on a separate line.
             opened = open_regions.pop()
-            first = opened - content[opened].lstrip().startswith("(%")
-            for place in range(first, opened + 1):
-                sets[place] = sets[place] or number
+            first_line = opened - content[opened].lstrip().startswith("(%")
+            for line_index in range(first_line, opened + 1):
+                sets[line_index] = sets[line_index] or number
         if text.endswith("{"):
             open_regions.append(len(content))
             number = 0
@@ -115,8 +117,8 @@ def _split_locations(line: str) -> tuple[str, str]:
     text, body = line[:start], line[start + 5 : -1]
     if line.endswith(")") and " loc(" not in text and "(" not in body:
         return text, body
-    found = _LOCATION.findall(line)
-    return _LOCATION.sub("", line), found[-1] if found else ""
+    bodies = _LOCATION.findall(line)
+    return _LOCATION.sub("", line), bodies[-1] if bodies else ""
 
 
 def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
@@ -125,14 +127,15 @@ def _aliases(lines: Sequence[str], locations: LocationSets) -> dict[str, int]:
     for line in lines:
         match = _ALIAS.match(line)
         if match:
-            name = _NAMED.match(line)
+            name = _ALIAS_NAME.match(line)
             assert name is not None
             bodies[name.group(1)] = match.group(1)
     return {name: locations.number_in(_expand(body, bodies, 0)) for name, body in bodies.items()}
 
 
 def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
-    if depth > 8 or "#loc" not in body:
+    """Replaces aliases in the body of a location by their bodies, up to `_MAX_ALIAS_DEPTH` levels deep."""
+    if depth > _MAX_ALIAS_DEPTH or "#loc" not in body:
         return body
     return _REFERENCE.sub(lambda m: _expand(bodies.get(m.group(), ""), bodies, depth + 1), body)
 
@@ -142,22 +145,22 @@ def print_llvm(text: str, locations: LocationSets) -> StageText:
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
-    content, sets, instructions, group = [], [], [], 0
+    content, sets, instructions, function_set = [], [], [], 0
     for line in lines:
         if _METADATA.match(line):
             continue
-        found = _DEBUG.search(line)
+        debug_location = _DEBUG_LOCATION.search(line)
         if line.startswith("define"):
-            group = functions.get(found.group(1), 0) if found else 0
-            number = group
+            function_set = functions.get(debug_location.group(1), 0) if debug_location else 0
+            number = function_set
         else:
-            number = numbers.get(found.group(1), 0) if found else 0
+            number = numbers.get(debug_location.group(1), 0) if debug_location else 0
         number = number if number < len(locations.sets) else 0
         if line.startswith("  "):
             # An instruction without a location comes from all nodes of the function.
-            number = number or group
+            number = number or function_set
             instructions.append(number)
-        content.append(_DEBUG.sub("", line))
+        content.append(_DEBUG_LOCATION.sub("", line))
         sets.append(number)
     while content and not content[-1]:
         content.pop()
@@ -178,8 +181,8 @@ _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 def llvm_text(operation: Any) -> str:
     """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if the translation fails."""
-    translated = translator()
-    return str(llvm.translate_module_to_llvmir(operation)) if translated is None else translated(operation)
+    translate = translator()
+    return str(llvm.translate_module_to_llvmir(operation)) if translate is None else translate(operation)
 
 
 @lru_cache(maxsize=1)
@@ -196,7 +199,7 @@ def translator() -> Callable[[Any], str] | None:
     translate.argtypes, translate.restype = [ctypes.c_void_p], ctypes.c_void_p
     free.argtypes, free.restype = [ctypes.c_void_p], None
 
-    def translated(operation: Any) -> str:
+    def translate_and_free(operation: Any) -> str:
         text = translate(_pointer(operation.operation._CAPIPtr))
         if not text:
             raise RuntimeError("MLIR could not translate the module to LLVM IR")
@@ -205,13 +208,13 @@ def translator() -> Callable[[Any], str] | None:
         finally:
             free(text)
 
-    return translated
+    return translate_and_free
 
 
 def _pointer(capsule: Any) -> int | None:
     """Returns the pointer in a Python capsule."""
-    name, pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
-    name.argtypes, name.restype = [ctypes.py_object], ctypes.c_char_p
-    pointer.argtypes, pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
-    found: int | None = pointer(capsule, name(capsule))
-    return found
+    get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
+    get_name.argtypes, get_name.restype = [ctypes.py_object], ctypes.c_char_p
+    get_pointer.argtypes, get_pointer.restype = [ctypes.py_object, ctypes.c_char_p], ctypes.c_void_p
+    pointer: int | None = get_pointer(capsule, get_name(capsule))
+    return pointer

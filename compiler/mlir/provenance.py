@@ -1,7 +1,8 @@
 """The graph nodes that an op comes from: interned sets of nodes, as MLIR file locations `loc("graph":number:0)`.
 
-A set has one number, never a `FusedLoc` of several: LLVM turns such a location into line 0. A set records for each of
-its nodes whether it is the op's own, or was derived from neighbouring ops after a pass had dropped the location.
+A location has the number of one set, and is never a `FusedLoc` of several: LLVM turns such a location into line 0. In a
+set, a node is either direct (the op comes from it) or derived: taken from neighbouring ops, because a pass has dropped
+the location of the op.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _SYMBOLS = ("callee", "global_name", "name")
 class LocationSets:
     """Sets of node names, numbered from 1; 0 is the empty set. `derived[k]` are the derived names of set `k`.
 
-    A set lists its own nodes first, then the derived ones.
+    A set lists its direct nodes first, then the derived ones.
     """
 
     def __init__(self) -> None:
@@ -35,11 +36,11 @@ class LocationSets:
     @classmethod
     def of(cls, sets: Sequence[tuple[str, ...]], derived: Mapping[int, tuple[str, ...]]) -> LocationSets:
         """Returns the sets of another `LocationSets`, with the same numbers."""
-        found = cls()
+        result = cls()
         for number, names in enumerate(sets[1:], 1):
-            later = derived.get(number, ())
-            found.intern(names[: len(names) - len(later)], later)
-        return found
+            derived_names = derived.get(number, ())
+            result.intern(names[: len(names) - len(derived_names)], derived_names)
+        return result
 
     def intern(self, names: Iterable[str], derived: Iterable[str] = ()) -> int:
         """Returns the number of the set of `names` and `derived`, in any order; a name in both is not derived."""
@@ -54,7 +55,7 @@ class LocationSets:
 
     def location(self, names: Iterable[str], derived: Iterable[str] = ()) -> Any:
         """Returns a location for `names` and `derived`, in the current MLIR context."""
-        return self._at(self.intern(names, derived))
+        return self._location_of_set(self.intern(names, derived))
 
     def number_of(self, location: Any) -> int:
         """Returns the number of the union of all sets in `location`, a location of any kind."""
@@ -68,7 +69,7 @@ class LocationSets:
         return self.united(map(int, _NUMBER.findall(text)))
 
     def is_direct(self, number: int) -> bool:
-        """True if some node of set `number` is the op's own."""
+        """True if some node of set `number` is direct."""
         return len(self.sets[number]) > len(self.derived.get(number, ()))
 
     def as_derived(self, number: int) -> int:
@@ -87,16 +88,16 @@ class LocationSets:
         names = self.sets[number]
         return names[: len(names) - len(self.derived.get(number, ()))]
 
-    def _at(self, number: int, context: Any = None) -> Any:
+    def _location_of_set(self, number: int, context: Any = None) -> Any:
         return ir.Location.file(FILE, number, 0, context=context)
 
     def nowhere(self, context: Any = None) -> Any:
         """Returns the location of ops without a node; not `unknown`, which LLVM's debug information rejects."""
-        return self._at(0, context)
+        return self._location_of_set(0, context)
 
     def union(self, locations: Sequence[Any]) -> Any:
         """Returns the location of an op that replaces ops at `locations`, such as a fused op."""
-        return self._at(self.united(map(self.number_of, locations)))
+        return self._location_of_set(self.united(map(self.number_of, locations)))
 
     # ---- ops without a location ----------------------------------------------------------------------------------
 
@@ -114,8 +115,10 @@ class LocationSets:
             if not self.number_of(op.location) and op.name != "builtin.module":
                 unlocated.append(op)
             for region in op.regions:
-                found = (argument for block in region.blocks for argument in block.arguments)
-                arguments.extend((argument, op) for argument in found if not self.number_of(argument.location))
+                block_arguments = (argument for block in region.blocks for argument in block.arguments)
+                arguments.extend(
+                    (argument, op) for argument in block_arguments if not self.number_of(argument.location)
+                )
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)
@@ -125,10 +128,13 @@ class LocationSets:
             references = self._referring_sets(root) if any(map(_symbol, unlocated)) else {}
             for op in reversed(unlocated):
                 if not self.number_of(op.location):
-                    nearest = next((found for found in self._neighbours(op, references) if found), set())
-                    op.location = self._at(self.as_derived(self.united(nearest)), op.context)
+                    numbers = next(
+                        (numbers for numbers in self._neighbours(op, references) if numbers),
+                        set(),
+                    )
+                    op.location = self._location_of_set(self.as_derived(self.united(numbers)), op.context)
         for argument, op in arguments:
-            argument.set_location(self._at(self.number_of(op.location), op.context))
+            argument.set_location(self._location_of_set(self.number_of(op.location), op.context))
         return len(unlocated)
 
     def _neighbours(self, op: Any, references: dict[str, set[int]]) -> Iterator[set[int]]:
@@ -146,16 +152,16 @@ class LocationSets:
 
     def _referring_sets(self, root: Any) -> dict[str, set[int]]:
         """Returns for each symbol the sets of the ops that refer to it."""
-        found: defaultdict[str, set[int]] = defaultdict(set)
+        sets_by_symbol: defaultdict[str, set[int]] = defaultdict(set)
 
         def visit(op: Any) -> Any:
             for key in _SYMBOLS:
                 if key in op.attributes and isinstance(op.attributes[key], ir.FlatSymbolRefAttr):
-                    found[op.attributes[key].value].update(self._sets_of([op]))
+                    sets_by_symbol[op.attributes[key].value].update(self._sets_of([op]))
             return ir.WalkResult.ADVANCE
 
         root.walk(visit)
-        return found
+        return sets_by_symbol
 
 
 def _symbol(op: Any) -> str:

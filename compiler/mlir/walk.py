@@ -11,29 +11,29 @@ from buddy.compiler.mlir.bindings import ir
 
 def collect(root: Any) -> list[Any]:
     """Returns all ops nested in `root`, in pre-order, without `root` itself."""
-    found: list[Any] = []
-    add, advance = found.append, ir.WalkResult.ADVANCE
+    ops: list[Any] = []
+    append, advance = ops.append, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
-        add(op)
+        append(op)
         return advance
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return found[1:]
+    return ops[1:]
 
 
 def find_ops(root: Any, *names: str) -> list[Any]:
     """Returns the ops nested in `root` that have one of `names`, in pre-order, without `root` itself."""
-    found: list[Any] = []
+    ops: list[Any] = []
     advance = ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
         if op.name in names:
-            found.append(op)
+            ops.append(op)
         return advance
 
     root.operation.walk(visit, ir.WalkOrder.PRE_ORDER)
-    return [op for op in found if op != root.operation]
+    return [op for op in ops if op != root.operation]
 
 
 def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
@@ -41,11 +41,11 @@ def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
 
     Returns `None` if no `func.func` encloses it, such as after `convert-func-to-llvm`.
     """
-    parent, shared = op.parent, False
+    parent, is_parallel = op.parent, False
     while parent is not None and parent.operation.name != "func.func":
-        shared = shared or parent.operation.name == "scf.parallel"
+        is_parallel = is_parallel or parent.operation.name == "scf.parallel"
         parent = parent.operation.parent
-    return (parent.regions[0].blocks[0], shared) if parent is not None else None
+    return (parent.regions[0].blocks[0], is_parallel) if parent is not None else None
 
 
 def attributes_of(op: Any) -> dict[str, Any]:
@@ -79,21 +79,22 @@ def unique_symbol(module: Any, base: str) -> str:
     return name
 
 
-def clone_body(block: Any, known: dict[Any, Any]) -> list[Any]:
+def clone_body(block: Any, replacements: dict[Any, Any]) -> list[Any]:
     """Clones the ops of `block` at the insertion point; returns the values that its terminator would yield.
 
-    `known` maps values to their replacements, such as the block's arguments; the clones' results are added to it.
+    `replacements` maps values to their replacements, such as the block's arguments; the clones' results are added to
+    it.
     """
-    *body, end = block.operations
+    *body, terminator = block.operations
     for op in body:
         clone = op.operation.clone()
         # Ops in nested regions, such as loop bodies, may use the values too.
-        for inner in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
-            for i, operand in enumerate(inner.operands):
-                if operand in known:
-                    inner.operands[i] = known[operand]
-        known |= dict(zip(op.operation.results, clone.operation.results, strict=True))
-    return [known.get(value, value) for value in end.operands]
+        for nested in (clone.operation, *(collect(clone) if len(clone.operation.regions) else ())):
+            for i, operand in enumerate(nested.operands):
+                if operand in replacements:
+                    nested.operands[i] = replacements[operand]
+        replacements |= dict(zip(op.operation.results, clone.operation.results, strict=True))
+    return [replacements.get(value, value) for value in terminator.operands]
 
 
 # Attribute of a function that runs once per parameter: unrolling its loops costs more compile time than it saves.
@@ -112,6 +113,7 @@ VIEWS = frozenset(
     }
 )
 _BASE = "memref.extract_strided_metadata"  # its first result is the base buffer of its operand
+# Ops on buffers that do not access their elements.
 NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
@@ -176,8 +178,8 @@ def _argument_attributes(argument: Any) -> Any:
 
 def zero_fill_before(op: Any, buffer: Any) -> Any | None:
     """Returns the zero `linalg.fill` of `buffer` in the block of `op`, if no op between them accesses the buffer."""
-    before = list(_preceding(op))
-    for candidate in reversed(before):
+    preceding = list(_preceding_ops(op))
+    for candidate in reversed(preceding):
         if candidate.name == "linalg.fill" and candidate.operands[1] == buffer:
             return candidate if _is_zero(candidate.operands[0]) else None
         if _may_touch(candidate, buffer):
@@ -185,7 +187,7 @@ def zero_fill_before(op: Any, buffer: Any) -> Any | None:
     return None
 
 
-def _preceding(op: Any) -> Any:
+def _preceding_ops(op: Any) -> Any:
     for other in op.operation.block:
         if other.operation == op.operation:
             return

@@ -73,7 +73,9 @@ def cached_passes() -> RegisteredPasses | None:
     Returns `None` if there is no cached result, if the libraries have changed, or if the user has an `mlir-opt`.
     """
     try:
-        entry = _read_cache(_cache_key()) if bindings.where() is not None and mlir_tool.tool() is None else None
+        entry = (
+            _read_cache(_cache_key()) if bindings.package_folder() is not None and mlir_tool.tool() is None else None
+        )
         if entry is None or entry.states != _states(bindings.libraries_in(map(Path, entry.folders))):
             return None
     except (mlir_tool.ToolError, OSError):
@@ -83,7 +85,7 @@ def cached_passes() -> RegisteredPasses | None:
 
 def _cache_key() -> str:
     """Returns a digest of the bindings' package and folder, the file that locates their libraries, and this module."""
-    folder = bindings.where()
+    folder = bindings.package_folder()
     locating_file = () if folder is None else _states(folder.glob("_mlir_libs/__init__.py"))
     return digest(bindings.PACKAGE, str(folder), locating_file, Path(__file__).read_text(encoding="utf-8"))
 

@@ -23,37 +23,38 @@ from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.target import CACHE_LINE
 
-HUGE = 2 << 20  # bytes of a huge page, on x86-64 and on AArch64 with pages of 4 KiB
-_LARGE = 2 * HUGE  # smaller tensors mostly get memory that has been written before
+HUGE_PAGE_BYTES = 2 << 20  # bytes of a huge page, on x86-64 and on AArch64 with pages of 4 KiB
+# In bytes; smaller tensors mostly get memory that has been written before.
+_MIN_HUGE_PAGE_TENSOR = 2 * HUGE_PAGE_BYTES
 _MADV_HUGEPAGE, _MADV_COLLAPSE = 14, 25  # from <sys/mman.h> of Linux, the second one since 6.1
 
 
 def request_huge_pages(address: int, size: int) -> None:
-    """Requests huge pages for memory that has not been written yet."""
+    """Requests huge pages for `size` bytes of memory that has not been written yet."""
     _advise(address, size, _MADV_HUGEPAGE)
 
 
 def huge_page_tensor(shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
     """Returns a new tensor, in huge pages if it is large: first writes to a page are slow."""
-    made = torch.empty(shape, dtype=dtype, device="cpu")  # ignores `torch.set_default_device`
-    size = made.nbytes
-    if size >= _LARGE:
-        start = -(-made.data_ptr() // HUGE) * HUGE
-        request_huge_pages(start, (made.data_ptr() + size) // HUGE * HUGE - start)
-    return made
+    tensor = torch.empty(shape, dtype=dtype, device="cpu")  # ignores `torch.set_default_device`
+    size = tensor.nbytes
+    if size >= _MIN_HUGE_PAGE_TENSOR:
+        start = -(-tensor.data_ptr() // HUGE_PAGE_BYTES) * HUGE_PAGE_BYTES
+        request_huge_pages(start, (tensor.data_ptr() + size) // HUGE_PAGE_BYTES * HUGE_PAGE_BYTES - start)
+    return tensor
 
 
 def collapse(tensor: torch.Tensor) -> None:
     """Moves the memory of a dense `tensor` to huge pages; addresses and contents do not change.
 
-    A page that it shares with its neighbours is moved with the tensor that has the larger part, so that adjacent
-    weights are moved completely.
+    A page that two tensors share is moved with the tensor that has the larger part of it, so that adjacent weights are
+    moved completely.
     """
     start, size = tensor.data_ptr(), tensor.numel() * tensor.element_size()
-    first, end = (round(address / HUGE) for address in (start, start + size))
-    for page in range(first, end):
+    first_page, end_page = (round(address / HUGE_PAGE_BYTES) for address in (start, start + size))
+    for page in range(first_page, end_page):
         # Separate calls, so that a page that cannot be moved does not affect the others.
-        _advise(page * HUGE, HUGE, _MADV_COLLAPSE)
+        _advise(page * HUGE_PAGE_BYTES, HUGE_PAGE_BYTES, _MADV_COLLAPSE)
 
 
 def _advise(address: int, size: int, advice: int) -> None:
@@ -61,21 +62,22 @@ def _advise(address: int, size: int, advice: int) -> None:
         ctypes.CDLL(None).madvise(ctypes.c_void_p(address), ctypes.c_size_t(size), advice)
 
 
-# The C library reuses smaller blocks, mostly written before (M_MMAP_THRESHOLD of glibc's malloc).
-SMALL = 128 << 10
+# The C library reuses blocks of fewer bytes, which have mostly been written before (M_MMAP_THRESHOLD of glibc's
+# malloc).
+MIN_POOLED_BYTES = 128 << 10
 # Blocks kept for each result: one that a caller still holds during the next call, and one that this call writes.
 MAX_BUFFERS = 2
-# Bytes that the results of one program may keep beyond the life of their tensors.
-LIMIT = 128 << 20
+# Maximum number of bytes in the pool of one program.
+MAX_POOLED_BYTES = 128 << 20
 
-_uses = getattr(torch._C, "_storage_Use_Count", None)
-_LISTED = [object()]
+_storage_use_count = getattr(torch._C, "_storage_Use_Count", None)
+_PROBES = [object()]
 
 
 class BufferPool:
-    """The memory of the results of one program.
+    """The memory of the results of one program, reused after a result has been released.
 
-    A weak reference to a result's storage, such as `StorageWeakRef`, stays alive with the next result in it.
+    A weak reference to a result's storage, such as `StorageWeakRef`, stays valid when the storage is reused.
     """
 
     def __init__(self, results: int) -> None:
@@ -85,10 +87,10 @@ class BufferPool:
     def tensor(self, number: int, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
         """Returns an uninitialised dense tensor for result `number`."""
         size = math.prod(shape) * dtype.itemsize
-        if size < SMALL or _uses is None:
+        if size < MIN_POOLED_BYTES or _storage_use_count is None:
             return huge_page_tensor(shape, dtype)
         with self._lock:
-            storage = self._idle(self._storages[number], size)
+            storage = self._find_idle(self._storages[number], size)
             if storage is not None:
                 return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
         new = huge_page_tensor(shape, dtype)
@@ -96,27 +98,32 @@ class BufferPool:
             self._retain(number, new.untyped_storage())
         return new
 
-    def _idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
+    def _find_idle(self, storages: list[torch.UntypedStorage], size: int) -> torch.UntypedStorage | None:
         """Returns a block that no tensor uses, and whose storage has no other reference."""
-        assert _uses is not None
-        # Measures the references that a list and a loop hold here: calls may add some, depending on how the interpreter
-        # implements them, and Dynamo changes that.
-        alone = 0
-        for something in _LISTED:
-            alone = getrefcount(something)
+        assert _storage_use_count is not None
+        # The reference count of an object that only a list and a loop refer to: it depends on how the interpreter calls
+        # `getrefcount`, which Dynamo changes.
+        baseline = 0
+        for probe in _PROBES:
+            baseline = getrefcount(probe)
         for storage in storages:
-            held = getrefcount(storage)
-            if held <= alone and storage.nbytes() == size and _uses(storage._cdata) == 1 and not storage.is_shared():
+            references = getrefcount(storage)
+            if (
+                references <= baseline
+                and storage.nbytes() == size
+                and _storage_use_count(storage._cdata) == 1
+                and not storage.is_shared()
+            ):
                 return storage
         return None
 
     def _retain(self, number: int, storage: torch.UntypedStorage) -> None:
-        """Keeps a block within the limit, in place of the oldest one if there are enough."""
-        mine = self._storages[number]
-        del mine[: max(0, len(mine) - MAX_BUFFERS + 1)]
-        held = sum(other.nbytes() for storages in self._storages for other in storages)
-        if held + storage.nbytes() <= LIMIT:
-            mine.append(storage)
+        """Keeps a block for reuse unless the pool is full; drops the oldest block if the result has `MAX_BUFFERS`."""
+        storages = self._storages[number]
+        del storages[: max(0, len(storages) - MAX_BUFFERS + 1)]
+        pooled_bytes = sum(other.nbytes() for blocks in self._storages for other in blocks)
+        if pooled_bytes + storage.nbytes() <= MAX_POOLED_BYTES:
+            storages.append(storage)
 
 
 def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
@@ -141,9 +148,9 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype) -> torch.T
 
 
 class WorkArena:
-    """`size` bytes of scratch memory, allocated once. Overlapping calls get separate memory.
+    """`size` bytes of scratch memory, reused by each call. Overlapping calls get separate memory.
 
-    Allocated by the first call, since programs are also created inside `torch.compile`, where tensors are fake.
+    The first call allocates the memory: programs are also created inside `torch.compile`, where tensors are fake.
     """
 
     def __init__(self, size: int) -> None:
@@ -152,20 +159,20 @@ class WorkArena:
         self._lock = threading.Lock()
 
     @contextmanager
-    def lent(self) -> Iterator[torch.Tensor]:
+    def borrow(self) -> Iterator[torch.Tensor]:
         """Yields the memory for one call."""
         if not self._lock.acquire(blocking=False):
-            yield _aligned(self._size)
+            yield _allocate_aligned(self._size)
             return
         try:
             if self._memory is None:
-                self._memory = _aligned(self._size)
+                self._memory = _allocate_aligned(self._size)
             yield self._memory
         finally:
             self._lock.release()
 
 
-def _aligned(size: int) -> torch.Tensor:
+def _allocate_aligned(size: int) -> torch.Tensor:
     memory = huge_page_tensor((size + ALIGNMENT,), torch.uint8)
     start = -memory.data_ptr() % ALIGNMENT
     return memory[start : start + size]
@@ -189,23 +196,23 @@ class PackedStore:
         self._lock = threading.Lock()
 
     def buffer(self, number: int) -> torch.Tensor:
-        """Returns the buffer of spec number `number`, aligned to a cache line; its content is what was last written."""
+        """Returns the buffer of spec `number`, aligned to a cache line; repeated calls return the same memory."""
         with self._lock:
             if self._memory is None:
-                self._memory = _allocate(self._size)
+                self._memory = _allocate_packed(self._size)
         spec, start = self._specs[number], self._offsets[number]
         return self._memory[start : start + bytes_of(spec)].view(torch_dtype(spec)).view(spec.shape)
 
 
 def _alignment(size: int) -> int:
-    """Returns the alignment of the start: small stores are not worth a huge page."""
-    return HUGE if size >= HUGE else CACHE_LINE
+    """Returns the alignment of a store of `size` bytes: a huge page, or a cache line for a smaller store."""
+    return HUGE_PAGE_BYTES if size >= HUGE_PAGE_BYTES else CACHE_LINE
 
 
-def _allocate(size: int) -> torch.Tensor:
+def _allocate_packed(size: int) -> torch.Tensor:
     alignment = _alignment(size)
     memory = torch.empty(size + alignment, dtype=torch.uint8, device="cpu")
     start = -memory.data_ptr() % alignment
-    if alignment == HUGE:
+    if alignment == HUGE_PAGE_BYTES:
         request_huge_pages(memory.data_ptr() + start, size)
     return memory[start : start + size]

@@ -34,36 +34,38 @@ class EagerOps:
         return {s: ctypes.cast(function, ctypes.c_void_p).value or 0 for s, function in self._functions.items()}
 
     def reraise(self) -> None:
-        error, self._thread_local.error = getattr(self._thread_local, "error", None), None
+        """Raises the error that a callback has stored in this thread, if any, and clears it."""
+        error = getattr(self._thread_local, "error", None)
+        self._thread_local.error = None
         if error is not None:
             raise error
 
     def _c_function(self, call: EagerCall) -> Any:
-        run = _runner(call)
+        run = _make_runner(call)
 
-        def guarded(*addresses: int) -> None:
+        def call_back(*addresses: int) -> None:
             if getattr(self._thread_local, "error", None) is None:
                 try:
                     run(addresses)
                     if call.asks:
-                        raise UnansweredError(f"compiled code does not support these values of {call.target}")
+                        raise UnsupportedValuesError(f"compiled code does not support these values of {call.target}")
                 except BaseException as error:
                     if not call.results and isinstance(error, Exception):
-                        _mark(error)
+                        _mark_refusal(error)
                     self._thread_local.error = error
 
         inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)
         words = [*[ctypes.c_void_p] * inputs, *sizes, *[ctypes.c_void_p] * results]
-        return ctypes.CFUNCTYPE(None, *words)(guarded)
+        return ctypes.CFUNCTYPE(None, *words)(call_back)
 
 
-class UnansweredError(Exception):
+class UnsupportedValuesError(Exception):
     """A check of compiled code failed, but eager accepts the values: the whole graph has to run in eager."""
 
 
-def _mark(error: Exception) -> None:
-    """Marks an error that eager raised when a check of compiled code failed."""
+def _mark_refusal(error: Exception) -> None:
+    """Marks an error that eager raised for values that a check of compiled code had rejected."""
     error.buddy_refusal = True  # type: ignore[attr-defined]
 
 
@@ -72,18 +74,19 @@ def is_refusal(error: Exception) -> bool:
     return getattr(error, "buddy_refusal", False)
 
 
-def _runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
+def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     function = resolve(call.target)
-    of_inputs, of_results = ([RuntimeShape(spec) for spec in specs] for specs in (call.inputs, call.results))
+    input_shapes, result_shapes = ([RuntimeShape(spec) for spec in specs] for specs in (call.inputs, call.results))
 
     def run(addresses: Sequence[int]) -> None:
-        first = sum(shape.crosses for shape in of_inputs)
-        symbols = dict(zip(call.symbols, addresses[first:], strict=False))
-        pointers = iter([*addresses[:first], *addresses[first + len(symbols) :]])
-        pairs = zip((*of_inputs, *of_results), (*call.inputs, *call.results), strict=True)
+        n_inputs = sum(shape.is_passed for shape in input_shapes)
+        symbols = dict(zip(call.symbols, addresses[n_inputs:], strict=False))
+        pointers = iter([*addresses[:n_inputs], *addresses[n_inputs + len(symbols) :]])
+        pairs = zip((*input_shapes, *result_shapes), (*call.inputs, *call.results), strict=True)
         # A buffer without elements may have a null address.
         tensors = [
-            tensor_at((next(pointers) or 0) if s.crosses else 0, s.at(symbols), torch_dtype(spec)) for s, spec in pairs
+            tensor_at((next(pointers) or 0) if s.is_passed else 0, s.at(symbols), torch_dtype(spec))
+            for s, spec in pairs
         ]
         inputs, buffers = tensors[: len(call.inputs)], tensors[len(call.inputs) :]
         arguments = [_to_torch_argument(value, inputs, symbols) for value in call.arguments]
@@ -102,12 +105,12 @@ def resolve(target: str) -> Any:
     Raises `AttributeError` if torch has no such op.
     """
     parts = target.split(".")
-    spaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]
+    namespaces = [parts[0]] if len(parts) == 3 else ["aten", "prims"]
     packet, overload = parts[-2], parts[-1]
-    for space in spaces:
-        found = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
-        if found is not None:
-            return found
+    for namespace in namespaces:
+        op = getattr(getattr(getattr(torch.ops, namespace), packet, None), overload, None)
+        if op is not None:
+            return op
     raise AttributeError(f"torch has no op {target!r}")
 
 
@@ -129,10 +132,9 @@ def _dtype(text: str) -> torch.dtype:
 
 
 def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
-    """Copies results into their buffers.
+    """Copies results into their buffers; without buffers, eager was called only for the errors that it raises.
 
-    A result that the op leaves undefined has no reader; without buffers, eager was called only for the errors it
-    raises.
+    A result that the op leaves undefined is not copied: nothing reads it.
     """
     if not buffers:
         return

@@ -16,22 +16,22 @@ Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 
 
 class Spread(NamedTuple):
-    """The differences between two tensors: the maximum, and the root mean squares of all and of the slices of each dim.
+    """The differences between two tensors: the maximum, the root mean square, and that of each slice, by dim.
 
-    A spread that is not `whole` may be too small, because some ops have no double precision and were computed in the
-    program's own precision on both sides.
+    Unless it `is_complete`, a spread may be too small: some ops do not support double precision, and were computed in
+    the program's precision in both runs.
     """
 
     largest: float
     rms: float
     slices: Mapping[int, torch.Tensor] = {}
-    whole: bool = True
+    is_complete: bool = True
 
-    def with_those_of(self, other: Spread) -> Spread:
-        """Returns the larger of each measure."""
+    def maximum_with(self, other: Spread) -> Spread:
+        """Returns the spread with the larger value of each measure."""
         slices = {dim: torch.maximum(rms, other.slices[dim]) for dim, rms in self.slices.items()}
-        whole = self.whole and other.whole
-        return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, whole)
+        is_complete = self.is_complete and other.is_complete
+        return Spread(max(self.largest, other.largest), max(self.rms, other.rms), slices, is_complete)
 
 
 @dataclass
@@ -42,13 +42,13 @@ class CapturedGraph:
     positions of `nn.Parameter`s among `tensors`. `numbers` are the arguments that are not tensors, such as sizes that
     no tensor has.
 
-    `eager(tensors)` returns the graph's results, in order, without writing to `tensors`; if it is `None`, there is no
-    reference. `timed(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops, where the
-    graph computes random numbers from a seed, which is placeholder `seed`.
+    `eager(tensors)` returns the graph's results, in order, without writing to `tensors`; if it is `None`, the graph has
+    no reference. `eager_to_time(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops,
+    where the graph computes random numbers from a seed, which is placeholder `seed`.
 
-    `table` is the FX graph as `print_tabular` prints it, `code` as Python text. `first()` returns the script's own
-    lowerings, which are searched before all registries. `torch_dialect()` imports the graph by torch-mlir; it is `None`
-    for a part of a captured graph.
+    `table` is the FX graph as `print_tabular` prints it, `code` as Python text. `user_lowerings()` returns the
+    lowerings of the script, which have priority over all registries. `torch_dialect()` imports the graph by torch-mlir;
+    it is `None` for a piece of a captured graph.
 
     `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
     that starts from the generator's state `random`.
@@ -61,10 +61,10 @@ class CapturedGraph:
     table: str = ""
     parameters: frozenset[int] = frozenset()
     numbers: tuple[Any, ...] = ()
-    first: Callable[[], Mapping[str, Any] | None] = lambda: None
+    user_lowerings: Callable[[], Mapping[str, Any] | None] = lambda: None
     code: str = ""
     torch_dialect: Callable[[], ImportedIR] | None = None
-    timed: Eager | None = None
+    eager_to_time: Eager | None = None
     seed: int | None = None
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)

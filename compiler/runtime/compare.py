@@ -20,27 +20,27 @@ from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_compare_in_one_pass, compare_in_one_pass
 
-_BINS = 32
-_ROWS, _COLUMNS = 12, 48
+_HISTOGRAM_BINS = 32
+_MAX_BLOCK_ROWS, _MAX_BLOCK_COLUMNS = 12, 48
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """An allowed error. `source` is the origin of the numbers; a difference of `least` is always allowed."""
+    """An allowed error. `source` is the origin of the numbers; a difference of `minimum` is always allowed."""
 
     absolute: float
     relative: float
     source: str = field(default="", compare=False)
-    least: float = 0.0
+    minimum: float = 0.0
 
     def bound(self, rms: float, eager: Any = 0.0) -> Any:
-        """Returns the allowed difference from `eager`, a number or a tensor of magnitudes; `rms` is that of all."""
+        """Returns the allowed difference from numbers of magnitude `eager`; `rms` is the rms of the whole tensor."""
         bound = self.absolute * max(1.0, rms) + self.relative * eager
-        return bound.clamp(min=self.least) if isinstance(bound, torch.Tensor) else max(bound, self.least)
+        return bound.clamp(min=self.minimum) if isinstance(bound, torch.Tensor) else max(bound, self.minimum)
 
     def __str__(self) -> str:
-        least = f", at least {self.least:.2g}" if self.least else ""
-        return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}{least}" if self.absolute else "equal"
+        minimum = f", at least {self.minimum:.2g}" if self.minimum else ""
+        return f"abs {self.absolute:.2g}·max(1, rms) + rel {self.relative:g}{minimum}" if self.absolute else "equal"
 
 
 _TORCH = "torch.testing.assert_close"
@@ -69,17 +69,21 @@ def compare(
 ) -> OutputReport:
     """Returns one output's report. `compiled` is `None` if the program did not return it.
 
-    `allowed` replaces the element type's tolerance. Unless `equal_nan`, an output with a NaN where eager has one is not
-    ok.
+    `allowed` replaces the element type's tolerance. Unless `equal_nan`, the verdict is "nan" if both have a NaN in the
+    same place.
     """
     dtype = str(eager.dtype).removeprefix("torch.")
     if compiled is None or compiled.shape != eager.shape or compiled.dtype != eager.dtype:
         return OutputReport(name, tuple(eager.shape), dtype, math.nan, math.nan, "missing", where=_shape_of(compiled))
     tolerance = allowed or TOLERANCES.get(eager.dtype, EXACT)
     error, relative = _errors(compiled, eager, tolerance)
-    wrong = _mismatches(compiled, eager, tolerance)
-    ours, theirs = _nans(compiled), _nans(eager)
-    unexpected_nans = None if equal_nan or ours is None or theirs is None or not bool(theirs.any()) else ours & theirs
+    mismatches = _mismatches(compiled, eager, tolerance)
+    compiled_nans, eager_nans = _nans(compiled), _nans(eager)
+    unexpected_nans = (
+        None
+        if equal_nan or compiled_nans is None or eager_nans is None or not bool(eager_nans.any())
+        else compiled_nans & eager_nans
+    )
     low, high, bins = _histogram(compiled)
     return OutputReport(
         name,
@@ -87,18 +91,18 @@ def compare(
         dtype,
         max_abs=_maximum(error),
         max_rel=_maximum(relative),
-        verdict=_verdict(wrong, unexpected_nans),
+        verdict=_verdict(mismatches, unexpected_nans),
         tolerance=str(tolerance),
-        where=_first_index(wrong) or _first_index(unexpected_nans),
-        nans=_count(ours),
+        where=_first_index(mismatches) or _first_index(unexpected_nans),
+        nans=_count(compiled_nans),
         infs=_count(_infs(compiled)),
         max_ulp=_max_ulp(compiled, eager),
         histogram=bins,
         low=low,
         high=high,
         **_statistics(compiled),
-        map=_blocks(error),
-        eager_nans=_count(theirs),
+        map=_error_map(error),
+        eager_nans=_count(eager_nans),
         zero_signs=_zero_signs(compiled, eager),
     )
 
@@ -111,27 +115,29 @@ def _verdict(wrong: torch.Tensor, unexpected_nans: torch.Tensor | None) -> Liter
 
 def _nans(tensor: torch.Tensor) -> torch.Tensor | None:
     """Returns which elements are NaN; `None` if none can be."""
-    return tensor != tensor if tensor.is_floating_point() and tensor.itemsize > 1 else _wide_nans(tensor)
+    return tensor != tensor if tensor.is_floating_point() and tensor.itemsize > 1 else _double_nans(tensor)
 
 
-def _wide_nans(tensor: torch.Tensor) -> torch.Tensor | None:
-    return _wide(tensor).isnan() if tensor.is_floating_point() or tensor.is_complex() else None
+def _double_nans(tensor: torch.Tensor) -> torch.Tensor | None:
+    return _to_double(tensor).isnan() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
 def _infs(tensor: torch.Tensor) -> torch.Tensor | None:
-    return _wide(tensor).isinf() if tensor.is_floating_point() or tensor.is_complex() else None
+    return _to_double(tensor).isinf() if tensor.is_floating_point() or tensor.is_complex() else None
 
 
-def _count(found: torch.Tensor | None) -> int:
-    return 0 if found is None else int(found.sum())
+def _count(mask: torch.Tensor | None) -> int:
+    return 0 if mask is None else int(mask.sum())
 
 
 def _zero_signs(compiled: torch.Tensor, eager: torch.Tensor) -> int:
-    """Returns how many elements are zero on both sides, with different signs."""
+    """Returns how many elements are zero in both tensors, with different signs."""
     if not eager.is_floating_point():
         return 0
-    ours, theirs = _wide(compiled), _wide(eager)
-    return int(((ours == 0) & (theirs == 0) & (ours.signbit() != theirs.signbit())).sum())
+    compiled_values, eager_values = _to_double(compiled), _to_double(eager)
+    return int(
+        ((compiled_values == 0) & (eager_values == 0) & (compiled_values.signbit() != eager_values.signbit())).sum()
+    )
 
 
 def unchecked_report(name: str, compiled: torch.Tensor) -> OutputReport:
@@ -162,13 +168,15 @@ def _statistics(compiled: torch.Tensor) -> dict[str, Any]:
     return {"mean": float(finite.mean()), "deviation": deviation, "zeros": int((values == 0).sum())}
 
 
-def _blocks(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
-    """Returns the maximum difference in each of at most `_ROWS` x `_COLUMNS` blocks of the tensor as a matrix."""
+def _error_map(error: torch.Tensor) -> tuple[tuple[float, ...], ...]:
+    """Returns the maximum difference in each of at most `_MAX_BLOCK_ROWS` x `_MAX_BLOCK_COLUMNS` blocks of the tensor
+    as a matrix.
+    """
     if not error.numel() or not bool((error > 0).any()):
         return ()
     matrix = error.reshape(-1, error.shape[-1] if error.dim() else 1)
-    rows = torch.stack([part.amax(dim=0) for part in matrix.tensor_split(min(_ROWS, matrix.shape[0]), dim=0)])
-    columns = rows.tensor_split(min(_COLUMNS, rows.shape[1]), dim=1)
+    rows = torch.stack([part.amax(dim=0) for part in matrix.tensor_split(min(_MAX_BLOCK_ROWS, matrix.shape[0]), dim=0)])
+    columns = rows.tensor_split(min(_MAX_BLOCK_COLUMNS, rows.shape[1]), dim=1)
     blocks = torch.stack([part.amax(dim=1) for part in columns], dim=1)
     return tuple(tuple(map(float, row)) for row in blocks.tolist())
 
@@ -177,7 +185,7 @@ def _shape_of(tensor: torch.Tensor | None) -> str:
     return "" if tensor is None else f"returned as {'x'.join(map(str, tensor.shape))} {tensor.dtype}"
 
 
-def _wide(tensor: torch.Tensor) -> torch.Tensor:
+def _to_double(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
@@ -186,30 +194,30 @@ def _errors(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -
 
     The relative difference is set to 0 where eager's value is within the absolute tolerance of 0.
     """
-    ours, theirs = _wide(compiled), _wide(eager)
-    both = ours.isfinite() & theirs.isfinite()
-    differs = torch.where(_same(ours, theirs), 0.0, math.inf)
-    error = torch.where(both, (ours - theirs).abs(), differs)
-    scale = theirs.abs()
+    compiled_values, eager_values = _to_double(compiled), _to_double(eager)
+    are_finite = compiled_values.isfinite() & eager_values.isfinite()
+    difference_if_not_finite = torch.where(_are_same(compiled_values, eager_values), 0.0, math.inf)
+    error = torch.where(are_finite, (compiled_values - eager_values).abs(), difference_if_not_finite)
+    scale = eager_values.abs()
     relative = torch.where(scale > tolerance.absolute, error / scale, 0.0)
-    return error, torch.where(both, relative, differs)
+    return error, torch.where(are_finite, relative, difference_if_not_finite)
 
 
-def _same(ours: torch.Tensor, theirs: torch.Tensor) -> torch.Tensor:
-    return (ours == theirs) | (ours.isnan() & theirs.isnan())
+def _are_same(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return (a == b) | (a.isnan() & b.isnan())
 
 
 def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Tolerance) -> torch.Tensor:
     """Returns which elements differ by more than the tolerance. An infinity equals only itself, NaN equals NaN."""
     if not eager.is_floating_point() and not eager.is_complex():
         return compiled != eager
-    ours, theirs = _wide(compiled), _wide(eager)
+    compiled_values, eager_values = _to_double(compiled), _to_double(eager)
     if tolerance == EXACT:
-        return ~_same(ours, theirs)
-    finite = theirs.isfinite()
-    rms = float(theirs[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
-    close = finite & ((ours - theirs).abs() <= tolerance.bound(rms, theirs.abs()))
-    return ~(close | _same(ours, theirs))
+        return ~_are_same(compiled_values, eager_values)
+    finite = eager_values.isfinite()
+    rms = float(eager_values[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
+    close = finite & ((compiled_values - eager_values).abs() <= tolerance.bound(rms, eager_values.abs()))
+    return ~(close | _are_same(compiled_values, eager_values))
 
 
 def _first_index(wrong: torch.Tensor | None) -> str:
@@ -218,7 +226,7 @@ def _first_index(wrong: torch.Tensor | None) -> str:
 
 def index_of_greatest(compiled: torch.Tensor, eager: torch.Tensor) -> str:
     """Returns the index where two tensors differ most, among elements that are finite in both."""
-    return _index_of_greatest((_wide(compiled) - _wide(eager)).abs().nan_to_num(0.0, 0.0))
+    return _index_of_greatest((_to_double(compiled) - _to_double(eager)).abs().nan_to_num(0.0, 0.0))
 
 
 def _index_of_greatest(values: torch.Tensor) -> str:
@@ -239,11 +247,11 @@ def _max_ulp(compiled: torch.Tensor, eager: torch.Tensor) -> float:
     """Returns the maximum distance in representable values, over pairs of finite floats."""
     if not eager.is_floating_point() or not eager.numel() or eager.itemsize == 1:
         return 0.0
-    both = compiled.isfinite() & eager.isfinite()
-    ours, theirs = _ordered(compiled[both]), _ordered(eager[both])
-    rough = (ours.double() - theirs.double()).abs()
+    are_finite = compiled.isfinite() & eager.isfinite()
+    compiled_keys, eager_keys = _ordered(compiled[are_finite]), _ordered(eager[are_finite])
+    approximate = (compiled_keys.double() - eager_keys.double()).abs()
     # Where 64-bit integers overflow, doubles are exact enough.
-    return _maximum(torch.where(rough < 2**53, (ours - theirs).abs().double(), rough))
+    return _maximum(torch.where(approximate < 2**53, (compiled_keys - eager_keys).abs().double(), approximate))
 
 
 def _ordered(values: torch.Tensor) -> torch.Tensor:
@@ -255,17 +263,17 @@ def _ordered(values: torch.Tensor) -> torch.Tensor:
 
 
 def _histogram(tensor: torch.Tensor) -> tuple[float, float, tuple[int, ...]]:
-    """Returns the least and greatest finite value, and the number of values in each equal bin between them."""
+    """Returns the smallest and the largest finite value, and the number of values in each bin between them."""
     values = (tensor.abs() if tensor.is_complex() else tensor).reshape(-1).double()
     values = values[values.isfinite()]
     if not values.numel():
         return 0.0, 0.0, ()
     low, high = float(values.min()), float(values.max())
-    counts = torch.histc(values, _BINS, min=low, max=high if high > low else low + 1.0)
+    counts = torch.histc(values, _HISTOGRAM_BINS, min=low, max=high if high > low else low + 1.0)
     return low, high, tuple(int(count) for count in counts)
 
 
-_SINGLE = (torch.float16, torch.bfloat16)
+_HALF_TYPES = (torch.float16, torch.bfloat16)
 
 
 def tolerance_of(dtype: torch.dtype) -> Tolerance:
@@ -279,44 +287,58 @@ class ErrorMetrics:
     def __init__(self) -> None:
         self._memory = torch.empty(0, dtype=torch.uint8)
 
-    def of(self, ours: torch.Tensor, reference: torch.Tensor) -> Deviation:
-        """Compares `ours` with `reference`, which may be wider; the tolerance is that of `ours`."""
-        tolerance = tolerance_of(ours.dtype)
-        if not ours.numel():
+    def of(self, compiled: torch.Tensor, reference: torch.Tensor) -> Deviation:
+        """Compares `compiled` with `reference`, which may be wider; the tolerance is that of `compiled`."""
+        tolerance = tolerance_of(compiled.dtype)
+        if not compiled.numel():
             return Deviation()
         if tolerance == EXACT:
-            return Deviation() if torch.equal(ours, reference) else _by_element(ours, reference, tolerance)
-        found = self._fast(_parts(ours), _parts(reference), tolerance)
-        return found if found is not None and found.share <= 1.0 else _by_element(ours, reference, tolerance)
+            return Deviation() if torch.equal(compiled, reference) else _by_element(compiled, reference, tolerance)
+        deviation = self._compare_finite(_parts(compiled), _parts(reference), tolerance)
+        return (
+            deviation
+            if deviation is not None and deviation.share <= 1.0
+            else _by_element(compiled, reference, tolerance)
+        )
 
-    def _fast(self, ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation | None:
+    def _compare_finite(
+        self, compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance
+    ) -> Deviation | None:
         """Returns the deviation of finite numbers, without the relative part of the tolerance.
 
         Returns `None` if some numbers are not finite.
         """
-        found = (
-            compare_in_one_pass(ours, self._dense(reference))
-            if can_compare_in_one_pass(ours, reference)
-            else self._compare_by_torch(ours, reference)
+        statistics = (
+            compare_in_one_pass(compiled, self._dense(reference))
+            if can_compare_in_one_pass(compiled, reference)
+            else self._compare_by_torch(compiled, reference)
         )
-        if not (math.isfinite(found.apart) and math.isfinite(found.size)):
+        if not (math.isfinite(statistics.squared_difference) and math.isfinite(statistics.squared_reference)):
             return None
-        relative = math.sqrt(found.apart / found.size) if found.size else 0.0
-        rms = math.sqrt(found.size / reference.numel())
-        return Deviation(found.largest, relative, found.largest / tolerance.bound(rms))
+        relative = (
+            math.sqrt(statistics.squared_difference / statistics.squared_reference)
+            if statistics.squared_reference
+            else 0.0
+        )
+        rms = math.sqrt(statistics.squared_reference / reference.numel())
+        return Deviation(statistics.largest, relative, statistics.largest / tolerance.bound(rms))
 
-    def _compare_by_torch(self, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-        """Does the same for tensors of any type and layout, by torch ops."""
-        difference = torch.sub(ours, reference, out=self._scratch(reference))
-        least, most = torch.aminmax(difference)
-        apart, size = (float(torch.linalg.vector_norm(found)) for found in (difference, reference))
-        return ErrorStatistics(max(abs(float(least)), abs(float(most))), apart * apart, size * size)
+    def _compare_by_torch(self, compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+        """Does the same as `compare_in_one_pass`, for tensors of any type and layout, by torch ops."""
+        difference = torch.sub(compiled, reference, out=self._scratch(reference))
+        low, high = torch.aminmax(difference)
+        difference_norm, reference_norm = (
+            float(torch.linalg.vector_norm(tensor)) for tensor in (difference, reference)
+        )
+        return ErrorStatistics(
+            max(abs(float(low)), abs(float(high))), difference_norm * difference_norm, reference_norm * reference_norm
+        )
 
     def _dense(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.is_contiguous() else self._scratch(tensor).copy_(tensor)
 
     def _scratch(self, like: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor of that shape and type in the memory of the previous one."""
+        """Returns a tensor with the shape and type of `like`, in memory that is reused by the next call."""
         size = like.numel() * like.element_size()
         if self._memory.numel() < size:
             self._memory = torch.empty(size, dtype=torch.uint8)
@@ -324,7 +346,7 @@ class ErrorMetrics:
 
 
 def needs_positions(value: torch.Tensor) -> bool:
-    """True if moved elements would be detected: most neighbours differ. Those of a mask or of zeros do not."""
+    """True if a comparison would detect moved elements: at least half of the neighbouring elements differ."""
     # In memory order: copying a transposed weight takes longer than reading it.
     order = sorted(range(value.dim()), key=lambda dim: -value.stride(dim))
     flat = value.permute(order).reshape(-1)
@@ -334,36 +356,36 @@ def needs_positions(value: torch.Tensor) -> bool:
 def _parts(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the numbers as stored: complex ones as pairs, narrow floats widened so that sums do not overflow."""
     plain = (torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor).resolve_neg()
-    return plain.float() if plain.dtype in _SINGLE else plain
+    return plain.float() if plain.dtype in _HALF_TYPES else plain
 
 
-def _by_element(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
+def _by_element(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Deviation:
     """Returns the deviation computed by element, as for a program's outputs."""
-    wide = reference.dtype
-    report = compare("", ours.to(wide), reference, tolerance, equal_nan=True)
+    dtype = reference.dtype
+    report = compare("", compiled.to(dtype), reference, tolerance, equal_nan=True)
     if not math.isfinite(report.max_abs):
         return Deviation(0.0, 0.0, -1.0, report.nans, report.infs, report.where)
-    share = _share(ours.to(wide), reference, tolerance)
+    share = _share_of_tolerance(compiled.to(dtype), reference, tolerance)
     share = share if report.verdict == "ok" else max(share, math.nextafter(1.0, 2.0))
-    return Deviation(report.max_abs, _relative(ours, reference), share, report.nans, report.infs, report.where)
+    return Deviation(report.max_abs, _relative(compiled, reference), share, report.nans, report.infs, report.where)
 
 
-def _finite(ours: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    kind = torch.complex128 if reference.is_complex() else torch.float64
-    one, other = ours.to(kind), reference.to(kind)
-    both = one.isfinite() & other.isfinite()
-    return (one[both] - other[both]).abs(), other[both].abs()
+def _finite(compiled: torch.Tensor, reference: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    dtype = torch.complex128 if reference.is_complex() else torch.float64
+    compiled_values, reference_values = compiled.to(dtype), reference.to(dtype)
+    are_finite = compiled_values.isfinite() & reference_values.isfinite()
+    return (compiled_values[are_finite] - reference_values[are_finite]).abs(), reference_values[are_finite].abs()
 
 
-def _relative(ours: torch.Tensor, reference: torch.Tensor) -> float:
-    difference, scale = _finite(ours.to(reference.dtype), reference)
-    size = float(torch.linalg.vector_norm(scale))
-    return float(torch.linalg.vector_norm(difference)) / size if size else 0.0
+def _relative(compiled: torch.Tensor, reference: torch.Tensor) -> float:
+    difference, scale = _finite(compiled.to(reference.dtype), reference)
+    norm = float(torch.linalg.vector_norm(scale))
+    return float(torch.linalg.vector_norm(difference)) / norm if norm else 0.0
 
 
-def _share(ours: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
+def _share_of_tolerance(compiled: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> float:
     """Returns the maximum difference as a fraction of the tolerance there, over pairs of finite numbers."""
-    difference, scale = _finite(ours, reference)
+    difference, scale = _finite(compiled, reference)
     if not difference.numel():
         return 0.0
     if tolerance == EXACT:

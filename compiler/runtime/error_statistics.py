@@ -16,41 +16,41 @@ from buddy.compiler.runtime.linker import Library
 
 # Elements per vector; LLVM splits it into as many registers as the machine needs.
 _LANES = 16
-# For fewer elements a call is not worthwhile.
-_SHORT = 4096
-_NAME = "buddy_one_walk"
+# For fewer elements, torch's ops are fast enough.
+_MIN_ELEMENTS = 4096
+_FUNCTION = "buddy_one_walk"
 _IR = f"""
 declare <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float>)
 declare <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float>, <{_LANES} x float>)
 
-define void @{_NAME}(ptr %ours, ptr %reference, i64 %vectors, ptr %result) {{
+define void @{_FUNCTION}(ptr %compiled, ptr %reference, i64 %vectors, ptr %result) {{
 entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %next, %loop ]
   %largest = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %larger, %loop ]
-  %apart = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %aparts, %loop ]
-  %size = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %sizes, %loop ]
-  %at = getelementptr <{_LANES} x float>, ptr %ours, i64 %i
-  %there = getelementptr <{_LANES} x float>, ptr %reference, i64 %i
-  %a = load <{_LANES} x float>, ptr %at, align 4
-  %b = load <{_LANES} x float>, ptr %there, align 4
+  %squared_difference = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %next_squared_difference, %loop ]
+  %squared_reference = phi <{_LANES} x float> [ zeroinitializer, %entry ], [ %next_squared_reference, %loop ]
+  %a.address = getelementptr <{_LANES} x float>, ptr %compiled, i64 %i
+  %b.address = getelementptr <{_LANES} x float>, ptr %reference, i64 %i
+  %a = load <{_LANES} x float>, ptr %a.address, align 4
+  %b = load <{_LANES} x float>, ptr %b.address, align 4
   %d = fsub <{_LANES} x float> %a, %b
   %m = call <{_LANES} x float> @llvm.fabs.v{_LANES}f32(<{_LANES} x float> %d)
   %larger = call <{_LANES} x float> @llvm.maxnum.v{_LANES}f32(<{_LANES} x float> %largest, <{_LANES} x float> %m)
-  %dd = fmul contract <{_LANES} x float> %d, %d
-  %aparts = fadd contract <{_LANES} x float> %apart, %dd
-  %bb = fmul contract <{_LANES} x float> %b, %b
-  %sizes = fadd contract <{_LANES} x float> %size, %bb
+  %squared_d = fmul contract <{_LANES} x float> %d, %d
+  %next_squared_difference = fadd contract <{_LANES} x float> %squared_difference, %squared_d
+  %squared_b = fmul contract <{_LANES} x float> %b, %b
+  %next_squared_reference = fadd contract <{_LANES} x float> %squared_reference, %squared_b
   %next = add i64 %i, 1
-  %more = icmp ult i64 %next, %vectors
-  br i1 %more, label %loop, label %exit
+  %has_next = icmp ult i64 %next, %vectors
+  br i1 %has_next, label %loop, label %exit
 exit:
   %second = getelementptr <{_LANES} x float>, ptr %result, i64 1
   %third = getelementptr <{_LANES} x float>, ptr %result, i64 2
   store <{_LANES} x float> %larger, ptr %result, align 4
-  store <{_LANES} x float> %aparts, ptr %second, align 4
-  store <{_LANES} x float> %sizes, ptr %third, align 4
+  store <{_LANES} x float> %next_squared_difference, ptr %second, align 4
+  store <{_LANES} x float> %next_squared_reference, ptr %third, align 4
   ret void
 }}
 """
@@ -63,42 +63,46 @@ class ErrorStatistics(NamedTuple):
     """
 
     largest: float
-    apart: float
-    size: float
+    squared_difference: float
+    squared_reference: float
 
 
-def can_compare_in_one_pass(ours: torch.Tensor, reference: torch.Tensor) -> bool:
-    """True if both are of single precision and the same shape, `ours` is dense, and they are long enough."""
+def can_compare_in_one_pass(compiled: torch.Tensor, reference: torch.Tensor) -> bool:
+    """True if both have single precision and the same shape, `compiled` is dense, and it has `_MIN_ELEMENTS`."""
     return (
-        ours.dtype is reference.dtype is torch.float32
-        and ours.shape == reference.shape
-        and ours.is_contiguous()
-        and ours.numel() >= _SHORT
+        compiled.dtype is reference.dtype is torch.float32
+        and compiled.shape == reference.shape
+        and compiled.is_contiguous()
+        and compiled.numel() >= _MIN_ELEMENTS
     )
 
 
-def compare_in_one_pass(ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-    """Compares two dense tensors if `can_compare_in_one_pass`; adds up `_LANES` sums in single precision at once."""
-    vectors, rest = divmod(ours.numel(), _LANES)
+def compare_in_one_pass(compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+    """Compares two dense tensors for which `can_compare_in_one_pass` is true; sums squares in `_LANES` partial sums."""
+    vectors, remainder = divmod(compiled.numel(), _LANES)
     lanes = torch.empty(3, _LANES)
-    _loop()(ours.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
-    found = ErrorStatistics(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
-    return _with_rest(found, ours.view(-1)[-rest:], reference.view(-1)[-rest:]) if rest else found
+    _loop()(compiled.data_ptr(), reference.data_ptr(), vectors, lanes.data_ptr())
+    statistics = ErrorStatistics(float(lanes[0].max()), *(math.fsum(lane) for lane in lanes[1:].tolist()))
+    return (
+        _add_remainder(statistics, compiled.view(-1)[-remainder:], reference.view(-1)[-remainder:])
+        if remainder
+        else statistics
+    )
 
 
-def _with_rest(found: ErrorStatistics, ours: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
-    apart = ours - reference
+def _add_remainder(statistics: ErrorStatistics, compiled: torch.Tensor, reference: torch.Tensor) -> ErrorStatistics:
+    difference = compiled - reference
     return ErrorStatistics(
-        max(found.largest, float(apart.abs().max())),
-        found.apart + float(apart.square().sum()),
-        found.size + float(reference.square().sum()),
+        max(statistics.largest, float(difference.abs().max())),
+        statistics.squared_difference + float(difference.square().sum()),
+        statistics.squared_reference + float(reference.square().sum()),
     )
 
 
 @lru_cache(maxsize=1)
 def _loop() -> Any:
-    library = Library((), {}, support=_IR, located=(_NAME,))
-    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
-    found = function(library.addresses[_NAME])
-    found.library = library  # type: ignore[attr-defined]  # its code lives as long as it does
-    return found
+    library = Library((), {}, support=_IR, exported=(_FUNCTION,))
+    function_type = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p)
+    loop = function_type(library.addresses[_FUNCTION])
+    loop.library = library  # type: ignore[attr-defined]  # keeps the code alive as long as the function
+    return loop

@@ -20,8 +20,8 @@ from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights,
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind
 from buddy.compiler.support import blas
 
-# Addresses per weight that are known to be in huge pages; older ones are moved again, without effect.
-_MAX_MOVED = 16
+# Maximum number of addresses per weight that are remembered as moved to huge pages; moving again has no effect.
+_MAX_MOVED_ADDRESSES = 16
 
 
 def call_executable(function: BlockFunction, words: Sequence[torch.Tensor | int]) -> None:
@@ -53,13 +53,13 @@ class StreamedArgument(PlainArgument):
         self._moved: set[int] = set()
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
-        found = super().value(source, symbols)
-        if found is source and found.data_ptr() not in self._moved:
-            collapse(found)
-            if len(self._moved) >= _MAX_MOVED:
+        weight = super().value(source, symbols)
+        if weight is source and weight.data_ptr() not in self._moved:
+            collapse(weight)
+            if len(self._moved) >= _MAX_MOVED_ADDRESSES:
                 self._moved.clear()
-            self._moved.add(found.data_ptr())
-        return found
+            self._moved.add(weight.data_ptr())
+        return weight
 
 
 class PackedArgument:
@@ -67,20 +67,21 @@ class PackedArgument:
 
     Not all writes to a tensor can be detected (`p.data.mul_()`, a fused optimizer, another process), so copies are
     cached only for weights that do not change, until `forget()`. The source memory is kept alive, so that its address
-    is not reused. With `in_turn`, calls do not overlap and all copies may use the same memory. Weights that have been
-    packed `elsewhere` in the same way are not packed again.
+    is not reused. With `sequential_calls`, calls do not overlap and all copies may use the same memory. A weight that
+    another program has packed in the same way is taken from `shared_weights`.
     """
 
     def __init__(
         self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
-        in_turn: bool = False, elsewhere: SharedWeights | None = None,
+        sequential_calls: bool = False, shared_weights: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         self._frozen = frozen
-        self._in_turn, self._shared = in_turn, None if elsewhere is None else SharedArgument(elsewhere)
+        self._calls_are_sequential = sequential_calls
+        self._shared = None if shared_weights is None else SharedArgument(shared_weights)
         self._argument = argument
         self._pack = pack
         self._store, self._number = store, number
-        self._stored = False
+        self._has_used_store = False
         self._source: torch.Tensor | None = None
         self._state: tuple[object, ...] = ()
         self._buffer = torch.empty(0, device="cpu")
@@ -92,7 +93,7 @@ class PackedArgument:
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
-                # Detached, it keeps the memory alive even if the tensor is given another one (`p.data = …`).
+                # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
                 self._buffer, self._source, self._state = self._pack_or_share(source), source.detach(), state
             return self._buffer
 
@@ -108,13 +109,14 @@ class PackedArgument:
         if self._shared is None:
             return self._run_pack(source, self._store_buffer())
         spec = self._argument.spec
-        # Packed here at most twice, so that caching is not worth the memory.
+        # Without the store: if the shared copy is used, a buffer in the store would be wasted memory.
         return self._shared.of(source, torch.Size(spec.shape), torch_dtype(spec), partial(self._run_pack, source))
 
     def _store_buffer(self) -> torch.Tensor | None:
-        """Returns the buffer in the store for the first packing; `None` later, since a call may still read it."""
-        first, self._stored = self._in_turn or not self._stored, True
-        return self._store.buffer(self._number) if first else None
+        """Returns the buffer in the store, or `None` if another call may still read it."""
+        can_use_store = self._calls_are_sequential or not self._has_used_store
+        self._has_used_store = True
+        return self._store.buffer(self._number) if can_use_store else None
 
     def _run_pack(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
@@ -127,27 +129,28 @@ class LoadedProgram:
     """An artifact ready to run.
 
     Takes the graph's inputs in placeholder order, and number arguments; returns new tensors. Inputs may have any
-    strides; results are dense and owned by the caller. Raises `ValueError` for inputs of another shape or element type,
-    and the errors of ops that run in eager. Several threads may call it at a time: each then uses separate memory,
-    unless `in_turn` promises that calls do not overlap. `threads` is the number of threads per loop: 1 if the process
-    has no OpenMP runtime. `functions` are the addresses and sizes of its functions, if `located`.
+    strides; results are dense and owned by the caller. A call raises `ValueError` for inputs of another shape or
+    element type, and the errors of ops that run in eager. Several threads may call it at a time: each then uses
+    separate memory, unless `sequential_calls` promises that calls do not overlap. `threads` is the number of threads
+    per loop: 1 if the process has no OpenMP runtime. With `with_addresses`, `functions` has the address and size of
+    each function.
 
     Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
     `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
-    weights that were packed `elsewhere` in the same way are not packed again.
+    weights that another program has packed in the same way are taken from `shared_weights`.
 
-    Raises `MachineError` for code of another architecture.
+    Construction raises `MachineError` for code of another architecture, and `LinkError`.
     """
 
     def __init__(
-        self, artifact: Artifact, frozen: bool = False, in_turn: bool = False, located: bool = False,
-        elsewhere: SharedWeights | None = None,
+        self, artifact: Artifact, frozen: bool = False, sequential_calls: bool = False, with_addresses: bool = False,
+        shared_weights: SharedWeights | None = None,
     ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
-        sizes = functions_of(artifact.objects) if located else {}
+        sizes = functions_of(artifact.objects) if with_addresses else {}
         self._eager = EagerOps(artifact.eager_calls)
         fork = torch_fork() if artifact.threads > 1 else SEQUENTIAL
-        self.threads = artifact.threads if fork.shared else 1
+        self.threads = artifact.threads if fork.is_parallel else 1
         self.arena_bytes = artifact.arena
         self._counters = (ctypes.c_int64 * (1 + len(artifact.regions)))() if artifact.regions else None
         packs = {a.pack: 2 for a in artifact.arguments if a.pack}
@@ -167,9 +170,9 @@ class LoadedProgram:
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated if frozen else 0
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers), frozen, in_turn, elsewhere)
+            PackedArgument(a, self._library[a.pack], store, next(numbers), frozen, sequential_calls, shared_weights)
             if a.pack
-            else _unpacked(a)
+            else _make_unpacked_argument(a)
             for a in artifact.arguments
         ]
         sources = [argument.source for argument in artifact.arguments]
@@ -177,18 +180,18 @@ class LoadedProgram:
         self._symbols = artifact.symbols
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
         self._memory = BufferPool(len(self._results))
-        self._all_cross = all(shape.crosses for shape, _ in self._results)
+        self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        # For a small program these lines take longer than its code.
+        # Keep this short: for a small program, these lines take longer than the compiled code.
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]
         words += symbols.values()
-        made = self._memory.tensor
-        results = [made(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
-        words += results if self._all_cross else self._passed_results(results)
+        new_tensor = self._memory.tensor
+        results = [new_tensor(number, shape.at(symbols), dtype) for number, (shape, dtype) in enumerate(self._results)]
+        words += results if self._all_are_passed else self._passed_results(results)
         if self.arena_bytes:
-            with self._arena.lent() as arena:
+            with self._arena.borrow() as arena:
                 call_executable(self._entry, [*words, arena])
         else:
             call_executable(self._entry, words)
@@ -196,7 +199,7 @@ class LoadedProgram:
         return results
 
     def _passed_results(self, results: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.crosses]
+        return [result for result, (shape, _) in zip(results, self._results, strict=True) if shape.is_passed]
 
     def notes(self) -> tuple[str, ...]:
         """Returns notes for the timings: none on the CPU."""
@@ -209,9 +212,9 @@ class LoadedProgram:
         """
         if self._counters is None:
             return []
-        found = list(self._counters[1:])
+        ticks = list(self._counters[1:])
         ctypes.memset(self._counters, 0, ctypes.sizeof(self._counters))
-        return found
+        return ticks
 
     def pack(self, tensors: Sequence[torch.Tensor]) -> None:
         """Packs the frozen weights among `tensors` now instead of in the first call."""
@@ -235,7 +238,7 @@ class LoadedProgram:
                 argument.forget()
 
 
-def _unpacked(argument: Argument) -> PlainArgument:
+def _make_unpacked_argument(argument: Argument) -> PlainArgument:
     return StreamedArgument(argument) if argument.streamed else PlainArgument(argument)
 
 
@@ -253,9 +256,9 @@ def _dense(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:
-    wanted = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
-    given = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
-    return f"input {argument.source} is {given}, but the program was compiled for {wanted}"
+    expected = "x".join([*map(str, argument.spec.shape), argument.spec.dtype])
+    actual = "x".join([*map(str, tensor.shape), str(tensor.dtype).removeprefix("torch.")])
+    return f"input {argument.source} is {actual}, but the program was compiled for {expected}"
 
 
 Loaded = LoadedProgram | DeviceLoaded

@@ -18,10 +18,10 @@ from buddy.compiler.protocol.numerics import Reference
 from buddy.compiler.runtime.callbacks import resolve
 from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
 
-# The seed of random numbers on both sides of a run.
+# The seed of random numbers, for both the compiled program and eager.
 SEED = 0
-# Ops on the bits of an element type: those of a double would be other numbers, and another number of elements.
-_OF_BITS = {"view.dtype", "view_copy.dtype"}
+# Ops on the bits of elements: with double precision, they would return other values, and another number of elements.
+_BIT_OPS = {"view.dtype", "view_copy.dtype"}
 
 
 def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
@@ -30,49 +30,49 @@ def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[
 
 
 def values_of(
-    graph: Graph, tensors: Sequence[torch.Tensor], wanted: Collection[str], numbers: Sequence[Any] = ()
+    graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[Any] = ()
 ) -> dict[str, Any]:
-    """Returns the values of the nodes named `wanted` when `graph` runs on `tensors`, its placeholders in order.
+    """Returns the values of the nodes in `names` when `graph` runs on `tensors`, its placeholders in order.
 
-    Random ops draw from torch's own generator, in the program's order. Values are released after their last reader, and
-    nodes after the last wanted one are not computed. Raises what an op raises.
+    Random ops draw from torch's own generator, in the program's order. Other values are released after their last
+    reader, and nodes after the last one in `names` are not computed. Raises what an op raises.
     """
     symbols = symbols_at(graph, tensors, numbers)
-    table: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
+    values: dict[str, Any] = {op.name: tensor for op, tensor in zip(graph.placeholders, tensors, strict=True)}
     readers = Counter(parent.name for op in graph.operations for parent in op.parents)
-    missing = set(wanted) - table.keys()
+    missing = set(names) - values.keys()
     with torch.no_grad():
         for op in graph.operations:
             if not missing:
                 break
-            table[op.name] = compute_nodes(op, table, symbols)
+            values[op.name] = compute_node(op, values, symbols)
             missing.discard(op.name)
             readers.subtract(parent.name for parent in op.parents)
-            for read in (op, *op.parents):
-                if readers[read.name] <= 0 and read.name not in wanted:
-                    table.pop(read.name, None)
-    return {name: table[name] for name in wanted}
+            for node in (op, *op.parents):
+                if readers[node.name] <= 0 and node.name not in names:
+                    values.pop(node.name, None)
+    return {name: values[name] for name in names}
 
 
 def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
     """Returns the results of `graph` on `tensors` and `numbers`, in order."""
-    found = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
-    return [found[op.name] if isinstance(op, Op) else op for op in graph.results]
+    values = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
+    return [values[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
-def compute_nodes(op: Op, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
-    """Returns the result of one node, with operands by name in `table`. Raises what its op raises."""
-    arguments = [_to_torch_argument(argument, table, symbols) for argument in op.args]
-    keywords = {key: _to_torch_argument(argument, table, symbols) for key, argument in op.kwargs.items()}
+def compute_node(op: Op, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """Returns the result of one node, with operands by name in `values`. Raises what its op raises."""
+    arguments = [_to_torch_argument(argument, values, symbols) for argument in op.args]
+    keywords = {key: _to_torch_argument(argument, values, symbols) for key, argument in op.kwargs.items()}
     if isinstance(op, GetItemOp):
         return arguments[0][arguments[1]]
     return resolve(op.target)(*arguments, **keywords)
 
 
-def _to_torch_argument(value: Any, table: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
-    """Converts an argument of a node to torch's form."""
+def _to_torch_argument(value: Any, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+    """Converts an argument of a node to torch's form; a node becomes its value in `values`."""
     if isinstance(value, Op):
-        return table[value.name]
+        return values[value.name]
     if isinstance(value, Size):
         return value_of(value, symbols)
     if isinstance(value, TensorDType):
@@ -80,7 +80,7 @@ def _to_torch_argument(value: Any, table: Mapping[str, Any], symbols: Mapping[st
     if isinstance(value, Opaque):
         return from_opaque(value.text)
     if isinstance(value, (list, tuple)):
-        return [_to_torch_argument(item, table, symbols) for item in value]
+        return [_to_torch_argument(item, values, symbols) for item in value]
     return value
 
 
@@ -96,10 +96,11 @@ OnNode = Callable[[Op, Any], None]
 class LockstepInterpreter:
     """Computes the nodes of `graph` one after another on `tensors`, its placeholders in order.
 
-    A value is released after its last reader if it is not `held`: `held` lists, by stable name, the nodes whose values
-    are requested later, until `release`. `on_node` is called with each node while its operands, and the values
-    that `reads` lists for it, are still available. Random ops use a separate generator that starts with the current
-    state of torch's: the compiled program draws the same numbers from torch's.
+    A value is released after its last reader. The values of the nodes in `held` (stable names) are kept until
+    `release`. `on_node` is called with each node and its value while its operands, and the values that `reads` lists
+    for it, are still available. Random ops use a separate generator that starts with the current state of torch's
+    generator, from which the compiled program draws the same numbers. `narrow_nodes` are the nodes that could not be
+    computed in double precision.
     """
 
     def __init__(
@@ -110,24 +111,25 @@ class LockstepInterpreter:
         self._pending = iter(graph.operations)
         self._symbols, self._on_node, self._wide = symbols, on_node, reference == "float64"
         self._nodes = {op.stable: op for op in graph.operations}
-        looked_up = reads or {}
+        extra_reads = reads or {}
         self._reads = {
-            op.name: (*(parent.name for parent in op.parents), *looked_up.get(op.stable, ())) for op in graph.operations
+            op.name: (*(parent.name for parent in op.parents), *extra_reads.get(op.stable, ()))
+            for op in graph.operations
         }
-        self._readers = Counter(name for found in self._reads.values() for name in found)
+        self._readers = Counter(name for names in self._reads.values() for name in names)
         self._readers.update(op.name for op in graph.results if isinstance(op, Op))
         self._readers.update(self._nodes[name].name for name in held if name in self._nodes)
         self._results = graph.results
         self._random = torch.get_rng_state()
         self._values: dict[str, Any] = {op.name: t for op, t in zip(graph.placeholders, tensors, strict=True)}
-        self.in_narrow: set[str] = set()
+        self.narrow_nodes: set[str] = set()
 
     def value(self, name: str) -> Any:
         """Returns the value of the node or placeholder of that name. Raises `KeyError` after it is released."""
         return self._values[name]
 
     def reach(self, stable: str) -> Any:
-        """Computes all nodes up to this one; returns its value."""
+        """Computes all nodes up to the node `stable`, which must be in `held`; returns its value."""
         op = self._nodes[stable]
         while op.name not in self._values:
             if self._next() is None:
@@ -164,33 +166,33 @@ class LockstepInterpreter:
     def _compute(self, op: Op) -> Any:
         if not isinstance(op, RandomOp):
             return self.compute_alone(op, self._values)
-        before = torch.get_rng_state()
+        state = torch.get_rng_state()
         torch.set_rng_state(self._random)
         try:
             return widen(self._compute_narrow(op, self._values)) if self._wide else self._run(op, self._values)
         finally:
             self._random = torch.get_rng_state()
-            torch.set_rng_state(before)
+            torch.set_rng_state(state)
 
     def compute_alone(self, op: Op, values: Mapping[str, Any]) -> Any:
         """Returns the result of a node on `values`, by name, in the precision of the reference."""
         if not self._wide:
             return self._run(op, values)
-        if op.target in _OF_BITS:
-            self.in_narrow.add(op.stable)
+        if op.target in _BIT_OPS:
+            self.narrow_nodes.add(op.stable)
             return widen(self._compute_narrow(op, values))
         try:
             return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
         except (RuntimeError, NotImplementedError):
             # Some of torch's ops do not support double precision: these use the program's types.
-            self.in_narrow.add(op.stable)
+            self.narrow_nodes.add(op.stable)
             return widen(self._compute_narrow(op, values))
 
     def _compute_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
         return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
-        return compute_nodes(op, values, self._symbols)
+        return compute_node(op, values, self._symbols)
 
 
 def widen(value: Any) -> Any:
@@ -216,11 +218,11 @@ def narrow(value: Any, op: Op, index: int = 0) -> Any:
 
 def _widen_node(op: Op) -> Op:
     """Returns the node with the element types among its arguments widened."""
-    found = type(op)()
-    found.name, found.target, found.metas, found.multiple = op.name, op.target, op.metas, op.multiple
-    found._arguments = _widen_dtypes(op.args)
-    found._keyword_arguments = _widen_dtypes(op.kwargs)
-    return found
+    widened = type(op)()
+    widened.name, widened.target, widened.metas, widened.multiple = op.name, op.target, op.metas, op.multiple
+    widened._arguments = _widen_dtypes(op.args)
+    widened._keyword_arguments = _widen_dtypes(op.kwargs)
+    return widened
 
 
 def _widen_dtypes(value: Any) -> Any:

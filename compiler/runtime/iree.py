@@ -20,13 +20,13 @@ from buddy.compiler.runtime.iree_process import IreeProcess
 from buddy.compiler.runtime.measure import (
     OnProgress,
     changed_tensors,
+    compare_results,
     eager_results,
     fingerprints,
-    reports,
     run_to_time,
-    summary,
+    summarize,
+    time_call,
     time_interleaved,
-    timed,
     with_threads,
 )
 from buddy.compiler.support.machine_load import LoadMeter
@@ -55,29 +55,29 @@ def run_by_iree(
     IREE's runtime is a separate process, forked before torch has threads. Loading includes IREE's one-time preparation
     of weights, and one call. Raises `IreeRunError`; errors of `native` are in its part of the report.
     """
-    tell = on_progress or (lambda _text, _done: None)
+    report_progress = on_progress or (lambda _text, _done: None)
     process = IreeProcess(artifact, captured.tensors, captured.numbers, threads)
     with process, with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
-        tell("loading IREE's module", 0.0)
-        load_seconds = process.loaded()
-        tell("running IREE, this compiler's code and eager", 0.0)
+        report_progress("loading IREE's module", 0.0)
+        load_seconds = process.wait_until_loaded()
+        report_progress("running IREE, this compiler's code and eager", 0.0)
         results = process.results()
         native_code = _Native(captured, native)
         torch.manual_seed(SEED)
         expected = eager_results(captured)
         if on_values is not None:
             on_values(results, expected)
-        calls = [process.seconds, *native_code.calls, lambda: timed(lambda: run_to_time(captured))[1]]
+        calls = [process.seconds, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
         # IREE's runtime works in another process.
         meter = LoadMeter(alone=False)
-        seconds = time_interleaved(calls, repeats, tell)
-        load_then = meter.load()
+        seconds = time_interleaved(calls, repeats, report_progress)
+        machine_load = meter.load()
         after = fingerprints(captured.tensors)
-    compiled, eager = summary(seconds[0], threads), summary(seconds[-1] if captured.eager else (), threads)
+    compiled, eager = summarize(seconds[0], threads), summarize(seconds[-1] if captured.eager else (), threads)
     return RunReport(
         graph,
-        reports(captured, results, expected, equal_nan),
+        compare_results(captured, results, expected, equal_nan),
         compiled,
         eager,
         nodes_compiled=nodes[0],
@@ -90,7 +90,7 @@ def run_by_iree(
         compared=captured.eager is not None,
         backend=IREE,
         beside=(native_code.report(captured, expected, seconds[1:-1], threads, equal_nan),),
-        load=load_then,
+        load=machine_load,
         equal_nan=equal_nan,
     )
 
@@ -106,10 +106,10 @@ class _Native:
         if self._problem:
             return
         with self._store_errors():
-            program, self._load_seconds = timed(lambda: load(from_bytes(code.artifact)))
+            program, self._load_seconds = time_call(lambda: load(from_bytes(code.artifact)))
             torch.manual_seed(SEED)
             self._results = program(captured.tensors, captured.numbers)
-            self.calls = [lambda: timed(lambda: program(captured.tensors, captured.numbers))[1]]
+            self.calls = [lambda: time_call(lambda: program(captured.tensors, captured.numbers))[1]]
 
     @contextlib.contextmanager
     def _store_errors(self) -> Any:
@@ -117,8 +117,10 @@ class _Native:
         try:
             yield
         except Exception as error:
-            found = getattr(error, "diagnostic", None)
-            self._problem = str(found) if isinstance(found, Diagnostic) else f"{type(error).__name__}: {error}"
+            diagnostic = getattr(error, "diagnostic", None)
+            self._problem = (
+                str(diagnostic) if isinstance(diagnostic, Diagnostic) else f"{type(error).__name__}: {error}"
+            )
 
     def report(
         self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int,
@@ -126,8 +128,8 @@ class _Native:
     ) -> SideReport:  # fmt: skip
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
-        outputs = reports(captured, self._results, expected, equal_nan)
-        timing = summary(seconds[0], threads)
+        outputs = compare_results(captured, self._results, expected, equal_nan)
+        timing = summarize(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
 
 

@@ -1,6 +1,6 @@
 """IREE's runtime in a forked process: it shares the tensors' memory, and has its own threads.
 
-Fork before torch has used more than one thread here.
+The process must be forked before torch has used more than one thread in this process.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense_bytes
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import ForkedWorker
 
-_MESSAGE = 2000
+_MAX_MESSAGE_CHARS = 2000
 
 
 class IreeRunError(Exception):
-    """IREE's runtime failed, or its process ended; `diagnostic` says why."""
+    """IREE's runtime failed, or its process ended; `diagnostic` has the reason."""
 
     def __init__(self, what: str) -> None:
         todo = "import the program by torch-mlir (--frontend torch-mlir), choose other flags, or the native backend"
@@ -63,9 +63,11 @@ class IreeProcess:
     ) -> None:
         self._convention = artifact.convention
         self._symbols = bind(artifact.convention.symbols, tensors, numbers)
-        self._values = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
+        self._results_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         self._fork = ForkedWorker(
-            lambda channel: _live(channel, self._values, lambda: _Program(artifact, tensors, self._symbols, threads)),
+            lambda channel: _serve(
+                channel, self._results_file, lambda: _Program(artifact, tensors, self._symbols, threads)
+            ),
             CallProgram,
             ProgramCalled | ProgramFailed,
         )
@@ -75,52 +77,54 @@ class IreeProcess:
 
     def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
         self._fork.end()
-        self._values.close()
+        self._results_file.close()
 
-    def loaded(self) -> float:
+    def wait_until_loaded(self) -> float:
         """Waits until the module is loaded; returns the seconds, including IREE's one-time preparation of weights."""
-        return self._answer().seconds
+        return self._receive().seconds
 
     def seconds(self) -> float:
         """Returns the seconds of one call, including the transfer of results to the host's memory."""
-        return self._asked(CallProgram()).seconds
+        return self._request(CallProgram()).seconds
 
     def results(self) -> list[torch.Tensor]:
         """Returns the results of one call in eager's form, including those without elements."""
-        shapes = iter(self._asked(CallProgram(results=True)).shapes)
-        self._values.seek(0)
+        shapes = iter(self._request(CallProgram(results=True)).shapes)
+        self._results_file.seek(0)
         specs = [(spec, RuntimeShape(spec).at(self._symbols)) for spec in self._convention.results]
         return [
-            torch.empty(shape, dtype=torch_dtype(spec)) if not _crosses(spec) else self._next(spec, next(shapes))
+            torch.empty(shape, dtype=torch_dtype(spec))
+            if not _has_elements(spec)
+            else self._read_result(spec, next(shapes))
             for spec, shape in specs
         ]
 
-    def _next(self, spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
+    def _read_result(self, spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
         """Returns the next result in the file, with the dims that IREE returned."""
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
-        raw = torch.from_numpy(np.load(self._values))
+        raw = torch.from_numpy(np.load(self._results_file))
         if raw.numel() != math.prod(dims) * dtype.itemsize:
-            wanted = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
-            raise IreeRunError(f"a result is not {wanted}: a flag has changed its element type")
+            expected = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
+            raise IreeRunError(f"a result is not {expected}: a flag has changed its element type")
         return raw.view(dtype).reshape(dims)
 
-    def _asked(self, request: CallProgram) -> ProgramCalled:
+    def _request(self, request: CallProgram) -> ProgramCalled:
         with contextlib.suppress(BrokenPipeError):
             self._fork.send(request)
-        return self._answer()
+        return self._receive()
 
-    def _answer(self) -> ProgramCalled:
-        found = self._fork.receive()
-        if found is None:
+    def _receive(self) -> ProgramCalled:
+        answer = self._fork.receive()
+        if answer is None:
             raise IreeRunError(f"the process crashed ({self._fork.cause()})")
-        if isinstance(found, ProgramFailed):
-            raise IreeRunError(found.error)
-        assert isinstance(found, ProgramCalled)
-        return found
+        if isinstance(answer, ProgramFailed):
+            raise IreeRunError(answer.error)
+        assert isinstance(answer, ProgramCalled)
+        return answer
 
 
-def _crosses(spec: TensorSpec) -> bool:
+def _has_elements(spec: TensorSpec) -> bool:
     return 0 not in spec.shape
 
 
@@ -137,17 +141,17 @@ class _Program:
 
         convention = artifact.convention
         # Kept alive, including weights that were made dense: the module reads them in place.
-        self._weights = {key: np.asarray(dense_bytes(tensors[place])) for key, place in convention.parameters.items()}
+        self._weights = {key: np.asarray(dense_bytes(tensors[index])) for key, index in convention.parameters.items()}
         driver = iree_flags.driver(artifact.flags, threads)
         self._module = IreeModule(artifact.module, ENTRY, driver, threads, self._weights, SCOPE)
-        inputs = [self._module.on_device(_array(tensors[place])) for place in convention.inputs]
+        inputs = [self._module.on_device(_to_array(tensors[index])) for index in convention.inputs]
         self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
 
     def call(self) -> list[Any]:
         return self._module(self._arguments)
 
 
-def _live(channel: Channel, values: IO[bytes], make: Callable[[], _Program]) -> None:
+def _serve(channel: Channel, results_file: IO[bytes], make: Callable[[], _Program]) -> None:
     """Runs the process: loads the module, then executes one request after another."""
     try:
         start = time.perf_counter()
@@ -156,28 +160,28 @@ def _live(channel: Channel, values: IO[bytes], make: Callable[[], _Program]) -> 
         channel.send(ProgramCalled(time.perf_counter() - start))
         while (request := channel.receive()) is not None:
             start = time.perf_counter()
-            found = program.call()
+            results = program.call()
             seconds = time.perf_counter() - start
             if request.results:
-                _write(found, values)
-            channel.send(ProgramCalled(seconds, tuple(tuple(array.shape) for array in found)))
+                _write_results(results, results_file)
+            channel.send(ProgramCalled(seconds, tuple(tuple(array.shape) for array in results)))
     except Exception as error:
         channel.send(ProgramFailed(_first_line(error)))
 
 
-def _write(arrays: Sequence[Any], values: IO[bytes]) -> None:
-    values.seek(0)
+def _write_results(arrays: Sequence[Any], results_file: IO[bytes]) -> None:
+    results_file.seek(0)
     for array in arrays:
-        np.save(values, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    values.flush()
+        np.save(results_file, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    results_file.flush()
 
 
 def _first_line(error: Exception) -> str:
     lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MESSAGE]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_MESSAGE_CHARS]
 
 
-def _array(tensor: torch.Tensor) -> Any:
+def _to_array(tensor: torch.Tensor) -> Any:
     """Returns the tensor as an array for IREE's runtime, which represents bfloat16 by the package `ml_dtypes`."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     dense = torch.view_as_real(plain) if plain.is_complex() else plain

@@ -18,13 +18,13 @@ from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import support_of
 from buddy.compiler.protocol.plain_values import Diagnostic
 
-_numbers = itertools.count()
+_library_numbers = itertools.count()
 _LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
 _CALL = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
-# GCC's runtime has the functions that LLVM calls if a processor lacks an instruction: from float64 to float16, which
-# may also come from two roundings (such as that of the sign, in the arc sine of a float16).
-_HELPERS = "libgcc_s.so.1"
+# GCC's runtime library has the functions that LLVM calls if a processor lacks an instruction, such as the conversion of
+# float64 to float16.
+_GCC_RUNTIME = "libgcc_s.so.1"
 
 BlockFunction = Callable[[int], None]
 
@@ -34,7 +34,7 @@ def _jit() -> Any:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     with contextlib.suppress(OSError):  # on a system without it, linking reports the missing symbol
-        ctypes.CDLL(_HELPERS, ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(_GCC_RUNTIME, ctypes.RTLD_GLOBAL)
     return llvm.create_lljit_compiler()
 
 
@@ -52,12 +52,13 @@ class Library:
 
     `arities` gives, per function, the number of pointers it takes: a trampoline loads them from the block, so ctypes'
     limit of 1024 arguments does not apply. `imports` are addresses for undefined symbols of the objects; others are
-    searched in the process. `support` is LLVM IR to link with them. `addresses` are those of the functions `located`.
+    searched in the process. `support` is LLVM IR to link with the objects. `addresses` has the addresses of the
+    functions in `exported`.
     """
 
     def __init__(
         self, objects: Sequence[bytes], arities: Mapping[str, int], imports: Mapping[str, int] | None = None,
-        support: str = "", located: Sequence[str] = (),
+        support: str = "", exported: Sequence[str] = (),
     ) -> None:  # fmt: skip
         builder = llvm.JITLibraryBuilder()
         for image in objects:
@@ -67,15 +68,15 @@ class Library:
         builder.add_ir(trampolines(arities) + support + support_of(objects)).add_current_process()
         for name in arities:
             builder.export_symbol(trampoline_name(name))
-        for name in located:
+        for name in exported:
             builder.export_symbol(name)
         try:
-            self._library = builder.link(_jit(), f"buddy_{next(_numbers)}")
+            self._library = builder.link(_jit(), f"buddy_{next(_library_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(missing) from error
         self._functions = {name: _CALL(self._library[trampoline_name(name)]) for name in arities}
-        self.addresses = {name: self._library[name] for name in located}
+        self.addresses = {name: self._library[name] for name in exported}
 
     def __getitem__(self, name: str) -> BlockFunction:
         return self._functions[name]
@@ -83,24 +84,24 @@ class Library:
 
 def functions_of(objects: Sequence[bytes]) -> dict[str, int]:
     """Returns the functions that objects define, with their sizes in bytes; empty if the objects are not ELF."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for image in objects:
         try:
             symbols = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols()
-            found |= {s.name: s["st_size"] for s in symbols if s["st_info"]["type"] == "STT_FUNC"}
+            sizes |= {s.name: s["st_size"] for s in symbols if s["st_info"]["type"] == "STT_FUNC"}
         except ELFError:
             return {}
-    return found
+    return sizes
 
 
 def _unresolved(objects: Sequence[bytes], provided: set[str]) -> set[str]:
     """Returns the symbols that no object, import or loaded library defines; empty if the objects are not ELF."""
-    wanted: set[str] = set()
+    undefined: set[str] = set()
     for image in objects:
         try:
             symbols = list(ELFFile(io.BytesIO(image)).get_section_by_name(".symtab").iter_symbols())
         except ELFError:
             return set()
         provided = provided | {s.name for s in symbols if s["st_shndx"] != "SHN_UNDEF"}
-        wanted |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
-    return {name for name in wanted - provided if not llvm.address_of_symbol(name)}
+        undefined |= {s.name for s in symbols if s["st_shndx"] == "SHN_UNDEF" and s.name}
+    return {name for name in undefined - provided if not llvm.address_of_symbol(name)}

@@ -18,7 +18,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.sensitivity import compared
+from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -63,33 +63,34 @@ def run_and_compare(
 ) -> RunReport:
     """Links `artifact`, runs it and eager on the captured inputs; reports values and `repeats` interleaved timings.
 
-    `nodes` are the numbers of compiled and eager nodes. Random ops start from the same seed on both sides. Loading
-    includes linking and the packing of weights, which the first run does. `on_values` gets the results of compiled code
-    and of eager. Without an eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are
-    frozen: the program is loaded for this run, in which nothing writes to them; otherwise the report says so.
+    `nodes` are the numbers of compiled and eager nodes. Compiled code and eager draw random numbers from the same seed.
+    The load time includes linking; the first call, which is not timed, packs weights. `on_values` is called with the
+    results of compiled code and of eager. Without an eager program, results have no verdict. NaN equals NaN only with
+    `equal_nan`. Weights are frozen, because nothing should write to them during the run; a note reports changed ones.
     """
-    tell = on_progress or (lambda _text, _done: None)
+    report_progress = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
-        tell("loading the compiled code", 0.0)
-        program, load_seconds = timed(lambda: load(artifact, frozen=True))
-        tell("running compiled code and eager", 0.0)
+        report_progress("loading the compiled code", 0.0)
+        program, load_seconds = time_call(lambda: load(artifact, frozen=True))
+        report_progress("running compiled code and eager", 0.0)
         torch.manual_seed(SEED)
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(SEED)
         expected, eager_peak = with_peak(lambda: eager_results(captured))
-        outputs = reports(captured, results, expected, equal_nan)
+        outputs = compare_results(captured, results, expected, equal_nan)
         if on_values is not None:
             on_values(results, expected)
         calls = [
-            lambda: timed(lambda: program(captured.tensors, captured.numbers))[1],
-            lambda: timed(lambda: run_to_time(captured))[1],
+            lambda: time_call(lambda: program(captured.tensors, captured.numbers))[1],
+            lambda: time_call(lambda: run_to_time(captured))[1],
         ]
         meter = LoadMeter()
-        ours, theirs = time_interleaved(calls, repeats, tell)
+        compiled_seconds, eager_seconds = time_interleaved(calls, repeats, report_progress)
         after = fingerprints(captured.tensors)
-    alone = _on_one_thread(artifact, program)
-    compiled, eager = summary(ours, 1 if alone else threads), summary(theirs if captured.eager else (), threads)
+    thread_notes = _thread_notes(artifact, program)
+    compiled = summarize(compiled_seconds, 1 if thread_notes else threads)
+    eager = summarize(eager_seconds if captured.eager else (), threads)
     return RunReport(
         graph,
         outputs,
@@ -101,7 +102,7 @@ def run_and_compare(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(*alone, *program.notes(), *changed_tensors(captured, before, after)),
+        notes=(*thread_notes, *program.notes(), *changed_tensors(captured, before, after)),
         memory=_memory(program, first_peak, eager_peak),
         compared=captured.eager is not None,
         load=meter.load(),
@@ -114,7 +115,7 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
     return [zlib.crc32(dense_bytes(tensor)) for tensor in tensors]
 
 
-def reports(
+def compare_results(
     captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
 ) -> tuple[OutputReport, ...]:
     """Compares compiled results with eager's tensors, in order; skips results that are not tensors.
@@ -122,19 +123,21 @@ def reports(
     Without an eager program, the values are reported without a verdict. A result that eager does not return is reported
     as missing. A difference beyond the tolerance of the element type is judged by the graph's sensitivity to rounding.
     """
-    found = iter(results)
+    remaining = iter(results)
     names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
         return tuple(unchecked_report(name, value) for name, value in zip(names, results, strict=True))
     compared_results = []
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
-            compared_results.append(compared(captured, expected, index, next(found, None), equal_nan=equal_nan))
-    return (*compared_results, *(_extra_result(value) for value in found))
+            compared_results.append(
+                compare_result(captured, expected, index, next(remaining, None), equal_nan=equal_nan)
+            )
+    return (*compared_results, *(_extra_result(value) for value in remaining))
 
 
 def _extra_result(value: torch.Tensor) -> OutputReport:
-    report = unchecked_report("(one more)", value)
+    report = unchecked_report("(extra result)", value)
     return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 
 
@@ -144,26 +147,29 @@ def eager_results(captured: CapturedGraph) -> list[Any]:
 
 
 def run_to_time(captured: CapturedGraph) -> list[Any]:
-    """Runs eager as it is timed: with PyTorch's own random numbers even if other ones are used for comparison."""
-    return eager_results(captured) if captured.timed is None else captured.timed(captured.tensors)
+    """Runs eager for timing: with PyTorch's random ops, even if the comparison uses random bits from a seed."""
+    return eager_results(captured) if captured.eager_to_time is None else captured.eager_to_time(captured.tensors)
 
 
-def time_interleaved(calls: Sequence[Callable[[], float]], repeats: int, tell: OnProgress) -> list[list[float]]:
-    """Calls each of `calls`, which return seconds, in interleaved order, so that load of the machine affects all.
+def time_interleaved(
+    calls: Sequence[Callable[[], float]], repeats: int, report_progress: OnProgress
+) -> list[list[float]]:
+    """Calls the `calls`, which return seconds, in `repeats` rounds, so that load of the machine affects all of them.
 
-    Each is first equally often, because the first one starts with the caches of the work between rounds.
+    Returns the seconds of each. Each call is first in equally many rounds, because the first one starts with caches
+    that hold data of the work between rounds.
     """
-    found: list[list[float]] = [[] for _ in calls]
+    seconds: list[list[float]] = [[] for _ in calls]
     for index in range(repeats):
         first = index % max(1, len(calls))
-        for place in (*range(first, len(calls)), *range(first)):
-            found[place].append(calls[place]())
-        tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
-    return found
+        for position in (*range(first, len(calls)), *range(first)):
+            seconds[position].append(calls[position]())
+        report_progress(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+    return seconds
 
 
-def summary(seconds: Sequence[float], threads: int) -> Timing:
-    """Returns median and quartiles; all 0 for no runs."""
+def summarize(seconds: Sequence[float], threads: int) -> Timing:
+    """Returns the median and the quartiles of `seconds`; all are 0 if there are no runs."""
     if not seconds:
         return Timing(0.0, 0.0, 0.0, 0, threads)
     if len(seconds) == 1:
@@ -172,25 +178,25 @@ def summary(seconds: Sequence[float], threads: int) -> Timing:
     return Timing(median, low, high, len(seconds), threads)
 
 
-def timed(action: Callable[[], Any]) -> tuple[Any, float]:
+def time_call(action: Callable[[], Any]) -> tuple[Any, float]:
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start
 
 
 def _memory(program: Loaded, first_peak: int, eager_peak: int) -> MemoryUse:
-    """Returns the report of memory; `first_peak` is that of the first run, which packs weights and allocates the arena.
+    """Returns the memory use; `first_peak` is the peak of the first run, which packs weights and allocates the arena.
 
-    Other allocations are results, dense copies of strided inputs, and temporaries of ops in eager.
+    Other allocations of a run are results, dense copies of strided inputs, and temporaries of ops in eager.
     """
     return MemoryUse(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
 
 
-def _on_one_thread(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
+def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:
     if program.threads == artifact.threads:
         return ()
-    wanted = artifact.threads
-    return (f"compiled code runs on one thread, not {wanted}: torch has not loaded a supported OpenMP runtime",)
+    requested = artifact.threads
+    return (f"compiled code runs on one thread, not {requested}: torch has not loaded a supported OpenMP runtime",)
 
 
 def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Sequence[int]) -> tuple[str, ...]:
@@ -202,10 +208,10 @@ def changed_tensors(captured: CapturedGraph, before: Sequence[int], after: Seque
 
 @contextmanager
 def with_threads(count: int) -> Iterator[None]:
-    """Sets the number of threads for both sides."""
-    before = torch.get_num_threads()
+    """While active, torch uses `count` threads."""
+    previous = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(previous)

@@ -44,22 +44,24 @@ class DeviceLoaded:
         self._milliseconds: list[float] = []
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        for place, argument in enumerate(self._arguments):
+        for number, argument in enumerate(self._arguments):
             value = _dense(argument, tensors[argument.source])
-            self._device.upload(self._addresses[place], value.data_ptr(), _bytes(value))
-        first = self._device.mark()
+            self._device.upload(self._addresses[number], value.data_ptr(), _byte_count(value))
+        start = self._device.mark()
         for step in self._program.steps:
             self._run(step)
-        self._milliseconds.append(self._device.milliseconds(first, self._device.mark()))
+        self._milliseconds.append(self._device.milliseconds(start, self._device.mark()))
         results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
-        for place, result in enumerate(results, len(self._arguments)):
-            self._device.download(result.data_ptr(), self._addresses[place], _bytes(result))
+        for number, result in enumerate(results, len(self._arguments)):
+            self._device.download(result.data_ptr(), self._addresses[number], _byte_count(result))
         return results
 
     def notes(self) -> tuple[str, ...]:
-        """Returns notes for the timings, which are those of whole calls."""
-        alone = f"{median(self._milliseconds):.3g} ms" if self._milliseconds else "nothing yet"
-        return (f"on {self._device.name}: the kernels take {alone}, the copies to and from the device the rest",)
+        """Returns notes on the timings, which are those of whole calls."""
+        if not self._milliseconds:
+            return (f"on {self._device.name}: the program has not run yet",)
+        kernel_time = f"{median(self._milliseconds):.3g} ms"
+        return (f"on {self._device.name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
 
     def _run(self, step: Launch | Copy) -> None:
         if isinstance(step, Copy):
@@ -68,29 +70,29 @@ class DeviceLoaded:
             self._device.launch(self._functions[step.kernel], step, self._addresses)
 
     def _load(self, program: DeviceProgram) -> dict[str, object]:
-        launched = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
-        found: dict[str, object] = {}
+        kernel_names = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
+        functions: dict[str, object] = {}
         for text in program.modules:
-            found |= self._device.functions(text, [name for name in launched if f".entry {name}(" in text])
-        return found
+            functions |= self._device.functions(text, [name for name in kernel_names if f".entry {name}(" in text])
+        return functions
 
     def _allocate(self) -> dict[int, int]:
         """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
         sizes = [_spec_bytes(argument.spec) for argument in self._arguments]
         sizes += [torch.empty(shape, dtype=dtype, device="meta").nbytes for shape, dtype in self._results]
-        found = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
+        addresses = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
         for number, buffer in enumerate(self._program.buffers, len(sizes)):
-            found[number] = self._device.allocate(buffer.size)
+            addresses[number] = self._device.allocate(buffer.size)
             if buffer.content:
                 content = torch.frombuffer(bytearray(buffer.content), dtype=torch.uint8)
-                self._device.upload(found[number], content.data_ptr(), len(buffer.content))
-        return found
+                self._device.upload(addresses[number], content.data_ptr(), len(buffer.content))
+        return addresses
 
 
 def _dense(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
-    wanted, dtype = tuple(argument.spec.shape), torch_dtype(argument.spec)
-    if tuple(tensor.shape) != wanted or tensor.dtype is not dtype:
-        raise ValueError(f"input {argument.source} is {tuple(tensor.shape)} {tensor.dtype}, not {wanted} {dtype}")
+    shape, dtype = tuple(argument.spec.shape), torch_dtype(argument.spec)
+    if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
+        raise ValueError(f"input {argument.source} is {tuple(tensor.shape)} {tensor.dtype}, not {shape} {dtype}")
     return tensor.detach().resolve_conj().resolve_neg().contiguous()
 
 
@@ -98,5 +100,5 @@ def _spec_bytes(spec: TensorSpec) -> int:
     return torch.empty(tuple(map(int, spec.shape)), dtype=torch_dtype(spec), device="meta").nbytes
 
 
-def _bytes(tensor: torch.Tensor) -> int:
+def _byte_count(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()

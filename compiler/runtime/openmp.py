@@ -78,11 +78,11 @@ define void @{FORK}(ptr %task, ptr %data, i32 %threads) {{
 }}
 """
 
-_WHO = ("omp_get_thread_num", "omp_get_num_threads")
+_THREAD_QUERIES = ("omp_get_thread_num", "omp_get_num_threads")
 # Symbols to look for, in order of preference, and the definition of `buddy_fork` that uses them.
-_KINDS = (
-    (("GOMP_parallel", *_WHO), _GOMP),
-    (("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num", *_WHO), _KMPC),
+_RUNTIMES = (
+    (("GOMP_parallel", *_THREAD_QUERIES), _GOMP),
+    (("__kmpc_fork_call", "__kmpc_push_num_threads", "__kmpc_global_thread_num", *_THREAD_QUERIES), _KMPC),
 )
 
 Lookup = Callable[[str], int]
@@ -92,7 +92,7 @@ Lookup = Callable[[str], int]
 class ForkDefinition:
     """A definition of `buddy_fork` as LLVM IR, the addresses that it calls, and their library.
 
-    `library` is "" if no runtime was found: the calling thread then does everything.
+    `library` is "" if no runtime was found: the calling thread then does all the work.
     """
 
     ir: str
@@ -100,7 +100,7 @@ class ForkDefinition:
     library: str
 
     @property
-    def shared(self) -> bool:
+    def is_parallel(self) -> bool:
         return bool(self.library)
 
 
@@ -110,19 +110,21 @@ SEQUENTIAL = ForkDefinition(_SEQUENTIAL, {}, "")
 @lru_cache(maxsize=1)
 def torch_fork() -> ForkDefinition:
     """Returns `buddy_fork` for the runtime that torch is bound to."""
-    return next((fork for lookup in _places() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
+    return next((fork for lookup in _lookups() if (fork := fork_on(lookup)) is not None), SEQUENTIAL)
 
 
 def fork_on(lookup: Lookup) -> ForkDefinition | None:
-    """Returns `buddy_fork` for the runtime whose symbols `lookup` finds (it returns 0 for missing ones), or `None`."""
-    for names, text in _KINDS:
+    """Returns `buddy_fork` for the runtime whose symbols `lookup` finds, or `None`; `lookup` returns 0 if it finds
+    none.
+    """
+    for names, text in _RUNTIMES:
         symbols = {name: lookup(name) for name in names}
         if all(symbols.values()):
             return ForkDefinition(text, symbols, library_at(symbols[names[0]]) or "OpenMP")
     return None
 
 
-def _places() -> Iterator[Lookup]:
+def _lookups() -> Iterator[Lookup]:
     """Yields look-ups in the order of torch's own binding: global symbols (a preloaded runtime), then dependencies."""
     if sys.platform == "win32":
         yield from _modules_on_windows()
@@ -139,7 +141,7 @@ def _places() -> Iterator[Lookup]:
 
 
 def _modules_on_windows() -> Iterator[Lookup]:
-    """Torch's wheels for Windows contain Intel's runtime."""
+    """Yields look-ups in the loaded OpenMP runtimes; torch's wheels for Windows contain Intel's."""
     kernel = ctypes.WinDLL("kernel32")  # type: ignore[attr-defined]
     kernel.GetModuleHandleW.restype = ctypes.c_void_p
     for name in ("libiomp5md.dll", "libomp.dll", "libomp140.x86_64.dll"):
@@ -157,7 +159,7 @@ def _lookup_in(library: ctypes.CDLL) -> Lookup:
     return find
 
 
-class _Place(ctypes.Structure):
+class _SymbolInfo(ctypes.Structure):
     """`Dl_info`: the result of `dladdr`."""
 
     _fields_ = (
@@ -170,8 +172,8 @@ class _Place(ctypes.Structure):
 
 def library_at(address: int) -> str:
     """Returns the file name of the library that contains `address`, "" if it is unknown."""
-    place = _Place()
-    found = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None
-    if found is None or not found(ctypes.c_void_p(address), ctypes.byref(place)) or not place.file:
+    info = _SymbolInfo()
+    dladdr = getattr(ctypes.CDLL(None), "dladdr", None) if sys.platform != "win32" else None
+    if dladdr is None or not dladdr(ctypes.c_void_p(address), ctypes.byref(info)) or not info.file:
         return ""
-    return os.path.basename(os.fsdecode(place.file))
+    return os.path.basename(os.fsdecode(info.file))

@@ -18,14 +18,14 @@ from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbol
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# By target, the number of the argument `dim`. Positions are the second result, or the only one for the first two.
-_ALONE = {"argmax.default": 1, "argmin.default": 1}
-_BESIDE_VALUES = {
+# By target, the index of the argument `dim`; ops that return only positions, and ops that return values and positions.
+_POSITION_OPS = {"argmax.default": 1, "argmin.default": 1}
+_VALUE_AND_POSITION_OPS = {
     "max.dim": 1, "min.dim": 1, "median.dim": 1, "nanmedian.dim": 1, "kthvalue.default": 2, "topk.default": 2,
     "sort.default": 1, "sort.stable": 1,
 }  # fmt: skip
 # Ops that are documented to select the first one of equal elements.
-_FIRST = frozenset(("argmax.default", "argmin.default", "max.dim", "min.dim"))
+_TAKES_FIRST = frozenset(("argmax.default", "argmin.default", "max.dim", "min.dim"))
 _log = logging.getLogger("buddy.runner")
 
 
@@ -44,23 +44,23 @@ def choice_of(result: Op | object) -> ChosenPositions | None:
     """Returns the operand and dim of which a result of a graph holds positions, or `None` if it holds none."""
     if not isinstance(result, Op):
         return None
-    picks = isinstance(result, GetItemOp)
-    maker = result.args[0] if picks and result.args[1] == 1 else result
-    place = (_BESIDE_VALUES if picks else _ALONE).get(maker.target)
-    if place is None:
+    is_getitem = isinstance(result, GetItemOp)
+    op = result.args[0] if is_getitem and result.args[1] == 1 else result
+    dim_index = (_VALUE_AND_POSITION_OPS if is_getitem else _POSITION_OPS).get(op.target)
+    if dim_index is None:
         return None
-    dim = argument(maker, place, "dim", -1 if picks else None)
-    takes_first = maker.target in _FIRST or maker.kwargs.get("stable") is True
-    return ChosenPositions(maker.args[0], dim, takes_first)
+    dim = argument(op, dim_index, "dim", -1 if is_getitem else None)
+    takes_first = op.target in _TAKES_FIRST or op.kwargs.get("stable") is True
+    return ChosenPositions(op.args[0], dim, takes_first)
 
 
 def allowed_margin(
-    captured: CapturedGraph, choice: ChosenPositions, ours: torch.Tensor, eager: torch.Tensor, multiple: float
+    captured: CapturedGraph, choice: ChosenPositions, compiled: torch.Tensor, eager: torch.Tensor, multiple: float
 ) -> float:
-    """Returns the allowed difference between elements that correct runs may select; 0 if `ours` exceeds it.
+    """Returns the allowed difference between elements that correct runs may select; 0 if `compiled` exceeds it.
 
-    It is `multiple` times twice the maximum difference of eager from double precision. It is also 0 if `ours` has
-    duplicates or is out of range, and if the graph is random or cannot run in double precision.
+    The margin is `multiple` times twice the maximum difference of eager from double precision. It is also 0 if
+    `compiled` has duplicates or is out of range, and if the graph is random or cannot run in double precision.
     """
     if any(isinstance(op, RandomOp) for op in captured.graph.operations):
         return 0.0
@@ -70,17 +70,25 @@ def allowed_margin(
         _log.debug("no run in double precision", exc_info=True)
         return 0.0
     size = x.numel() if choice.dim is None else x.shape[choice.dim] if x.dim() else 1
-    if not x.is_floating_point() or bool(((ours < 0) | (ours >= size)).any()) or _has_duplicates(choice, x, ours):
+    if (
+        not x.is_floating_point()
+        or bool(((compiled < 0) | (compiled >= size)).any())
+        or _has_duplicates(choice, x, compiled)
+    ):
         return 0.0
     difference = (x.double() - exact)[x.isfinite() & exact.isfinite()].abs()
-    found = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
-    one, other = (_select(x, choice.dim, positions).double() for positions in (ours, eager))
-    near = (one == other) | ((one - other).abs() <= found) | (one.isnan() & other.isnan())
+    margin = 2 * multiple * float(difference.max()) if difference.numel() else 0.0
+    compiled_elements, eager_elements = (_select(x, choice.dim, positions).double() for positions in (compiled, eager))
+    is_allowed = (
+        (compiled_elements == eager_elements)
+        | ((compiled_elements - eager_elements).abs() <= margin)
+        | (compiled_elements.isnan() & eager_elements.isnan())
+    )
     if choice.takes_first:
-        same = [_select(exact, choice.dim, positions) for positions in (ours, eager)]
-        later = (ours > eager).reshape(one.shape)
-        near &= ~((one == other) & (same[0] == same[1]) & later)
-    return found if bool(near.all()) else 0.0
+        exact_elements = [_select(exact, choice.dim, positions) for positions in (compiled, eager)]
+        is_later = (compiled > eager).reshape(compiled_elements.shape)
+        is_allowed &= ~((compiled_elements == eager_elements) & (exact_elements[0] == exact_elements[1]) & is_later)
+    return margin if bool(is_allowed.all()) else 0.0
 
 
 def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
@@ -101,5 +109,5 @@ def _has_duplicates(choice: ChosenPositions, x: torch.Tensor, positions: torch.T
 def _select(x: torch.Tensor, dim: int | None, positions: torch.Tensor) -> torch.Tensor:
     if dim is None or not x.dim():
         return x.reshape(-1)[positions.reshape(-1)]
-    kept = positions.dim() == x.dim()
-    return x.gather(dim, positions if kept else positions.unsqueeze(dim))
+    has_same_rank = positions.dim() == x.dim()
+    return x.gather(dim, positions if has_same_rank else positions.unsqueeze(dim))

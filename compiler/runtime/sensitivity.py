@@ -17,16 +17,16 @@ difference from eager are compared with those of the spread, and each may be `MU
 
 - the maximum;
 - the root mean square, which shows faults that change every element by less than the maximum error of rounding;
-- the root mean square of each row, channel or other slice of at least `THINNEST` elements, which shows faults in one of
-  them.
+- the root mean square of each row, channel or other slice of at least `MIN_SLICE_ELEMENTS` elements, which shows faults
+  in one slice.
 
 The errors of eager may be small by chance, or because it splits its sums. So if a result exceeds a limit, the spreads
-of up to `RUNS` further runs are computed, with random errors of the size of those of sequential sums in float32. The
-result is wrong if it also exceeds the limits of the largest spreads.
+of up to `MAX_FURTHER_RUNS` further runs are computed, with random errors of the size of those of sequential sums in
+float32. The result is wrong if it also exceeds the limits of the largest spreads.
 
-The tolerance of the element type decides where the spread is unusable: for results of fewer than `FEWEST` elements, for
-double precision, and for programs that cannot run in double precision. A result beyond that tolerance is wrong unless
-the spread allows it, for any number of elements.
+The tolerance of the element type decides where the spread is unusable: for results of fewer than `MIN_ELEMENTS`
+elements, for double precision, and for programs that cannot run in double precision. A result beyond that tolerance is
+wrong unless the spread allows it, for any number of elements.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, 
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
 
-# By target, the number of the operand whose rows are multiplied.
+# By target, the index of the operand whose rows are multiplied.
 _PRODUCTS = {"mm.default": 0, "bmm.default": 0, "addmm.default": 1, "baddbmm.default": 1}
 _SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
 
 
-class RandomlyRounded(LockstepInterpreter):
+class RandomRoundingInterpreter(LockstepInterpreter):
     """A `LockstepInterpreter` that rounds at random, with bits from `seed` instead of torch's own generator."""
 
     def __init__(self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int) -> None:
@@ -68,17 +68,17 @@ class RandomlyRounded(LockstepInterpreter):
             value = value + self._error_of_sum(op, value, length)
         return self._round(value, op)
 
-    def _operand(self, op: Op, place: int) -> torch.Tensor:
-        found: torch.Tensor = self.value(op.args[place].name)
-        return found
+    def _operand(self, op: Op, index: int) -> torch.Tensor:
+        value: torch.Tensor = self.value(op.args[index].name)
+        return value
 
     def _error_of_sum(self, op: Op, value: torch.Tensor, length: float) -> torch.Tensor:
         """Returns random errors of `value`, the result of `op`: sums or means of `length` addends each."""
         squares = self.compute_alone(op, {p.name: widen(self.value(p.name)).square() for p in op.parents})
         scale = length if op.target in _MEANS else 1.0
-        partial = length * (squares * scale / 2 + (value * scale).square() / 3)
-        size = torch.finfo(torch.float32).eps / 2 * (partial / 3).sqrt() / scale
-        return size * torch.randn(value.shape, generator=self._bits, dtype=torch.float64)
+        squared_partial_sums = length * (squares * scale / 2 + (value * scale).square() / 3)
+        deviation = torch.finfo(torch.float32).eps / 2 * (squared_partial_sums / 3).sqrt() / scale
+        return deviation * torch.randn(value.shape, generator=self._bits, dtype=torch.float64)
 
     def _round(self, value: Any, op: Op, index: int = 0) -> Any:
         if isinstance(value, (list, tuple)):
@@ -118,19 +118,19 @@ def round_at_random(value: torch.Tensor, dtype: torch.dtype, bits: torch.Generat
     return torch.where(nearest == value, nearest, moved.to(dtype))
 
 
-# The maximum error of one run and that of another, of equal distributions, add up to twice the spread if both are at
-# one element; this accepts compiled code with errors three times those of eager.
+# The maximum errors of two equally accurate runs add up to twice the spread if they occur at the same element. The
+# value 4 also accepts compiled code whose errors are three times those of eager.
 MULTIPLE = 4.0
 # If double precision differs from eager by more than this fraction of the result's root mean square, the program takes
 # another path there, is not deterministic, or has a meaningless result: one rounding to bfloat16 is 2**-8.
-MOST = 1 / 8
+MAX_RELATIVE_SPREAD = 1 / 8
 # The numbers of roundings that are always allowed: of sums of products before the result, which compiled code
-# accumulates in float32 in another order, and of the result itself, on both sides.
-_OF_SUMS, _OF_RESULT = 16, 2
+# accumulates in float32 in another order, and of the result itself, by compiled code and by eager.
+_ROUNDINGS_OF_SUMS, _ROUNDINGS_OF_RESULT = 16, 2
 # For fewer elements, the errors of a few runs are likely to be all small by chance.
-FEWEST, THINNEST = 64, 16
-RUNS = 3
-_WIDE = {False: torch.float64, True: torch.complex128}
+MIN_ELEMENTS, MIN_SLICE_ELEMENTS = 64, 16
+MAX_FURTHER_RUNS = 3
+_DOUBLE_TYPES = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
 
@@ -144,124 +144,142 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
     if captured.spreads is None:
         captured.random = random
         try:
-            captured.spreads = _measure(captured, expected, random)
+            captured.spreads = _measure_spreads(captured, expected, random)
         except Exception as error:  # any error of an op, which may be the script's own
             _log.debug("no run in double precision", exc_info=error)
             captured.spreads = ()
     return captured.spreads
 
 
-def compared(
-    captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor | None, *, equal_nan: bool
+def compare_result(
+    captured: CapturedGraph, expected: Sequence[Any], index: int, compiled: torch.Tensor | None, *, equal_nan: bool
 ) -> OutputReport:
     """Compares result `index` of `captured` with eager's, which is a tensor of `expected`.
 
     The limits are those of the spread, if it is usable. Positions are compared by the elements that they select.
     """
     name, eager = str(captured.graph.results[index]), expected[index]
-    report = compare(name, ours, eager, equal_nan=equal_nan)
-    if ours is None or report.verdict == "missing" or not math.isfinite(report.max_abs):
+    report = compare(name, compiled, eager, equal_nan=equal_nan)
+    if compiled is None or report.verdict == "missing" or not math.isfinite(report.max_abs):
         return report
     choice = choice_of(captured.graph.results[index]) if report.verdict == "mismatch" else None
     if choice is not None:
-        near = allowed_margin(captured, choice, ours, eager, MULTIPLE)
-        limit = f"{near:.1e} of eager's choice"
-        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit) if near else report
+        margin = allowed_margin(captured, choice, compiled, eager, MULTIPLE)
+        limit = f"{margin:.1e} of eager's choice"
+        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit) if margin else report
     is_close = report.verdict != "mismatch"
-    right, spread = is_right(captured, expected, index, ours, is_close)
+    is_result_correct, spread = is_correct(captured, expected, index, compiled, is_close)
     if spread is None:
         return report
-    if right and not is_close:
-        report = compare(name, ours, eager, allowed(eager.dtype, spread), equal_nan=equal_nan)
-    elif is_close and not right:
-        limit, where = limit_in_words(eager.dtype, spread, is_close), index_of_greatest(ours, eager)
+    if is_result_correct and not is_close:
+        report = compare(name, compiled, eager, allowed_tolerance(eager.dtype, spread), equal_nan=equal_nan)
+    elif is_close and not is_result_correct:
+        limit, where = describe_limit(eager.dtype, spread, is_close), index_of_greatest(compiled, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
-    rms = differences(ours, eager).rms
+    rms = differences(compiled, eager).rms
     return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms)
 
 
-def is_right(
-    captured: CapturedGraph, expected: Sequence[Any], index: int, ours: torch.Tensor, is_close: bool
+def is_correct(
+    captured: CapturedGraph, expected: Sequence[Any], index: int, compiled: torch.Tensor, is_close: bool
 ) -> tuple[bool, Spread | None]:
-    """Returns whether result `index` is right, and the spread that decided, or `None`.
+    """Returns whether result `index` is correct, and the spread that decided, or `None`.
 
     `is_close` is true if the result is within its element type's tolerance, which decides for integers.
     """
     eager = expected[index]
-    if not _is_rounded(eager) or (is_close and are_few_roundings(ours, eager)):
+    if not _is_rounded(eager) or (is_close and are_few_roundings(compiled, eager)):
         return is_close, None
-    found = spreads(captured, expected)
-    if not found:
+    all_spreads = spreads(captured, expected)
+    if not all_spreads:
         return is_close, None
-    spread = found[index]
-    if is_close and not (spread.whole and eager.numel() >= FEWEST and spread.rms <= MOST * _size(eager).rms):
+    spread = all_spreads[index]
+    if is_close and not (
+        spread.is_complete
+        and eager.numel() >= MIN_ELEMENTS
+        and spread.rms <= MAX_RELATIVE_SPREAD * _magnitude(eager).rms
+    ):
         return True, spread
-    seeds = iter(range(RUNS))
-    while not is_within(ours, eager, spread):
+    seeds = iter(range(MAX_FURTHER_RUNS))
+    while not is_within(compiled, eager, spread):
         seed = next(seeds, None)
-        further = further_spreads(captured, seed) if seed is not None else ()
-        if not further:
+        further_run = further_spreads(captured, seed) if seed is not None else ()
+        if not further_run:
             return False, spread
-        spread = spread.with_those_of(further[index])
+        spread = spread.maximum_with(further_run[index])
     return True, spread
 
 
-def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
+def is_within(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
     """True if two correct runs of a program with that spread may have this difference.
 
-    NaN is allowed where eager has it.
+    Where eager has NaN, the result must have it too; an infinity equals only itself.
     """
-    exact = eager.to(_WIDE[eager.is_complex()])
-    wide = ours.to(exact.dtype)
-    if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
+    eager_values = eager.to(_DOUBLE_TYPES[eager.is_complex()])
+    compiled_values = compiled.to(eager_values.dtype)
+    if not bool(
+        (
+            (compiled_values == eager_values)
+            | (compiled_values.isnan() & eager_values.isnan())
+            | (compiled_values.isfinite() & eager_values.isfinite())
+        ).all()
+    ):
         return False
-    found, size, few = differences(wide, exact), _size(exact), _few_roundings(eager.dtype)
-    if spread.rms > MOST * size.rms:
+    difference, magnitude, few_roundings = (
+        differences(compiled_values, eager_values),
+        _magnitude(eager_values),
+        _few_roundings(eager.dtype),
+    )
+    if spread.rms > MAX_RELATIVE_SPREAD * magnitude.rms:
         return False
-    least = max(MULTIPLE * spread.rms, few * size.rms)
-    if found.rms > least or found.largest > max(MULTIPLE * spread.largest, few * size.largest):
+    rms_limit = max(MULTIPLE * spread.rms, few_roundings * magnitude.rms)
+    if difference.rms > rms_limit or difference.largest > max(
+        MULTIPLE * spread.largest, few_roundings * magnitude.largest
+    ):
         return False
-    pairs = ((rms, spread.slices[dim]) for dim, rms in found.slices.items() if dim in spread.slices)
-    return all(bool((ours <= (MULTIPLE * theirs).clamp(min=least)).all()) for ours, theirs in pairs)
+    pairs = ((rms, spread.slices[dim]) for dim, rms in difference.slices.items() if dim in spread.slices)
+    return all(bool((rms <= (MULTIPLE * spread_rms).clamp(min=rms_limit)).all()) for rms, spread_rms in pairs)
 
 
-def are_few_roundings(ours: torch.Tensor, eager: torch.Tensor) -> bool:
+def are_few_roundings(compiled: torch.Tensor, eager: torch.Tensor) -> bool:
     """True if a few roundings explain the differences of a result, in any program, or if results are not rounded."""
-    if not _is_rounded(eager) or torch.equal(ours, eager):
+    if not _is_rounded(eager) or torch.equal(compiled, eager):
         return True
-    found, size, few = differences(ours, eager), _size(eager), _few_roundings(eager.dtype)
-    return found.largest <= few * size.largest and found.rms <= few * size.rms
+    difference, magnitude, few_roundings = differences(compiled, eager), _magnitude(eager), _few_roundings(eager.dtype)
+    return difference.largest <= few_roundings * magnitude.largest and difference.rms <= few_roundings * magnitude.rms
 
 
 def _is_rounded(eager: torch.Tensor) -> bool:
     """True if a run in double precision measures the errors of a result."""
-    return eager.dtype in TOLERANCES and eager.dtype not in _WIDE.values()
+    return eager.dtype in TOLERANCES and eager.dtype not in _DOUBLE_TYPES.values()
 
 
 def _few_roundings(dtype: torch.dtype) -> float:
     """Returns the size of a few roundings, as a fraction of the result's size."""
-    return (_OF_SUMS * torch.finfo(torch.float32).eps + _OF_RESULT * torch.finfo(dtype).eps) / 2
+    return (_ROUNDINGS_OF_SUMS * torch.finfo(torch.float32).eps + _ROUNDINGS_OF_RESULT * torch.finfo(dtype).eps) / 2
 
 
-def allowed(dtype: torch.dtype, spread: Spread) -> Tolerance:
+def allowed_tolerance(dtype: torch.dtype, spread: Spread) -> Tolerance:
     """Returns the tolerance of an element of a result of `dtype` with that spread."""
-    own = TOLERANCES.get(dtype, EXACT)
-    return own if own == EXACT else Tolerance(own.absolute, own.relative, own.source, MULTIPLE * spread.largest)
+    base = TOLERANCES.get(dtype, EXACT)
+    return base if base == EXACT else Tolerance(base.absolute, base.relative, base.source, MULTIPLE * spread.largest)
 
 
-def limit_in_words(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
+def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) -> str:
     """Returns the limit that a wrong result exceeds; `is_close` is true if it is within its type's tolerance."""
     if spread is None or not is_close:
-        return str(allowed(dtype, spread or Spread(0.0, 0.0)))
+        return str(allowed_tolerance(dtype, spread or Spread(0.0, 0.0)))
     return f"{MULTIPLE:g} x spread: {MULTIPLE * spread.largest:.2g}, rms {MULTIPLE * spread.rms:.2g}"
 
 
-def _measure(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None) -> tuple[Spread, ...]:
+def _measure_spreads(
+    captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None
+) -> tuple[Spread, ...]:
     with _generator_from(random):
         run = LockstepInterpreter(captured.graph, captured.tensors, _symbols(captured), (), "float64")
         captured.exact = run.finish()
-    found = (differences(one, other) for one, other in zip(expected, captured.exact, strict=True))
-    return tuple(each._replace(whole=not run.in_narrow) for each in found)
+    measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
+    return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
 
 
 def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
@@ -272,14 +290,14 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
         except Exception as error:  # any error of an op, as above
             _log.debug("no run with random errors", exc_info=error)
             return ()
-        found = (differences(one, other) for one, other in zip(run, captured.exact, strict=True))
-        captured.further_spreads[seed] = tuple(found)
+        measured = (differences(rounded, exact) for rounded, exact in zip(run, captured.exact, strict=True))
+        captured.further_spreads[seed] = tuple(measured)
     return captured.further_spreads[seed]
 
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[Any]:
     with _generator_from(captured.random):
-        return RandomlyRounded(captured.graph, captured.tensors, _symbols(captured), seed).finish()
+        return RandomRoundingInterpreter(captured.graph, captured.tensors, _symbols(captured), seed).finish()
 
 
 def _symbols(captured: CapturedGraph) -> dict[str, int]:
@@ -289,7 +307,7 @@ def _symbols(captured: CapturedGraph) -> dict[str, int]:
 @contextmanager
 def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
     """Disables gradients and sets torch's generator to the state `random`, or of `SEED`; restores it afterwards."""
-    before = torch.get_rng_state()
+    previous = torch.get_rng_state()
     try:
         torch.manual_seed(SEED)
         if random is not None:
@@ -297,7 +315,7 @@ def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
         with torch.no_grad():
             yield
     finally:
-        torch.set_rng_state(before)
+        torch.set_rng_state(previous)
 
 
 def differences(rounded: Any, exact: Any) -> Spread:
@@ -305,16 +323,16 @@ def differences(rounded: Any, exact: Any) -> Spread:
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():
         return Spread(0.0, 0.0)
-    kind = _WIDE[rounded.is_complex()]
-    wide, other = rounded.detach().to(kind), exact.detach().to(kind)
-    finite = wide.isfinite() & other.isfinite()
-    square = torch.where(finite, (wide - other).abs(), 0.0).square()
+    dtype = _DOUBLE_TYPES[rounded.is_complex()]
+    values, reference = rounded.detach().to(dtype), exact.detach().to(dtype)
+    finite = values.isfinite() & reference.isfinite()
+    square = torch.where(finite, (values - reference).abs(), 0.0).square()
     if not bool(finite.any()):
         return Spread(0.0, 0.0)
-    dims = [dim for dim, size in enumerate(square.shape) if size > 1 and square.numel() // size >= THINNEST]
+    dims = [dim for dim, size in enumerate(square.shape) if size > 1 and square.numel() // size >= MIN_SLICE_ELEMENTS]
     slices = {dim: square.movedim(dim, 0).flatten(1).mean(1).sqrt() for dim in dims}
     return Spread(math.sqrt(float(square.max())), math.sqrt(float(square.sum() / finite.sum())), slices)
 
 
-def _size(tensor: torch.Tensor) -> Spread:
+def _magnitude(tensor: torch.Tensor) -> Spread:
     return differences(tensor, torch.zeros_like(tensor))

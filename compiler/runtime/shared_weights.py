@@ -30,38 +30,38 @@ class SharedWeights:
 
 
 class SharedArgument:
-    """Copies that one argument may take from `elsewhere` instead of packing, if they are packed in the same way.
+    """Copies that one argument may take from `shared_weights` instead of packing, if they are packed in the same way.
 
-    That is checked on the first weight with distinguishable elements, by packing it in both ways: packing moves
-    elements and pads with zeros, independent of their values.
+    This is checked on the first weight whose elements are distinguishable: it is packed, and compared with the shared
+    copy. One weight is enough, because packing moves elements and pads with zeros, independent of their values.
     """
 
-    def __init__(self, elsewhere: SharedWeights) -> None:
-        self._elsewhere = elsewhere
-        self._same: bool | None = None
+    def __init__(self, shared_weights: SharedWeights) -> None:
+        self._shared_weights = shared_weights
+        self._packs_equally: bool | None = None
 
     def of(
         self, source: torch.Tensor, shape: torch.Size, dtype: torch.dtype, pack: Callable[[], torch.Tensor]
     ) -> torch.Tensor:
-        """Returns `source` packed: the copy elsewhere if it is packed in the same way, else the result of `pack`."""
-        other = None if self._same is False else self._elsewhere.of(source, shape, dtype)
-        if other is None:
+        """Returns `source` packed: the shared copy if it is packed in the same way, else the result of `pack`."""
+        shared_copy = None if self._packs_equally is False else self._shared_weights.of(source, shape, dtype)
+        if shared_copy is None:
             return pack()
-        if self._same is None:
-            own = pack()
-            if not torch.equal(own, other):
-                self._same = False
+        if self._packs_equally is None:
+            packed = pack()
+            if not torch.equal(packed, shared_copy):
+                self._packs_equally = False
             elif needs_positions(source):
-                self._same = True
-            return own
-        return other
+                self._packs_equally = True
+            return packed
+        return shared_copy
 
 
 def state_of(source: torch.Tensor) -> tuple[object, ...]:
-    """Returns a key for the memory of a tensor and its layout, which is constant as long as its elements are.
+    """Returns a key for the memory and the layout of a tensor: equal keys mean equal elements.
 
-    This needs the memory to be kept alive and not written. Writes that PyTorch counts change the key; many are not
-    counted.
+    This holds only while the memory is kept alive and not written. Writes that PyTorch counts change the key; many
+    writes are not counted.
     """
     lazy = source.is_neg(), source.is_conj()
     version = -1 if source.is_inference() else source._version

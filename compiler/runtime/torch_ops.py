@@ -24,7 +24,7 @@ _library.define("observe(Tensor value) -> ()")
 
 @contextmanager
 def observe_nodes(observer: Observer) -> Iterator[None]:
-    """Passes the observed values of the enclosed run to `observer`, which must copy what it wants to keep."""
+    """Inside, `observer` is called with each observed value of a run; it must copy values that it keeps."""
     token = _observer.set(observer)
     try:
         yield
@@ -41,7 +41,7 @@ def _observe(value: torch.Tensor) -> None:
 _library.impl("observe", _observe, "CompositeExplicitAutograd")
 
 
-_WORD = 0xFFFFFFFF
+_WORD_MASK = 0xFFFFFFFF
 
 # Word `word` (0 to 3) of each block as int32, and words 2 * `pair` (the low half) and 2 * `pair` + 1 as int64.
 _library.define("philox32(Tensor seed, int stream, SymInt[] size, int word=0) -> Tensor")
@@ -54,25 +54,27 @@ def philox(counter: Sequence[torch.Tensor], key: Sequence[torch.Tensor]) -> tupl
     The operands are broadcast.
     """
     a, b, c, d = counter
-    one, other = key
+    key_0, key_1 = key
     for _ in range(PHILOX_ROUNDS):
         left, right = a * PHILOX_MULTIPLIERS[0], c * PHILOX_MULTIPLIERS[1]
-        a, b, c, d = _high(right) ^ b ^ one, right & _WORD, _high(left) ^ d ^ other, left & _WORD
-        one, other = (one + PHILOX_KEY_INCREMENTS[0]) & _WORD, (other + PHILOX_KEY_INCREMENTS[1]) & _WORD
+        a, b, c, d = _high(right) ^ b ^ key_0, right & _WORD_MASK, _high(left) ^ d ^ key_1, left & _WORD_MASK
+        key_0, key_1 = (key_0 + PHILOX_KEY_INCREMENTS[0]) & _WORD_MASK, (key_1 + PHILOX_KEY_INCREMENTS[1]) & _WORD_MASK
     return a, b, c, d
 
 
 def _high(product: torch.Tensor) -> torch.Tensor:
-    return (product >> 32) & _WORD
+    """The high word of an int64."""
+    return (product >> 32) & _WORD_MASK
 
 
 def _block(seed: torch.Tensor, stream: int, size: Sequence[int]) -> tuple[torch.Tensor, ...]:
+    """The four words of each element of a tensor of `size`."""
     count = 1
     for extent in size:
         count *= extent
-    place, seed = torch.arange(count).reshape(list(size)), seed.reshape(())
+    index, seed = torch.arange(count).reshape(list(size)), seed.reshape(())
     zero = seed & 0  # a tensor, since torch-mlir accepts numbers and literals only for some operands of these ops
-    return philox((place & _WORD, _high(place), zero + stream, zero), (seed & _WORD, _high(seed)))
+    return philox((index & _WORD_MASK, _high(index), zero + stream, zero), (seed & _WORD_MASK, _high(seed)))
 
 
 def _philox32(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> torch.Tensor:

@@ -25,18 +25,18 @@ class RuntimeShape:
         return tuple(value_of(size, symbols) for size in self.sizes) if self.dynamic else self.sizes  # type: ignore[return-value]
 
     @property
-    def crosses(self) -> bool:
+    def is_passed(self) -> bool:
         """True if a call passes a pointer: tensors that never have elements are not passed."""
         return 0 not in self.sizes
 
 
 def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
     """Returns the value of each symbol in a call on `tensors` and `numbers`."""
-    found = {}
+    bound = {}
     for symbol in symbols:
         values = numbers if symbol.source < 0 else tensors[symbol.source].shape
-        found[symbol.name] = int(values[symbol.index])
-    return found
+        bound[symbol.name] = int(values[symbol.index])
+    return bound
 
 
 _DTYPES = {
@@ -60,7 +60,7 @@ _DTYPES = {
     torch.complex64: TensorDType.Complex64,
     torch.complex128: TensorDType.Complex128,
 }
-_TORCH_DTYPES = {ours: theirs for theirs, ours in _DTYPES.items()}
+_TORCH_DTYPES = {dtype: torch_dtype for torch_dtype, dtype in _DTYPES.items()}
 
 _FORM = "like"
 
@@ -71,7 +71,7 @@ def from_torch(dtype: torch.dtype) -> TensorDType | None:
 
 
 def dense_bytes(tensor: torch.Tensor) -> memoryview:
-    """Returns the elements of a tensor as bytes, row-major; without a copy if they are already."""
+    """Returns the elements of a tensor as bytes, row-major; copies them only if the tensor is not row-major."""
     dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return memoryview(dense.view(torch.uint8).numpy())
 
@@ -86,8 +86,8 @@ def plain_argument(value: Any) -> Any:
     Raises `TypeError` for unsupported types.
     """
     if isinstance(value, torch.dtype):
-        found = from_torch(value)
-        return Opaque(str(value)) if found is None else found
+        dtype = from_torch(value)
+        return Opaque(str(value)) if dtype is None else dtype
     if isinstance(value, (torch.device, torch.layout, torch.memory_format)):
         return Opaque(str(value))
     if isinstance(value, complex):

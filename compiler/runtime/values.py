@@ -31,54 +31,56 @@ class InputError(Exception):
 
 def input_positions(captured: CapturedGraph) -> list[int]:
     """Returns the positions of captured tensors that are inputs, not parameters, buffers or constants."""
-    return [place for place, kind in enumerate(captured.graph.kinds) if kind is NodeType.InputNode]
+    return [position for position, kind in enumerate(captured.graph.kinds) if kind is NodeType.InputNode]
 
 
 def chosen_tensors(captured: CapturedGraph, choice: InputChoice) -> list[torch.Tensor]:
     """Returns the graph's tensors in placeholder order, with the inputs of `choice`. Raises `InputError`."""
-    tensors, places = list(captured.tensors), input_positions(captured)
+    tensors, positions = list(captured.tensors), input_positions(captured)
     if choice.kind == "random":
         generator = torch.Generator().manual_seed(choice.seed)
-        for place in places:
-            tensors[place] = random_of(tensors[place], tuple(tensors[place].shape), generator)
+        for position in positions:
+            tensors[position] = random_of(tensors[position], tuple(tensors[position].shape), generator)
     elif choice.kind == "file":
-        names = [captured.graph.placeholders[place].stable for place in places]
-        given = _in_order(_read(choice), names)
-        for place, name, value in zip(places, names, given, strict=True):
-            tensors[place] = _fitting(value, tensors[place], name)
+        names = [captured.graph.placeholders[position].stable for position in positions]
+        values = _order_by_inputs(_read_file(choice), names)
+        for position, name, value in zip(positions, names, values, strict=True):
+            tensors[position] = _fit_input(value, tensors[position], name)
     return tensors
 
 
 def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Returns random numbers of `shape` distributed like `tensor`: normal, or, for integers and masks, its own values.
+    """Returns a random tensor of `shape` that is distributed like `tensor`.
 
-    So an index stays valid.
+    Finite floats are normally distributed, with its mean and deviation. Other elements are drawn from the elements of
+    `tensor`, so that an index stays valid.
     """
-    same = shape == tuple(tensor.shape)
-    made = torch.empty_like(tensor) if same else torch.empty(shape, dtype=tensor.dtype)
+    has_same_shape = shape == tuple(tensor.shape)
+    result = torch.empty_like(tensor) if has_same_shape else torch.empty(shape, dtype=tensor.dtype)
     finite = bool(tensor.isfinite().all()) if tensor.is_floating_point() else False
     if tensor.is_floating_point() and finite and tensor.numel() > 1:
-        drawn = torch.randn(shape, generator=generator)
-        return made.copy_(drawn * tensor.float().std() + tensor.float().mean())
-    if not tensor.numel() or not made.numel():
-        return made.zero_()
-    picks = torch.randint(tensor.numel(), (made.numel(),), generator=generator)
-    return made.copy_(tensor.reshape(-1)[picks].reshape(shape))
+        normal = torch.randn(shape, generator=generator)
+        return result.copy_(normal * tensor.float().std() + tensor.float().mean())
+    if not tensor.numel() or not result.numel():
+        return result.zero_()
+    indices = torch.randint(tensor.numel(), (result.numel(),), generator=generator)
+    return result.copy_(tensor.reshape(-1)[indices].reshape(shape))
 
 
-def _read(choice: InputChoice) -> Any:
+def _read_file(choice: InputChoice) -> Any:
     """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it."""
     data = io.BytesIO(choice.content)
     try:
         if zipfile.is_zipfile(data):
             with zipfile.ZipFile(data) as archive:
-                words = archive_too_large(archive, len(choice.content))
-            if words:
-                raise InputError(f"{choice.title} is {words}", "give a file that contains only the tensors")
+                reason = archive_too_large(archive, len(choice.content))
+            if reason:
+                raise InputError(f"{choice.title} is {reason}", "give a file that contains only the tensors")
         data.seek(0)
         if choice.title.endswith((".npy", ".npz")):
-            found = np.load(data, allow_pickle=False)
-            return {name: found[name] for name in found.files} if isinstance(found, np.lib.npyio.NpzFile) else found
+            content = np.load(data, allow_pickle=False)
+            is_archive = isinstance(content, np.lib.npyio.NpzFile)
+            return {name: content[name] for name in content.files} if is_archive else content
         return torch.load(data, weights_only=True, map_location="cpu")
     except InputError:
         raise
@@ -93,28 +95,28 @@ def _read(choice: InputChoice) -> Any:
         ) from error
 
 
-def _in_order(found: Any, names: Sequence[str]) -> list[Any]:
-    """Returns the values for the inputs of these names: by name if the file has all of them, else in its own order."""
-    if isinstance(found, Mapping):
-        named = {str(key): value for key, value in found.items()}
-        by_name = {key.removeprefix("input/"): value for key, value in named.items() if "/" not in key[6:]}
+def _order_by_inputs(content: Any, names: Sequence[str]) -> list[Any]:
+    """Returns the values for the inputs `names`: by name if the file has all of them, else in the order of the file."""
+    if isinstance(content, Mapping):
+        value_by_key = {str(key): value for key, value in content.items()}
+        by_name = {key.removeprefix("input/"): value for key, value in value_by_key.items() if "/" not in key[6:]}
         if all(name in by_name for name in names):
             return [by_name[name] for name in names]
-        values = list(found.values())
+        values = list(content.values())
     else:
-        values = list(found) if isinstance(found, (list, tuple)) else [found]
+        values = list(content) if isinstance(content, (list, tuple)) else [content]
     if len(values) != len(names):
         what = f"the file has {len(values)} tensors, the graph {len(names)} inputs"
         raise InputError(what, f"give one for each of {', '.join(names) or 'none'}, in this order or by these names")
     return values
 
 
-def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
+def _fit_input(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
-        of = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
-        what = f"{name} is {type(value).__name__}{of} in the file, not a tensor"
+        element_type = f" of {value.dtype}" if isinstance(value, np.ndarray) else ""
+        what = f"{name} is {type(value).__name__}{element_type} in the file, not a tensor"
         raise InputError(what, "save tensors, or arrays of numbers") from error
     if tensor.shape != like.shape:
         sizes = f"{list(tensor.shape)}, and the graph was captured for {list(like.shape)}"
@@ -125,29 +127,29 @@ def _fitting(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
 
 
 INDEX = "index.json"
-# Bytes per run to keep: values are viewed a page at a time, and the files are in the temporary folder.
-LONGEST = 512 << 20
-# By the bytes of an element.
-_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+# Maximum number of bytes to keep per run; the files are in the temporary folder.
+MAX_KEPT_BYTES = 512 << 20
+# Integer types by their bytes per element.
+_INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def named_values(
     captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
-    """Yields `(which, name, tensor)` of every input, output of compiled code (`output`), and output of eager."""
-    for place in input_positions(captured):
-        yield "input", captured.graph.placeholders[place].stable, captured.tensors[place]
+    """Yields `(which, name, tensor)`; `which` is "input", "eager" (its results) or "output" (of compiled code)."""
+    for position in input_positions(captured):
+        yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:
         yield from (
             ("output", name, value) for name, value in zip(map(str, captured.graph.results), results, strict=True)
         )
         return
-    ours = iter(results)
+    remaining_results = iter(results)
     for name, value in zip(map(str, captured.graph.results), expected, strict=False):
         if torch.is_tensor(value):
             yield "eager", name, value
-            if (found := next(ours, None)) is not None:
-                yield "output", name, found
+            if (result := next(remaining_results, None)) is not None:
+                yield "output", name, result
 
 
 def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> bytes:
@@ -159,28 +161,28 @@ def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Seque
 
 
 class ResultWriter:
-    """Stores the results of a run: as `file` if requested, and in the folder `keep` unless it is ""."""
+    """Stores the results of a run: as a `.npz` in `file` with `makes_file`, and in `folder` unless that is ""."""
 
-    def __init__(self, captured: CapturedGraph, wanted: bool, keep: str) -> None:
-        self._captured, self._wanted, self._keep = captured, wanted, keep
+    def __init__(self, captured: CapturedGraph, makes_file: bool, folder: str) -> None:
+        self._captured, self._makes_file, self._folder = captured, makes_file, folder
         self.file = b""
 
     def take(self, results: Sequence[Any], expected: Sequence[Any]) -> None:
-        if self._wanted:
+        if self._makes_file:
             self.file = values_file(self._captured, results, expected)
-        if self._keep:
-            keep_values(Path(self._keep), self._captured, results, expected)
+        if self._folder:
+            keep_values(Path(self._folder), self._captured, results, expected)
 
 
 def keep_values(folder: Path, captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> None:
-    """Writes a `.npy` of each tensor, and an index; tensors beyond `LONGEST` are only in the index."""
+    """Writes a `.npy` of each tensor, and an index; tensors beyond `MAX_KEPT_BYTES` are only in the index."""
     entries: list[dict[str, Any]] = []
-    room = LONGEST
+    remaining_bytes = MAX_KEPT_BYTES
     for number, (which, name, tensor) in enumerate(named_values(captured, results, expected)):
         size = tensor.numel() * tensor.element_size()
-        file = f"{number}.npy" if size <= room else ""
+        file = f"{number}.npy" if size <= remaining_bytes else ""
         if file:
-            room -= size
+            remaining_bytes -= size
             np.save(folder / file, as_array(tensor))
         dtype = str(tensor.dtype).removeprefix("torch.")
         entries.append({"which": which, "name": name, "dtype": dtype, "shape": list(tensor.shape), "file": file})
@@ -198,4 +200,4 @@ def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:
         return plain.numpy()
     except TypeError:
         wider = torch.complex64 if plain.is_complex() else torch.float32
-        return (plain.contiguous().view(_INTEGERS[plain.itemsize]) if bits else plain.to(wider)).numpy()
+        return (plain.contiguous().view(_INTEGER_BY_BYTES[plain.itemsize]) if bits else plain.to(wider)).numpy()

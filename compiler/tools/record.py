@@ -12,7 +12,7 @@ from pathlib import Path
 from buddy.compiler.driver.compilation import Compilation, Compiler
 from buddy.compiler.frontend.capture import is_recording, notify_listener
 from buddy.compiler.graph.extraction import ExtractionError
-from buddy.compiler.importers.sources import with_own_names
+from buddy.compiler.importers.sources import with_unique_names
 from buddy.compiler.importers.sources.program import SourceError
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.plain_values import Diagnostic
@@ -70,7 +70,7 @@ class Recording:
         """
         captured = self.graphs[graph]
         if graph not in self._compilers:
-            first = captured.first()
+            first = captured.user_lowerings()
             self._compilers[graph] = Compiler(captured.graph, dict(first) if first else None)  # type: ignore[arg-type]
         return self._compilers[graph].compile(recipe or self.recipe)
 
@@ -130,7 +130,7 @@ class Recording:
         return Diagnostic(what, "session", todo, detail="\n".join(self.notes))
 
     def _take_graphs(self, tape: Tape) -> None:
-        self.graphs[:] = with_own_names([*tape.asked, *tape.called])
+        self.graphs[:] = with_unique_names([*tape.requested, *tape.called])
         self.notes[:] = dict.fromkeys(tape.notes)
 
 

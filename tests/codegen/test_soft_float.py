@@ -35,7 +35,7 @@ def rounded(name: str, values: torch.Tensor) -> torch.Tensor:
     """What the function `name` makes of each of `values`."""
     kind = "float" if values.dtype == torch.float32 else "double"
     ir = support_of([name.encode()]) + _CALLS.format(name=name, type=kind)
-    library = Library((), {}, support=ir, located=("each_float",))
+    library = Library((), {}, support=ir, exported=("each_float",))
     function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library.addresses["each_float"])
     result = torch.empty(len(values), dtype=torch.bfloat16)
     function(values.data_ptr(), result.data_ptr(), len(values))

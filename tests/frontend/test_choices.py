@@ -58,11 +58,11 @@ def test_an_op_stands_for_all_of_its_nodes(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"choices": {"gelu.0": "eager"}}, "no node 'gelu.0' (did you mean 3/gelu.0?); the graph has 0/t.0"),
-        ({"lowering:0/addmm.7": "eager"}, "no node '0/addmm.7' (did you mean 0/addmm.0?)"),
-        ({"choices": {"nosuch": "eager"}}, "no node or op 'nosuch'; the graph has 0/t.0"),
-        ({"lowering:gelu": "nonsense"}, "'nonsense', which is not a registry; there are linalg, math"),
-        ({"choices": {"addmm": "lnalg"}}, "not a registry (did you mean linalg?)"),
+        ({"choices": {"gelu.0": "eager"}}, "unknown node 'gelu.0' (did you mean 3/gelu.0?); the graph has 0/t.0"),
+        ({"lowering:0/addmm.7": "eager"}, "unknown node '0/addmm.7' (did you mean 0/addmm.0?)"),
+        ({"choices": {"nosuch": "eager"}}, "unknown node or op 'nosuch'; the graph has 0/t.0"),
+        ({"lowering:gelu": "nonsense"}, "unknown registry 'nonsense' for gelu; the registries are linalg, math"),
+        ({"choices": {"addmm": "lnalg"}}, "unknown registry 'lnalg' for addmm (did you mean linalg?)"),
         ({"choices": {"0/addmm.0": "math"}}, "math has no lowering of 0/addmm.0; it may be linalg"),
     ],
 )
@@ -78,7 +78,7 @@ def test_an_op_that_only_other_graphs_have_is_told_of(monkeypatch: pytest.Monkey
         torch._dynamo.graph_break()
         return torch.nn.functional.gelu(x)
 
-    with pytest.warns(UserWarning, match="choose how gelu is lowered, which a graph does not have; it has add"):
+    with pytest.warns(UserWarning, match="choices: a graph does not have the op gelu; it has add"):
         assert in_eager(monkeypatch, {"choices": {"gelu": "eager"}}, f) == []
 
 

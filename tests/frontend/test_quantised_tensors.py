@@ -108,13 +108,13 @@ def test_what_is_not_an_intermediate_value_is_left_to_eager_with_op_and_line(fun
         found = torch.compile(function, backend="buddy")(X)
     said = [str(w.message) for w in told if "runs in eager" in str(w.message)]
     assert len(said) == 1
-    assert f"{LEFT[function]} reads or makes a quantised tensor" in said[0]
+    assert f"({LEFT[function]}) uses a quantised tensor" in said[0]
     assert "test_quantised_tensors.py:" in said[0]
     expected = function(X)
     assert found.is_quantized == expected.is_quantized
     assert torch.equal(found, expected) if found.is_quantized else not (found != expected).any()
     torch._dynamo.reset()
-    with pytest.raises(Exception, match=r"reads or makes a quantised tensor.*test_quantised_tensors\.py"):
+    with pytest.raises(Exception, match=r"uses a quantised tensor.*test_quantised_tensors\.py"):
         torch.compile(function, backend="buddy", options={"fallback": "error"})(X)
 
 

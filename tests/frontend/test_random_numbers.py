@@ -308,8 +308,8 @@ def test_no_random_op_is_left_and_every_node_has_a_stream() -> None:
     assert captured.graph.placeholders[1].stable == "random_seed"
     streams = re.findall(r"philox32.default\(.*?, (\d+),", captured.code)
     assert sorted(set(streams)) == ["0", "1", "2"], captured.code
-    assert captured.timed is not None
-    assert captured.timed(captured.tensors)[0].shape == (4, 6)
+    assert captured.eager_to_time is not None
+    assert captured.eager_to_time(captured.tensors)[0].shape == (4, 6)
 
 
 def test_ops_with_a_rule_are_ops_that_draw() -> None:

@@ -389,7 +389,7 @@ def test_a_recipe_of_the_workbench_packs_nothing_unless_frozen(tmp_path: Path) -
         ({"freeze": "yes"}, "freeze is 'yes'; it may be True, for weights that are constants, or False"),
         (
             {"contractions-to-kernels.pack-weights": True},
-            "contractions-to-kernels.pack-weights keeps copies of weights",
+            "contractions-to-kernels.pack-weights packs copies of weights",
         ),
     ],
 )

@@ -25,7 +25,7 @@ from buddy.compiler.importers.sources import SourceError, load_program
 from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, claims, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
-from buddy.compiler.runtime.values import InputError, _read
+from buddy.compiler.runtime.values import InputError, _read_file
 from buddy.compiler.support import files
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
@@ -79,14 +79,14 @@ def test_an_archive_that_unpacks_to_far_more_than_its_length_is_not_read(
     with pytest.raises(SourceError, match=r"claims to unpack to 4,29|claims to unpack to 8,58"):
         load_program(str(path))
     with pytest.raises(InputError, match="claims to unpack to"):
-        _read(InputChoice("file", title="x.npz", content=bomb(("x.npy",), (4 << 30) - 2)))
+        _read_file(InputChoice("file", title="x.npz", content=bomb(("x.npy",), (4 << 30) - 2)))
 
 
 def test_a_small_file_may_hold_much_all_the_same() -> None:
     data = io.BytesIO()
     np.savez_compressed(data, x=np.zeros(1 << 22, np.float32))
     assert len(data.getvalue()) * 100 < 4 << 22
-    assert _read(InputChoice("file", title="x.npz", content=data.getvalue()))["x"].shape == (1 << 22,)
+    assert _read_file(InputChoice("file", title="x.npz", content=data.getvalue()))["x"].shape == (1 << 22,)
     with zipfile.ZipFile(io.BytesIO(data.getvalue())) as archive:
         assert not files.archive_too_large(archive, len(data.getvalue()))
 

@@ -83,7 +83,7 @@ def test_a_shape_of_no_input_is_refused(tmp_path: Path) -> None:
 def test_sizes_that_a_model_leaves_open_are_one_or_what_is_said(tmp_path: Path) -> None:
     path = _saved(tmp_path, _layer(size="batch"))
     program = load_program(path)
-    assert any("x: its size batch is taken to be 1" in note for note in program.notes)
+    assert any("x: its size batch is set to 1" in note for note in program.notes)
     assert tuple(program.graphs[0].tensors[1].shape) == (1, 8)
     assert tuple(load_program(path, shapes=("x=5x8",)).graphs[0].tensors[1].shape) == (5, 8)
 

@@ -252,7 +252,7 @@ def test_a_name_in_a_module_of_the_folder(script: Write, tmp_path: Path) -> None
 
 def test_a_missing_name_lists_those_there_are(script: Write) -> None:
     diagnostic = refused(script(MODEL) + ":modle")
-    assert "there is no modle" in diagnostic.what
+    assert "does not define modle" in diagnostic.what
     assert "model" in diagnostic.todo
 
 
@@ -287,13 +287,13 @@ def test_a_script_runs_as_python_would_run_it(script: Write, tmp_path: Path) -> 
     ("text", "what", "line"),
     [
         ("def f(x):\n    return x / 0\nf(1)\n", "raised ZeroDivisionError: division by zero", "script.py:2 in f"),
-        ("import sys\nsys.exit(3)\n", "ended itself with status 3", "script.py:2"),
+        ("import sys\nsys.exit(3)\n", "exited with status 3", "script.py:2"),
         ("import sys\nsys.exit('usage: MODEL')\n", "the message: usage: MODEL", "script.py:2"),
         ("name = input('which? ')\n", "reads from standard input", "script.py:1"),
         ("import sys\nfor line in sys.stdin:\n    print(line)\n", "reads from standard input", "script.py:2"),
         ("x = 1\ndef f(:\n    pass\n", "not valid Python", "script.py:2"),
         ("import not_there_at_all\n", "raised ModuleNotFoundError: No module named 'not_there_at_all'", "script.py:1"),
-        ("print('nothing')\n", "no model of it was captured", "script.py"),
+        ("print('nothing')\n", "no model was captured", "script.py"),
         (MODEL, "needs inputs", "script.py:model"),
         (MODEL + "example_inputs = torch.ones(4, 5)\n", "shapes cannot be multiplied", "script.py"),
         (MODEL + "example_inputs = 1, 2\n", "do not fit", "script.py:model"),

@@ -42,7 +42,7 @@ def _torch() -> dict[str, FileReader]:
 
     def pickled(path: Path) -> None:
         classes_in(path)
-        modules._only_weights(path.name, read_weights(path, path.name))
+        modules._weights_only_error(path.name, read_weights(path, path.name))
 
     return {
         "weights (.pt)": FileReader((_saved(model.state_dict()),), _opened("a.pt", pickled), refuses),
@@ -123,9 +123,9 @@ def _inputs(title: str, data: bytes) -> None:
     from buddy.compiler.protocol.run_report import InputChoice
     from buddy.compiler.runtime import values as choose_inputs
 
-    found = choose_inputs._read(InputChoice("file", title=title, content=data))
-    for value in choose_inputs._in_order(found, ["x", "y"] if title.endswith("z") else ["x"]):
-        choose_inputs._fitting(value, torch.ones(2, 3), "x")
+    found = choose_inputs._read_file(InputChoice("file", title=title, content=data))
+    for value in choose_inputs._order_by_inputs(found, ["x", "y"] if title.endswith("z") else ["x"]):
+        choose_inputs._fit_input(value, torch.ones(2, 3), "x")
 
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at
 from buddy.compiler.runtime.measure import run_and_compare
-from buddy.compiler.runtime.sensitivity import RUNS, Spread, differences, further_spreads, spreads
+from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, Spread, differences, further_spreads, spreads
 
 # What is computed in the place of a call: `change(call, *arguments, **keywords)`, where `call` is the op.
 Change = Callable[..., Any]
@@ -86,9 +86,9 @@ class Subject:
                 graph, tensors, symbols_at(graph, tensors, self.captured.numbers), (), "float64"
             ).finish()
         found = []
-        further = [further_spreads(self.captured, seed) for seed in range(RUNS)]
+        further = [further_spreads(self.captured, seed) for seed in range(MAX_FURTHER_RUNS)]
         for one, other, pair in zip(wrong, self.captured.exact, zip(own, *further, strict=True), strict=True):
-            moved, spread = differences(one, other), reduce(Spread.with_those_of, pair)
+            moved, spread = differences(one, other), reduce(Spread.maximum_with, pair)
             found += [(moved.largest / spread.largest, moved.rms / spread.rms)] if spread.rms else []
         return found
 

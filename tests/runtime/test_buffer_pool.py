@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from buddy.compiler.runtime import buffers
-from buddy.compiler.runtime.buffers import LIMIT, SMALL, BufferPool
+from buddy.compiler.runtime.buffers import MAX_POOLED_BYTES, MIN_POOLED_BYTES, BufferPool
 
-SHAPE = (SMALL // 4, 3)
+SHAPE = (MIN_POOLED_BYTES // 4, 3)
 
 
 def made(memory: BufferPool, value: float, shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
@@ -88,13 +88,13 @@ def test_programs_keep_no_more_than_their_share() -> None:
     memory = BufferPool(3)
     for number in range(3):
         for _ in range(3):
-            memory.tensor(number, (LIMIT // 2 + 8,), torch.uint8)
+            memory.tensor(number, (MAX_POOLED_BYTES // 2 + 8,), torch.uint8)
     kept = [storage.nbytes() for storages in memory._storages for storage in storages]
-    assert 0 < sum(kept) <= LIMIT
+    assert 0 < sum(kept) <= MAX_POOLED_BYTES
 
 
 def test_a_torch_that_does_not_count_uses_gets_new_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buffers, "_uses", None)
+    monkeypatch.setattr(buffers, "_storage_use_count", None)
     memory = BufferPool(1)
     first = made(memory, 1.0)
     del first
@@ -129,4 +129,4 @@ def test_what_is_held_is_told_while_dynamo_is_at_work(held: bool) -> None:
         assert (made(memory, 2.0).data_ptr() == place) is not held
     finally:
         torch._C._dynamo.eval_frame.set_eval_frame(before)
-    assert kept is None or kept.nbytes() >= SMALL
+    assert kept is None or kept.nbytes() >= MIN_POOLED_BYTES

@@ -22,7 +22,7 @@ from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import TOLERANCES, compare
-from buddy.compiler.runtime.measure import reports, summary
+from buddy.compiler.runtime.measure import compare_results, summarize
 from buddy.compiler.support import machine_load
 from buddy.compiler.support.machine_load import LoadMeter
 from tests.runtime.objects import compile_object
@@ -171,9 +171,9 @@ def test_the_histogram_counts_every_finite_value() -> None:
 
 
 def test_timings_are_medians_and_quartiles() -> None:
-    timing = summary([4.0, 1.0, 3.0, 2.0, 100.0], threads=2)
+    timing = summarize([4.0, 1.0, 3.0, 2.0, 100.0], threads=2)
     assert (timing.median, timing.low, timing.high, timing.runs, timing.threads) == (3.0, 2.0, 4.0, 5, 2)
-    assert summary([], 1).runs == 0
+    assert summarize([], 1).runs == 0
 
 
 DOUBLE = """
@@ -275,9 +275,9 @@ def test_nan_on_both_sides_is_not_ok_and_neither_is_what_returns_nothing() -> No
 def test_results_that_eager_lacks_are_not_passed_over() -> None:
     captured = captured_with(torch.ones(4))
     (one,) = captured.eager(captured.tensors)  # type: ignore[misc]
-    assert [each.verdict for each in reports(captured, [one, one], [one], False)] == ["ok", "missing"]
-    assert [each.verdict for each in reports(captured, [], [one], False)] == ["missing"]
-    assert [each.verdict for each in reports(captured, [one[:2]], [one], False)] == ["missing"]
+    assert [each.verdict for each in compare_results(captured, [one, one], [one], False)] == ["ok", "missing"]
+    assert [each.verdict for each in compare_results(captured, [], [one], False)] == ["missing"]
+    assert [each.verdict for each in compare_results(captured, [one[:2]], [one], False)] == ["missing"]
 
 
 def captured_with(x: torch.Tensor) -> CapturedGraph:

@@ -14,7 +14,7 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.artifact import Argument, TensorSpec
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram, executable
-from buddy.compiler.runtime.buffers import HUGE, collapse, huge_page_tensor
+from buddy.compiler.runtime.buffers import HUGE_PAGE_BYTES, collapse, huge_page_tensor
 
 
 def huge_bytes() -> int:
@@ -26,7 +26,7 @@ def huge_bytes() -> int:
 def given(pages: int) -> int:
     """How many bytes of so many huge pages the kernel gives to who asks for them: memory may be in small pieces."""
     before = huge_bytes()
-    with mmap.mmap(-1, (pages + 1) * HUGE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+    with mmap.mmap(-1, (pages + 1) * HUGE_PAGE_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
         memory.madvise(mmap.MADV_HUGEPAGE)
         memory[::4096] = bytes(len(memory) // 4096)
         return huge_bytes() - before
@@ -34,7 +34,7 @@ def given(pages: int) -> int:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux moves memory to huge pages on request")
 def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content() -> None:
-    tensor = torch.arange(4 * HUGE // 4, dtype=torch.int32)
+    tensor = torch.arange(4 * HUGE_PAGE_BYTES // 4, dtype=torch.int32)
     address, before = tensor.data_ptr(), huge_bytes()
     collapse(tensor)
     collapse(tensor[:3])
@@ -50,13 +50,15 @@ def test_memory_is_moved_where_the_kernel_can_and_keeps_its_address_and_content(
 def test_large_new_tensors_get_huge_pages_and_small_ones_need_none() -> None:
     small, before = huge_page_tensor((3, 5), torch.float16), huge_bytes()
     assert (small.shape, small.dtype) == ((3, 5), torch.float16)
-    large = huge_page_tensor((40, HUGE), torch.uint8).fill_(7)  # too large for memory that has been written to before
-    assert large.shape == (40, HUGE)
+    large = huge_page_tensor((40, HUGE_PAGE_BYTES), torch.uint8).fill_(
+        7
+    )  # too large for memory that has been written to before
+    assert large.shape == (40, HUGE_PAGE_BYTES)
     assert int(large[::9, -1].sum()) == 7 * 5
     found = huge_bytes() - before
-    if given(40) < 40 * HUGE:
+    if given(40) < 40 * HUGE_PAGE_BYTES:
         pytest.skip("this kernel has not so many huge pages to give")
-    assert found >= 32 * HUGE
+    assert found >= 32 * HUGE_PAGE_BYTES
 
 
 class Twice(torch.nn.Module):

@@ -89,7 +89,7 @@ def test_without_a_runtime_one_thread_does_it_all_and_the_report_says_so(monkeyp
 
 
 def test_torch_has_a_runtime_here() -> None:
-    assert torch_fork().shared
+    assert torch_fork().is_parallel
     assert "omp" in torch_fork().library
 
 

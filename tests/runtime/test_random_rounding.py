@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from buddy.compiler.runtime.graph_interpreter import symbols_at
-from buddy.compiler.runtime.sensitivity import RandomlyRounded, round_at_random
+from buddy.compiler.runtime.sensitivity import RandomRoundingInterpreter, round_at_random
 from tests.programs import captured
 
 LENGTH = 4096
@@ -19,7 +19,7 @@ def run(function: Callable[..., Any], *args: torch.Tensor, seed: int = 0) -> tor
     program = captured(function, *args)
     symbols = symbols_at(program.graph, program.tensors)
     with torch.no_grad():
-        (found,) = RandomlyRounded(program.graph, program.tensors, symbols, seed).finish()
+        (found,) = RandomRoundingInterpreter(program.graph, program.tensors, symbols, seed).finish()
     return found
 
 

@@ -16,8 +16,8 @@ from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.measure import reports
-from buddy.compiler.runtime.sensitivity import FEWEST, MULTIPLE, RUNS, further_spreads, spreads
+from buddy.compiler.runtime.measure import compare_results
+from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, MIN_ELEMENTS, MULTIPLE, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
 
@@ -28,7 +28,7 @@ def inputs() -> torch.Tensor:
 def judged(results: list[torch.Tensor], captured: CapturedGraph) -> OutputReport:
     assert captured.eager is not None
     with torch.no_grad():
-        (report,) = reports(captured, results, captured.eager(captured.tensors), equal_nan=False)
+        (report,) = compare_results(captured, results, captured.eager(captured.tensors), equal_nan=False)
     return report
 
 
@@ -128,7 +128,7 @@ def test_what_is_no_float_has_to_be_equal_and_infinities_are_never_a_matter_of_r
     places, doubled = captured.eager(captured.tensors)
     infinite = doubled.clone()
     infinite[0, 0] = torch.inf
-    told = reports(captured, [places + 1, infinite], [places, doubled], equal_nan=False)
+    told = compare_results(captured, [places + 1, infinite], [places, doubled], equal_nan=False)
     assert [report.verdict for report in told] == ["mismatch", "mismatch"]
     assert told[0].tolerance == "equal"
 
@@ -153,7 +153,7 @@ def test_verifying_allows_the_same(deep: CapturedGraph) -> None:
     assert deep.eager is not None
     with torch.no_grad():
         expected = deep.eager(deep.tensors)
-        further = (further_spreads(deep, seed)[0].rms for seed in range(RUNS))
+        further = (further_spreads(deep, seed)[0].rms for seed in range(MAX_FURTHER_RUNS))
         largest = max(spreads(deep, expected)[0].rms, *further)
         for times, is_right in ((0.9, True), (1.1, False)):
             moved = [expected[0] + MULTIPLE * times * largest]
@@ -271,7 +271,7 @@ def test_a_few_roundings_are_right_without_a_run_in_double_precision(shallow: Ca
 
 def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() -> None:
     with torch.no_grad():
-        captured = capture(lambda x: x.sin().sum(1), (torch.randn(FEWEST - 1, 100),))[0]
+        captured = capture(lambda x: x.sin().sum(1), (torch.randn(MIN_ELEMENTS - 1, 100),))[0]
     assert moved(captured, lambda y: y * (1 + 4e-6)).verdict == "ok"
 
 
@@ -284,7 +284,7 @@ def test_the_bits_that_a_program_reads_are_those_of_its_element_type() -> None:
         assert captured.eager is not None
         (spread,) = spreads(captured, captured.eager(captured.tensors))
     assert spread.largest < 2**-10  # the last of twelve bits, where a sine is rounded to another number
-    assert not spread.whole
+    assert not spread.is_complete
 
 
 def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> None:
@@ -300,4 +300,4 @@ def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> 
     report = moved(captured, lambda y: y * (1 + 4e-6))
     assert report.verdict == "ok"
     assert captured.spreads is not None
-    assert not captured.spreads[0].whole
+    assert not captured.spreads[0].is_complete

@@ -68,7 +68,7 @@ TO_BUFFERS = [Upstream(BUFFERIZE), ResultsToOutParams(), CopiesToLoops()]
 @cache
 def _soft_float() -> Library:
     """The conversion functions for processors without the instructions."""
-    return Library((), {}, support=support_of([name.encode() for name in SOFT_FLOAT_NAMES]), located=SOFT_FLOAT_NAMES)
+    return Library((), {}, support=support_of([name.encode() for name in SOFT_FLOAT_NAMES]), exported=SOFT_FLOAT_NAMES)
 
 
 class Compiled:

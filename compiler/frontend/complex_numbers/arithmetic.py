@@ -13,7 +13,7 @@ aten = torch.ops.aten
 
 
 def _operands(out: torch.Tensor, *values: Any) -> list[ComplexPair]:
-    """The operands as pairs in the type of the result's parts; eager converts operands first, too."""
+    """The operands as pairs, converted to the type of the result's parts, as eager does."""
     return [pair_of(value, part_type(out.dtype)) for value in values]
 
 
@@ -78,21 +78,23 @@ def addcdiv(out: torch.Tensor, x: Any, y: Any, z: Any, value: Any = 1) -> Comple
 def lerp(out: torch.Tensor, start: Any, end: Any, weight: Any) -> ComplexPair:
     """Interpolates from the nearer end, like eager: from `end` if the modulus of the weight is 0.5 or more."""
     a, b, w = _operands(out, start, end, weight)
-    near, far = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
+    from_start, from_end = a + w * (b - a), b - (b - a) * (pair_of(1.0) - w)
     if not isinstance(w.re, torch.Tensor):
-        return near if abs(complex(w.re, w.im)) < 0.5 else far
-    is_near = modulus(w) < 0.5
-    return ComplexPair(torch.where(is_near, near.re, far.re), torch.where(is_near, near.im, far.im))
+        return from_start if abs(complex(w.re, w.im)) < 0.5 else from_end
+    is_near_start = modulus(w) < 0.5
+    return ComplexPair(
+        torch.where(is_near_start, from_start.re, from_end.re), torch.where(is_near_start, from_start.im, from_end.im)
+    )
 
 
 @rule(aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.pow.Scalar)
 def pow_(out: torch.Tensor, base: Any, exponent: Any) -> ComplexPair:
     x, n = _operands(out, base, exponent)
-    known = {0: lambda: ComplexPair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
-             0.5: lambda: square_root(x), -0.5: lambda: _one(square_root(x)),
-             -1: lambda: _one(x), -2: lambda: _one(x * x)}  # fmt: skip
-    if not isinstance(exponent, (torch.Tensor, ComplexPair)) and exponent in known:
-        return known[exponent]()
+    special_cases = {0: lambda: ComplexPair(1.0, 0.0), 1: lambda: x, 2: lambda: x * x, 3: lambda: x * x * x,
+             0.5: lambda: square_root(x), -0.5: lambda: _inverse(square_root(x)),
+             -1: lambda: _inverse(x), -2: lambda: _inverse(x * x)}  # fmt: skip
+    if not isinstance(exponent, (torch.Tensor, ComplexPair)) and exponent in special_cases:
+        return special_cases[exponent]()
     return power(x, n)
 
 
@@ -103,7 +105,7 @@ def ldexp(out: torch.Tensor, x: Any, exponent: Any) -> ComplexPair:
     return pair_of(x) * factor
 
 
-def _one(divisor: ComplexPair) -> ComplexPair:
+def _inverse(divisor: ComplexPair) -> ComplexPair:
     return ComplexPair(1.0, 0.0) / divisor
 
 
@@ -158,23 +160,23 @@ def sgn(out: torch.Tensor, x: ComplexPair) -> ComplexPair:
 
 
 def _is_true(x: Any) -> torch.Tensor:
-    """Whether a number is not 0; for pairs, whether one part is not."""
+    """Whether a number is not 0; a pair is not 0 if one of its parts is not 0."""
     return (x.re != 0) | (x.im != 0) if isinstance(x, ComplexPair) else x != 0
 
 
 @rule(aten.eq.Tensor, aten.eq.Scalar)
 def eq(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
     a, b = pair_of(x), pair_of(y)
-    return _tensor(out, a.re == b.re) & _tensor(out, a.im == b.im)
+    return _to_bool_tensor(out, a.re == b.re) & _to_bool_tensor(out, a.im == b.im)
 
 
 @rule(aten.ne.Tensor, aten.ne.Scalar)
 def ne(out: torch.Tensor, x: Any, y: Any) -> torch.Tensor:
     a, b = pair_of(x), pair_of(y)
-    return _tensor(out, a.re != b.re) | _tensor(out, a.im != b.im)
+    return _to_bool_tensor(out, a.re != b.re) | _to_bool_tensor(out, a.im != b.im)
 
 
-def _tensor(out: torch.Tensor, value: Any) -> torch.Tensor:
+def _to_bool_tensor(out: torch.Tensor, value: Any) -> torch.Tensor:
     return value if isinstance(value, torch.Tensor) else torch.full(out.shape, value, dtype=torch.bool)
 
 
@@ -219,9 +221,9 @@ def isinf(out: torch.Tensor, x: ComplexPair) -> torch.Tensor:
 
 
 @rule(aten.where.self, aten.where.ScalarSelf, aten.where.ScalarOther, aten.where.Scalar)
-def where(out: torch.Tensor, chosen: torch.Tensor, x: Any, y: Any) -> ComplexPair:
+def where(out: torch.Tensor, condition: torch.Tensor, x: Any, y: Any) -> ComplexPair:
     a, b = to_pair_like(out, x), to_pair_like(out, y)
-    return ComplexPair(torch.where(chosen, a.re, b.re), torch.where(chosen, a.im, b.im))
+    return ComplexPair(torch.where(condition, a.re, b.re), torch.where(condition, a.im, b.im))
 
 
 @rule(aten.masked_fill.Scalar, aten.masked_fill.Tensor)

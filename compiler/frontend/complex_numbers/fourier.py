@@ -23,7 +23,7 @@ aten = torch.ops.aten
 
 # Up to this length, one matrix product is faster than two with a transposition between them.
 DIRECT = 64
-# For larger factors, the product with the DFT matrix would cost more than Bluestein's three transforms.
+# For larger prime factors, the product with the DFT matrix would cost more than Bluestein's three transforms.
 LARGEST_FACTOR = 256
 
 
@@ -31,60 +31,61 @@ LARGEST_FACTOR = 256
 def c2c(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool) -> Any:
     if not _are_static(x.re, dims):
         return NotImplemented
-    sign, factor = -1 if forward else 1, _factor_of(x.re, dims, normalization)
-    if x.both is not None and _is_only_last_dim(x.re, dims) and x.re.size(-1) <= DIRECT:
+    sign, scale = -1 if forward else 1, _normalization_factor(x.re, dims, normalization)
+    if x.stacked is not None and _is_only_last_dim(x.re, dims) and x.re.size(-1) <= DIRECT:
         size = x.re.size(-1)
-        found = _product(x.both.flatten(-2), _interleaved(size, size, sign, factor, x.re.dtype))
-        return Interleaved(found.unflatten(-1, (size, 2)))
-    found = x
+        result = _product(x.stacked.flatten(-2), _interleaved_matrix(size, size, sign, scale, x.re.dtype))
+        return Interleaved(result.unflatten(-1, (size, 2)))
+    result = x
     for dim in dims:
-        found = _transform_dim(found, dim, sign)
-    return _scale(found, factor)
+        result = _transform_dim(result, dim, sign)
+    return _scale(result, scale)
 
 
 @rule(aten._fft_r2c.default)
 def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> Any:
     """The last of `dims` is transformed first; only half of its result is needed.
 
-    Numbers that are their own conjugates are real, even if a sum of imaginary parts would be NaN.
+    Results that equal their own conjugates, such as the first one, are real: their imaginary parts are set to 0,
+    because the computed sum may be NaN.
     """
     if not _are_static(x, dims):
         return NotImplemented
     *others, last = dims
-    count, factor = out.size(last), _factor_of(x, dims, normalization)
-    is_real = _own_conjugates(out, {dim % x.dim(): x.size(dim) for dim in dims})
+    count, scale = out.size(last), _normalization_factor(x, dims, normalization)
+    is_self_conjugate = _self_conjugate_mask(out, {dim % x.dim(): x.size(dim) for dim in dims})
     if _is_only_last_dim(x, dims) and x.size(-1) <= DIRECT:
-        table = _interleaved(x.size(-1), count, -1, factor, x.dtype)[::2].contiguous()
-        both = _product(x, table).unflatten(-1, (count, 2))
-        imaginary = numpy.stack([numpy.zeros_like(is_real), is_real], -1)
-        return Interleaved(torch.where(_constant(imaginary), 0.0, both))
-    found = _move_last_to(_transform_real(_move_to_last(x, last), -1, count), last)
+        table = _interleaved_matrix(x.size(-1), count, -1, scale, x.dtype)[::2].contiguous()
+        stacked = _product(x, table).unflatten(-1, (count, 2))
+        is_zero_part = numpy.stack([numpy.zeros_like(is_self_conjugate), is_self_conjugate], -1)
+        return Interleaved(torch.where(_constant(is_zero_part), 0.0, stacked))
+    result = _move_last_to(_transform_real(_move_to_last(x, last), -1, count), last)
     for dim in others:
-        found = _transform_dim(found, dim, -1)
-    return _scale(ComplexPair(found.re, torch.where(_constant(is_real), 0.0, found.im)), factor)
+        result = _transform_dim(result, dim, -1)
+    return _scale(ComplexPair(result.re, torch.where(_constant(is_self_conjugate), 0.0, result.im)), scale)
 
 
 @rule(aten._fft_c2r.default)
 def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> Any:
-    """The last of `dims` is transformed last: its missing numbers are the conjugates of the given ones."""
+    """The last of `dims` is transformed last: `x` has half of it, and the other half are conjugates of this half."""
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
     *others, last = dims
-    found = x
+    partial = x
     for dim in others:
-        found = _transform_dim(found, dim, 1)
-    real = _invert_to_real(found.map(lambda part: _move_to_last(part, last)), last_size)
+        partial = _transform_dim(partial, dim, 1)
+    real = _invert_to_real(partial.map(lambda part: _move_to_last(part, last)), last_size)
     real = real if _is_only_last_dim(real, [last]) else real.movedim(-1, last)
-    factor = _factor_of(real, dims, normalization)
-    return real if factor == 1 else real * factor
+    scale = _normalization_factor(real, dims, normalization)
+    return real if scale == 1 else real * scale
 
 
 def _are_static(x: torch.Tensor, dims: list[int]) -> bool:
-    """Whether the lengths of the transforms, which need tables, are static."""
+    """Whether the lengths of the transforms are static: their matrices are constants."""
     return all(isinstance(x.size(dim), int) for dim in dims)
 
 
-def _factor_of(x: torch.Tensor, dims: list[int], normalization: int) -> float:
+def _normalization_factor(x: torch.Tensor, dims: list[int], normalization: int) -> float:
     """The factor of a normalization in PyTorch's numbering: 1, 1 / sqrt(n) or 1 / n for n transformed elements."""
     count = math.prod(x.size(dim) for dim in dims)
     return (1.0, 1 / math.sqrt(count), 1 / count)[normalization]
@@ -117,25 +118,25 @@ def _transform_dim(x: ComplexPair, dim: int, sign: int) -> ComplexPair:
 def _transform_last_dim(x: ComplexPair, sign: int) -> ComplexPair:
     """The sums of x[n] exp(sign 2 pi i n k / N) over the last dim; `sign` is -1 for the forward transform.
 
-    An imaginary part of 0 is a Python number.
+    The imaginary part of `x` may be the Python number 0.
     """
     size = x.re.size(-1)
     if size == 1:
         return ComplexPair(x.re, x.im if isinstance(x.im, torch.Tensor) else torch.zeros_like(x.re))
-    factor = _factor(size)
-    if size <= DIRECT or (factor == size and size <= LARGEST_FACTOR):
+    divisor = _choose_divisor(size)
+    if size <= DIRECT or (divisor == size and size <= LARGEST_FACTOR):
         return _transform_by_matrix(x, sign, size)
     return (
         _transform_by_convolution(x, sign)
-        if factor > LARGEST_FACTOR or factor == size
-        else _transform_by_factors(x, sign, factor)
+        if divisor > LARGEST_FACTOR or divisor == size
+        else _transform_by_factors(x, sign, divisor)
     )
 
 
 def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
     """The first `count` numbers of the transform: one product per part, with cosines and sines concatenated."""
     size = x.re.size(-1)
-    table = _matrix(size, count, sign, x.re.dtype)
+    table = _dft_matrix(size, count, sign, x.re.dtype)
     re = _product(x.re, table)
     cosines, sines = re.narrow(-1, 0, count), re.narrow(-1, count, count)
     if not isinstance(x.im, torch.Tensor):
@@ -145,7 +146,7 @@ def _transform_by_matrix(x: ComplexPair, sign: int, count: int) -> ComplexPair:
 
 
 def _product(x: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
-    """The product of the rows of all of `x` with a matrix; `matmul` would repeat the matrix."""
+    """`x @ table` as one matrix product, with all leading dims of `x` flattened; `matmul` would repeat the matrix."""
     return (x.reshape(-1, x.size(-1)) @ table).reshape(*x.shape[:-1], table.size(-1))
 
 
@@ -155,8 +156,8 @@ def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
     b = size // a
     columns = ComplexPair(*(_split(part, a, b) for part in (x.re, x.im)))
     inner = _transform_last_dim(columns, sign)  # [..., n2, k1]
-    turned = inner * ComplexPair(*_twiddle_factors(a, b, sign, x.re.dtype))
-    outer = _transform_last_dim(turned.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
+    twiddled = inner * ComplexPair(*_twiddle_factors(a, b, sign, x.re.dtype))
+    outer = _transform_last_dim(twiddled.map(lambda part: part.transpose(-1, -2)), sign)  # [..., k1, k2]
     return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
 
 
@@ -169,10 +170,10 @@ def _transform_by_convolution(x: ComplexPair, sign: int) -> ComplexPair:
     """With n k = (n^2 + k^2 - (k - n)^2) / 2 the transform is a convolution with a chirp, a product of transforms."""
     size = x.re.size(-1)
     length = 1 << (2 * size - 2).bit_length()
-    chirp, of_chirp = (ComplexPair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
+    chirp, kernel_spectrum = (ComplexPair(*parts) for parts in _chirps(size, length, sign, x.re.dtype))
     padded = (x * chirp).map(lambda part: torch.nn.functional.pad(part, (0, length - size)))
-    found = _transform_last_dim(_transform_last_dim(padded, -1) * of_chirp, 1)
-    return found.map(lambda part: part.narrow(-1, 0, size)) * chirp
+    convolution = _transform_last_dim(_transform_last_dim(padded, -1) * kernel_spectrum, 1)
+    return convolution.map(lambda part: part.narrow(-1, 0, size)) * chirp
 
 
 def _transform_real(x: torch.Tensor, sign: int, count: int) -> ComplexPair:
@@ -189,7 +190,7 @@ def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
     """
     half = x.map(lambda part: part.narrow(-1, 0, size // 2 + 1))
     if size <= DIRECT:
-        cosines, sines = _half_matrices(size, x.re.dtype)
+        cosines, sines = _real_inverse_matrices(size, x.re.dtype)
         real = _product(half.re, cosines)
         return real + _product(half.im.narrow(-1, 1, len(sines)), sines) if len(sines) else real
     mirrored = half.map(lambda part: part.narrow(-1, 1, (size - 1) // 2).flip(-1))
@@ -202,15 +203,17 @@ def _invert_to_real(x: ComplexPair, size: int) -> torch.Tensor:
 # ---- numbers on the unit circle --------------------------------------------------------------------------------------
 
 
-def _factor(size: int) -> int:
-    """The divisor closest to the root, among those of at most `DIRECT`; the smallest prime factor if that is larger."""
+def _choose_divisor(size: int) -> int:
+    """The divisor of `size` that is closest to its square root, among those in [2, `DIRECT`]; without such a
+    divisor, the smallest prime factor.
+    """
     small = [d for d in range(2, DIRECT + 1) if size % d == 0]
     if small:
         return min(small, key=lambda d: (abs(math.log(d) - math.log(size) / 2), d))
     return next((d for d in range(DIRECT + 1, math.isqrt(size) + 1) if size % d == 0), size)
 
 
-def _circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
+def _unit_circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
     """Cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
     angles = sign * 2 * numpy.pi * (numerators % size) / size
     is_quarter = 4 * numerators % size == 0
@@ -230,59 +233,64 @@ def _constant(values: Any) -> torch.Tensor:
         return torch.from_numpy(numpy.ascontiguousarray(values))
 
 
-def _own_conjugates(out: torch.Tensor, sizes: Mapping[int, int]) -> Any:
-    """Which numbers of the transform `out` of real numbers, with `sizes` by dim, are their own conjugates: an array
-    of the same rank, of size 1 along dims where it is constant.
+def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> Any:
+    """A mask of the elements of `out` that equal their own conjugates, where `out` is the transform of real numbers
+    along the dims in `sizes` (dim to length). It has the rank of `out`, and size 1 along the other dims.
     """
-    found = numpy.ones((1,) * out.dim(), bool)
+    mask = numpy.ones((1,) * out.dim(), bool)
     for dim, size in sizes.items():
-        own = 2 * numpy.arange(out.size(dim)) % size == 0
-        found = found & own.reshape([-1 if place == dim else 1 for place in range(out.dim())])
-    return found
+        is_self_conjugate = 2 * numpy.arange(out.size(dim)) % size == 0
+        mask = mask & is_self_conjugate.reshape([-1 if axis == dim else 1 for axis in range(out.dim())])
+    return mask
 
 
 @lru_cache(maxsize=64)
-def _matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
-    """[size, 2 count]: the cosines of the transform, then its sines."""
-    return _tensor(numpy.concatenate(_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
+def _dft_matrix(size: int, count: int, sign: int, dtype: torch.dtype) -> torch.Tensor:
+    """The DFT matrix [size, 2 count]: `count` columns of cosines, then `count` columns of sines."""
+    return _tensor(numpy.concatenate(_unit_circle(numpy.outer(range(size), range(count)), size, sign), 1), dtype)
 
 
 @lru_cache(maxsize=64)
-def _interleaved(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
-    """[2 size, 2 count]: the transform, times `factor`, of complex numbers with interleaved parts."""
-    cosines, sines = _circle(numpy.outer(range(size), range(count)), size, sign)
+def _interleaved_matrix(size: int, count: int, sign: int, factor: float, dtype: torch.dtype) -> torch.Tensor:
+    """The DFT matrix [2 size, 2 count] for complex numbers with interleaved parts, times `factor`."""
+    cosines, sines = _unit_circle(numpy.outer(range(size), range(count)), size, sign)
     blocks = numpy.array([[cosines, sines], [-sines, cosines]]) * factor
     return _tensor(blocks.transpose(2, 0, 3, 1).reshape(2 * size, 2 * count), dtype)
 
 
 @lru_cache(maxsize=64)
-def _half_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """[size // 2 + 1, size] for real parts, and [(size - 1) // 2, size] for the imaginary parts of numbers with a
-    distinct conjugate, which count twice.
+def _real_inverse_matrices(size: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """The matrices of the inverse transform to real numbers, from the first half of the spectrum.
+
+    [size // 2 + 1, size] is for the real parts, [(size - 1) // 2, size] for the imaginary parts. Numbers with a
+    distinct conjugate, which is in the other half, have the weight 2.
     """
     count = size // 2 + 1
-    cosines, sines = _circle(numpy.outer(range(count), range(size)), size, 1)
-    own = [i for i in range(count) if 2 * i % size == 0]
-    twice = numpy.full((count, 1), 2.0)
-    twice[own] = 1
-    return _tensor(cosines * twice, dtype), _tensor(-2 * sines[1 : 1 + (size - 1) // 2], dtype)
+    cosines, sines = _unit_circle(numpy.outer(range(count), range(size)), size, 1)
+    self_conjugate = [i for i in range(count) if 2 * i % size == 0]
+    weights = numpy.full((count, 1), 2.0)
+    weights[self_conjugate] = 1
+    return _tensor(cosines * weights, dtype), _tensor(-2 * sines[1 : 1 + (size - 1) // 2], dtype)
 
 
 @lru_cache(maxsize=64)
 def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     """[b, a]: at (n2, k1) the twiddle factor of n2 k1 / (a b)."""
-    cosines, sines = _circle(numpy.outer(range(b), range(a)), a * b, sign)
+    cosines, sines = _unit_circle(numpy.outer(range(b), range(a)), a * b, sign)
     return _tensor(cosines, dtype), _tensor(sines, dtype)
 
 
 @lru_cache(maxsize=16)
 def _chirps(size: int, length: int, sign: int, dtype: torch.dtype) -> tuple[Any, Any]:
-    """exp(sign pi i n^2 / size), and the transform of its conjugate around 0, of `length`, divided by that length."""
+    """The chirp exp(sign pi i n^2 / size), and the spectrum of the convolution kernel, each as its two parts.
+
+    The kernel is the chirp's conjugate for n from 1 - size to size - 1, padded to `length`, and divided by `length`.
+    """
     squares = numpy.array([n * n % (2 * size) for n in range(size)])
-    re, im = _circle(squares, 2 * size, sign)
-    around = numpy.zeros(length, numpy.complex128)
-    around[:size] = re - 1j * im
-    around[length - size + 1 :] = around[size - 1 : 0 : -1]
-    spectrum = numpy.fft.fft(around) / length
-    chirp, of_chirp = (re, im), (spectrum.real, spectrum.imag)
-    return tuple(_tensor(part, dtype) for part in chirp), tuple(_tensor(part, dtype) for part in of_chirp)
+    re, im = _unit_circle(squares, 2 * size, sign)
+    kernel = numpy.zeros(length, numpy.complex128)
+    kernel[:size] = re - 1j * im
+    kernel[length - size + 1 :] = kernel[size - 1 : 0 : -1]
+    spectrum = numpy.fft.fft(kernel) / length
+    chirp, kernel_spectrum = (re, im), (spectrum.real, spectrum.imag)
+    return tuple(_tensor(part, dtype) for part in chirp), tuple(_tensor(part, dtype) for part in kernel_spectrum)

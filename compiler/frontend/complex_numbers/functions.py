@@ -45,16 +45,18 @@ def _split_exponent(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
     Their exponentials are applied as separate factors, since a small sine between them keeps a product finite.
     """
-    most = 700.0 if x.dtype == torch.float64 else 80.0
-    return x.abs().clamp_max(most), (x.abs() - most).clamp_min(0.0)
+    limit = 700.0 if x.dtype == torch.float64 else 80.0
+    return x.abs().clamp_max(limit), (x.abs() - limit).clamp_min(0.0)
 
 
 def exp(x: ComplexPair) -> ComplexPair:
-    near, rest = _split_exponent(x.re)
-    length, more = torch.where(x.re < 0, x.re, near).exp(), torch.where(x.re < 0, 0.0, rest).exp()
-    endless, nowhere = x.re.isinf(), ~x.im.isfinite()
-    re = torch.where(endless & nowhere, x.re.exp(), length * x.im.cos() * more)
-    im = torch.where(nowhere & (x.re == -math.inf), torch.copysign(x.re.exp(), x.im), length * x.im.sin() * more)
+    bounded, excess = _split_exponent(x.re)
+    scale, rest_scale = torch.where(x.re < 0, x.re, bounded).exp(), torch.where(x.re < 0, 0.0, excess).exp()
+    is_re_infinite, is_im_nonfinite = x.re.isinf(), ~x.im.isfinite()
+    re = torch.where(is_re_infinite & is_im_nonfinite, x.re.exp(), scale * x.im.cos() * rest_scale)
+    im = torch.where(
+        is_im_nonfinite & (x.re == -math.inf), torch.copysign(x.re.exp(), x.im), scale * x.im.sin() * rest_scale
+    )
     return ComplexPair(re, torch.where(x.im == 0, x.im, im))
 
 
@@ -77,49 +79,51 @@ def _log_modulus(x: ComplexPair) -> torch.Tensor:
 
 
 def log1p(x: ComplexPair) -> ComplexPair:
-    """By |1 + x|^2 - 1 = a (2 + a) + b^2 where that is small.
+    """Uses |1 + x|^2 - 1 = a (2 + a) + b^2 if `x` is small.
 
-    Eager multiplies log(1 + x) by x / ((1 + x) - 1), which is NaN for numbers with an infinity unless the factor is
-    left out.
+    Eager multiplies log(1 + x) by x / ((1 + x) - 1) unless (1 + x) - 1 equals x, so that the result is NaN for some
+    numbers with an infinite part.
     """
     small = (x.re * (x.re + 2.0) + x.im * x.im).log1p() * 0.5
     shifted = x.shifted(1.0)
     is_small = (x.re.abs() < 0.5) & (x.im.abs() < 0.5)
     re = torch.where(is_small, small, _log_modulus(shifted))
     re = torch.where((shifted.re == 1) & (x.im == 0), x.re, re)
-    lost = _is_infinite(x) & ((shifted.re - 1.0 != x.re) | x.im.isnan())
-    return ComplexPair(re, argument(shifted)).map(lambda part: torch.where(lost, math.nan, part))
+    is_nan_in_eager = _is_infinite(x) & ((shifted.re - 1.0 != x.re) | x.im.isnan())
+    return ComplexPair(re, argument(shifted)).map(lambda part: torch.where(is_nan_in_eager, math.nan, part))
 
 
 def square_root(x: ComplexPair) -> ComplexPair:
-    """sqrt((|x| + |a|) / 2) is the larger part of the root, the other one is b / 2 divided by it; 0 for 0."""
+    """The larger part of the root is sqrt((|x| + |a|) / 2), the smaller one b / 2 divided by it; the root of 0 is 0."""
     half = x.scaled(0.5)
     larger = (modulus(half) + half.re.abs()).sqrt()
-    less = torch.where(larger == 0, 0.0, half.im.abs() / larger)
-    right, endless = x.re >= 0, x.im.isinf()
-    re = torch.where(endless, x.im.abs(), torch.where(right, larger, less))
-    return ComplexPair(re, torch.where(endless, x.im, torch.copysign(torch.where(right, less, larger), x.im)))
+    smaller = torch.where(larger == 0, 0.0, half.im.abs() / larger)
+    is_right_half, is_im_infinite = x.re >= 0, x.im.isinf()
+    re = torch.where(is_im_infinite, x.im.abs(), torch.where(is_right_half, larger, smaller))
+    return ComplexPair(
+        re, torch.where(is_im_infinite, x.im, torch.copysign(torch.where(is_right_half, smaller, larger), x.im))
+    )
 
 
 def product(x: ComplexPair, y: ComplexPair) -> ComplexPair:
-    """C's multiplication: where both parts would be NaN, infinite operands, or products, give infinities."""
-    found = x * y
-    lost = found.re.isnan() & found.im.isnan()
-    endless_x, endless_y = _is_infinite(x), _is_infinite(y)
+    """Multiplies like C99: an infinite operand or partial product gives an infinity where both parts would be NaN."""
+    naive = x * y
+    is_lost = naive.re.isnan() & naive.im.isnan()
+    is_x_infinite, is_y_infinite = _is_infinite(x), _is_infinite(y)
     overflows = (x.re * y.re).isinf() | (x.im * y.im).isinf() | (x.re * y.im).isinf() | (x.im * y.re).isinf()
 
-    def boxed(z: ComplexPair, endless: torch.Tensor) -> ComplexPair:
-        """1 for infinity and 0 for other parts, with their signs; without infinities 0 for NaN."""
+    def box(z: ComplexPair, is_infinite: torch.Tensor) -> ComplexPair:
+        """If a part is infinite, 1 for infinite parts and 0 for the others; otherwise 0 for NaN. Signs are kept."""
         return z.map(
             lambda part: torch.copysign(
-                torch.where(endless, part.isinf() * 1.0, torch.where(part.isnan(), 0.0, part.abs())), part
+                torch.where(is_infinite, part.isinf() * 1.0, torch.where(part.isnan(), 0.0, part.abs())), part
             )
         )
 
-    again = boxed(x, endless_x) * boxed(y, endless_y)
-    lost = lost & (endless_x | endless_y | overflows)
+    boxed = box(x, is_x_infinite) * box(y, is_y_infinite)
+    is_lost = is_lost & (is_x_infinite | is_y_infinite | overflows)
     return ComplexPair(
-        torch.where(lost, again.re * math.inf, found.re), torch.where(lost, again.im * math.inf, found.im)
+        torch.where(is_lost, boxed.re * math.inf, naive.re), torch.where(is_lost, boxed.im * math.inf, naive.im)
     )
 
 
@@ -139,35 +143,35 @@ def cos(x: ComplexPair) -> ComplexPair:
 
 def _hyperbolic(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Three factors: the first times the last is sinh(x), the second times the last is cosh(x), without overflow."""
-    near, rest = _split_exponent(x)
-    return torch.copysign(near.sinh(), x), near.cosh(), rest.exp()
+    bounded, excess = _split_exponent(x)
+    return torch.copysign(bounded.sinh(), x), bounded.cosh(), excess.exp()
 
 
 def sinh(x: ComplexPair) -> ComplexPair:
-    s, c, more = _hyperbolic(x.re)
-    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, s * x.im.cos() * more)
+    s, c, rest_scale = _hyperbolic(x.re)
+    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, s * x.im.cos() * rest_scale)
     re = torch.where((x.re == 0) & ~x.im.isfinite(), x.re, re)
-    return ComplexPair(re, torch.where(x.im == 0, x.im, c * x.im.sin() * more))
+    return ComplexPair(re, torch.where(x.im == 0, x.im, c * x.im.sin() * rest_scale))
 
 
 def cosh(x: ComplexPair) -> ComplexPair:
-    s, c, more = _hyperbolic(x.re)
-    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, c * x.im.cos() * more)
-    im = torch.where((x.re == 0) & ~x.im.isfinite(), 0.0, s * x.im.sin() * more)
+    s, c, rest_scale = _hyperbolic(x.re)
+    re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, c * x.im.cos() * rest_scale)
+    im = torch.where((x.re == 0) & ~x.im.isfinite(), 0.0, s * x.im.sin() * rest_scale)
     return ComplexPair(re, torch.where(x.im == 0, torch.where(x.re.signbit(), -x.im, x.im), im))
 
 
 def tanh(x: ComplexPair) -> ComplexPair:
-    """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); beyond 20, where that overflows, its limit."""
+    """(sinh(a) cosh(a) + i sin(b) cos(b)) / (sinh(a)^2 + cos(b)^2); the limit for |a| > 20, where that overflows."""
     a = x.re.clamp(-20.0, 20.0)
     s, c, cos_b = a.sinh(), a.cosh(), x.im.cos()
     norm = s * s + cos_b * cos_b
-    far, endless = x.re.abs() > 20, x.re.isinf()
-    wave = x.im.sin() * cos_b
-    limit = 4.0 * wave * (x.re.abs() * -2.0).exp()
-    re = torch.where(far, x.re.sign() + torch.where(endless, 0.0, wave * 0.0), s * c / norm)
-    im = torch.where(far, limit, wave / norm)
-    im = torch.where(endless & ~x.im.isfinite(), torch.copysign(torch.zeros_like(x.im), x.im), im)
+    is_far, is_re_infinite = x.re.abs() > 20, x.re.isinf()
+    sin_cos = x.im.sin() * cos_b
+    limit = 4.0 * sin_cos * (x.re.abs() * -2.0).exp()
+    re = torch.where(is_far, x.re.sign() + torch.where(is_re_infinite, 0.0, sin_cos * 0.0), s * c / norm)
+    im = torch.where(is_far, limit, sin_cos / norm)
+    im = torch.where(is_re_infinite & ~x.im.isfinite(), torch.copysign(torch.zeros_like(x.im), x.im), im)
     return ComplexPair(torch.where(x.re == 0, x.re, re), torch.where(x.im == 0, x.im, im))
 
 
@@ -176,47 +180,44 @@ def asin(x: ComplexPair) -> ComplexPair:
     left, right = square_root(ComplexPair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re = torch.atan2(x.re, left.re * right.re - left.im * right.im)
     im = (left.re * right.im - left.im * right.re).asinh()
-    endless = _is_infinite(x)
-    re = torch.where(endless, torch.atan2(x.re, x.im.abs()), re)
-    return ComplexPair(torch.where(x.re == 0, x.re, re), torch.where(endless, _infinite_like(x.im), im))
+    is_infinite = _is_infinite(x)
+    re = torch.where(is_infinite, torch.atan2(x.re, x.im.abs()), re)
+    return ComplexPair(torch.where(x.re == 0, x.re, re), torch.where(is_infinite, _infinite_like(x.im), im))
 
 
 def acos(x: ComplexPair) -> ComplexPair:
     left, right = square_root(ComplexPair(1.0 - x.re, -x.im)), square_root(x.shifted(1.0))
     re, im = torch.atan2(left.re, right.re) * 2.0, (right.re * left.im - right.im * left.re).asinh()
-    endless = _is_infinite(x)
-    re = torch.where(endless, math.pi / 2 - torch.atan2(x.re, x.im.abs()), re)
-    return ComplexPair(torch.where(x.re == 0, math.pi / 2, re), torch.where(endless, -_infinite_like(x.im), im))
+    is_infinite = _is_infinite(x)
+    re = torch.where(is_infinite, math.pi / 2 - torch.atan2(x.re, x.im.abs()), re)
+    return ComplexPair(torch.where(x.re == 0, math.pi / 2, re), torch.where(is_infinite, -_infinite_like(x.im), im))
 
 
 def acosh(x: ComplexPair) -> ComplexPair:
     left, right = square_root(x.shifted(-1.0)), square_root(x.shifted(1.0))
     re, im = (left.re * right.re + left.im * right.im).asinh(), torch.atan2(left.im, right.re) * 2.0
-    endless = _is_infinite(x)
-    im = torch.where((x.re == 0) & x.im.isnan(), math.pi / 2, torch.where(endless, argument(x), im))
-    return ComplexPair(torch.where(endless, math.inf, re), im)
+    is_infinite = _is_infinite(x)
+    im = torch.where((x.re == 0) & x.im.isnan(), math.pi / 2, torch.where(is_infinite, argument(x), im))
+    return ComplexPair(torch.where(is_infinite, math.inf, re), im)
 
 
 def atanh(x: ComplexPair) -> ComplexPair:
-    """Computed for numbers with a positive real part, and negated for the others, where the logarithm would have an
-    argument close to 0.
+    """The real part is log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), or log(q) / 2 where q^2 would overflow.
 
-    Uses log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), which is log(q) / 2 where q^2 would overflow.
+    It is computed for |a| and gets the sign of a: for a negative a, the logarithm would have an argument close to 0.
     """
-    length = x.re.abs()
-    q = 2.0 * length.sqrt() / torch.hypot(1.0 - length, x.im)
+    abs_re = x.re.abs()
+    q = 2.0 * abs_re.sqrt() / torch.hypot(1.0 - abs_re, x.im)
     re = torch.where(q < 1e10, (q * q).log1p() * 0.25, q.log() * 0.5)
     im = torch.atan2(x.im * 2.0, (1.0 - x.re) * (1.0 + x.re) - x.im * x.im) * 0.5
-    endless = _is_infinite(x)
-    re = torch.where(endless | (x.re == 0), 0.0, re)
-    im = torch.where(endless, torch.copysign(torch.where(x.im.isnan(), x.im, math.pi / 2), x.im), im)
+    is_infinite = _is_infinite(x)
+    re = torch.where(is_infinite | (x.re == 0), 0.0, re)
+    im = torch.where(is_infinite, torch.copysign(torch.where(x.im.isnan(), x.im, math.pi / 2), x.im), im)
     return ComplexPair(torch.copysign(re, x.re), im)
 
 
 def _swap_parts(function: Function) -> Function:
-    """Turns sinh into sin, asin into asinh, and so on: by -i f(ix), which for these is f of the swapped parts,
-    swapped.
-    """
+    """Turns sinh into sin, asin into asinh, and so on: -i f(i x), which for these functions is swap(f(swap(x)))."""
     return lambda x: function(x.swapped()).swapped()
 
 

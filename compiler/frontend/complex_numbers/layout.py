@@ -12,7 +12,7 @@ from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pai
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
-_MOVES = (
+_DATA_MOVEMENT_OPS = (
     aten.view.default, aten._unsafe_view.default, aten.reshape.default, aten._reshape_alias.default,
     aten.permute.default, aten.t.default, aten.transpose.int, aten.expand.default, aten.squeeze.default,
     aten.squeeze.dim, aten.squeeze.dims, aten.unsqueeze.default, aten.slice.Tensor, aten.select.int, aten.clone.default,
@@ -51,7 +51,7 @@ def _select_part(nest: Any, name: str) -> Any:
     return tree_map(take, nest)
 
 
-for _op in _MOVES:
+for _op in _DATA_MOVEMENT_OPS:
     RULES[_op] = part_by_part(_op)
 
 
@@ -62,31 +62,31 @@ def select_result(out: torch.Tensor, values: Any, index: int) -> Any:
 
 @rule(aten.as_strided.default, aten.as_strided_copy.default)
 def as_strided(out: torch.Tensor, x: ComplexPair, size: Any, stride: Any, offset: Any = None) -> Any:
-    """Strides are those of the complex numbers, so they apply to equally dense parts.
+    """The strides count complex numbers; they apply to each part, which is copied to dense memory first.
 
     The conversion has rejected operands that are not dense and row-major.
     """
-    return x.map(lambda part: _own(part).as_strided(size, stride, offset))
+    return x.map(lambda part: _dense_copy(part).as_strided(size, stride, offset))
 
 
 @rule(aten.as_strided_scatter.default)
 def as_strided_scatter(out: torch.Tensor, x: ComplexPair, source: ComplexPair, *where: Any) -> Any:
     return ComplexPair(
-        *(aten.as_strided_scatter(_own(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im)))
+        *(aten.as_strided_scatter(_dense_copy(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im)))
     )
 
 
-def _own(part: torch.Tensor) -> torch.Tensor:
+def _dense_copy(part: torch.Tensor) -> torch.Tensor:
     return part.clone(memory_format=torch.contiguous_format)
 
 
 @rule(aten.cat.default)
 def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> ComplexPair:
-    pairs = [to_pair_like(_form(t), pair_of(t, part_type(out.dtype))) for t in tensors]
+    pairs = [to_pair_like(_shaped_like(t), pair_of(t, part_type(out.dtype))) for t in tensors]
     return ComplexPair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
 
 
-def _form(value: Any) -> torch.Tensor:
+def _shaped_like(value: Any) -> torch.Tensor:
     return value.re if isinstance(value, ComplexPair) else value
 
 
@@ -98,7 +98,7 @@ def constant_pad_nd(out: torch.Tensor, x: ComplexPair, pad: Any, value: Any = 0)
 
 @rule(aten._to_copy.default, prims.convert_element_type.default)
 def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
-    """Casts between complex types, from real numbers, to the real part, or to bool: whether a part is not 0."""
+    """Casts from real or complex numbers to a complex type, to a real type (the real part), or to bool (x != 0)."""
     pair = pair_of(x)
     if out.dtype.is_complex:
         return to_pair_like(out, pair)
@@ -107,8 +107,8 @@ def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
 
 @rule(aten.copy.default)
 def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False) -> Any:
-    found = to_pair_like(out, pair_of(source))
-    return found if out.dtype.is_complex else found.re
+    pair = to_pair_like(out, pair_of(source))
+    return pair if out.dtype.is_complex else pair.re
 
 
 @rule(

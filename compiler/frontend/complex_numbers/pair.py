@@ -37,12 +37,12 @@ class ComplexPair:
     """Real and imaginary part, tensors of one shape and type; arithmetic also accepts numbers and real tensors.
 
     A real operand has the imaginary part 0, and computations use this 0 like eager: infinity times `2 + 0j` has the
-    imaginary part NaN. `both`, if known, has the two parts along an additional last dim.
+    imaginary part NaN. `stacked` has the two parts along an additional last dim, if a tensor with this layout exists.
     """
 
     re: Part
     im: Part
-    both: torch.Tensor | None = None
+    stacked: torch.Tensor | None = None
 
     def map(self, function: Callable[[Part], Part]) -> ComplexPair:
         return ComplexPair(function(self.re), function(self.im))
@@ -83,22 +83,22 @@ class ComplexPair:
     def __truediv__(self, other: Any) -> ComplexPair:
         """Divides like eager, by the algorithm of Robert L. Smith (1962).
 
-        Its first quotient is by the larger part of the divisor, so that no square overflows. Division by 0 is done part
-        by part.
+        It first divides the smaller part of the divisor by the larger one, so that no square overflows. Each part is
+        divided separately if the divisor is 0.
         """
         y = pair_of(other)
         c, d = y.re, y.im
         if not isinstance(c, torch.Tensor) and not isinstance(d, torch.Tensor):
             return self._over_number(float(c), float(d))
-        wide = absolute(c) >= absolute(d)
-        zero = (c == 0) & (d == 0)
-        large, less = torch.where(wide, c, d), torch.where(wide, d, c)
-        ratio = less / large
-        scale = 1.0 / (large + less * ratio)
+        is_re_larger = abs(c) >= abs(d)
+        is_zero = (c == 0) & (d == 0)
+        larger, smaller = torch.where(is_re_larger, c, d), torch.where(is_re_larger, d, c)
+        ratio = smaller / larger
+        scale = 1.0 / (larger + smaller * ratio)
         a, b = self.re, self.im
-        re = torch.where(wide, a + b * ratio, a * ratio + b) * scale
-        im = torch.where(wide, b - a * ratio, b * ratio - a) * scale
-        return ComplexPair(torch.where(zero, a / absolute(c), re), torch.where(zero, b / absolute(c), im))
+        re = torch.where(is_re_larger, a + b * ratio, a * ratio + b) * scale
+        im = torch.where(is_re_larger, b - a * ratio, b * ratio - a) * scale
+        return ComplexPair(torch.where(is_zero, a / abs(c), re), torch.where(is_zero, b / abs(c), im))
 
     def _over_number(self, c: float, d: float) -> ComplexPair:
         if c == d == 0:
@@ -114,19 +114,19 @@ class ComplexPair:
 
 @dataclass(frozen=True, eq=False)
 class Interleaved:
-    """A complex result whose parts a rule has computed along a last dim."""
+    """A complex result whose two parts a rule has computed along an additional last dim."""
 
-    both: torch.Tensor
+    stacked: torch.Tensor
 
 
 def pair_of(value: Any, dtype: torch.dtype | None = None) -> ComplexPair:
     """Converts a number, a real tensor or a pair to a pair, with tensors of type `dtype` if given."""
     if isinstance(value, complex):
         return ComplexPair(value.real, value.imag)
-    found = value if isinstance(value, ComplexPair) else ComplexPair(value, 0.0)
+    pair = value if isinstance(value, ComplexPair) else ComplexPair(value, 0.0)
     if dtype is None:
-        return found
-    return found.map(lambda part: part.to(dtype) if isinstance(part, torch.Tensor) else part)
+        return pair
+    return pair.map(lambda part: part.to(dtype) if isinstance(part, torch.Tensor) else part)
 
 
 def part_type(dtype: torch.dtype) -> torch.dtype:
@@ -146,21 +146,14 @@ def to_pair_like(out: torch.Tensor, value: Any) -> ComplexPair:
     return pair_of(value).map(tensor)
 
 
-# ---- parts that may be numbers ---------------------------------------------------------------------------------------
-
-
-def absolute(part: Part) -> Part:
-    return abs(part)
-
-
 # The keys of a node's meta that describe its origin.
 _PROVENANCE = ("stack_trace", "nn_module_stack", "fwd_nn_module_stack", "partitioner_tag")
 
 
 class ComplexEmitter(TorchDispatchMode):
-    """While active, each ATen op on known tensors becomes a node of `graph`, decomposed by `table`.
+    """While active, each ATen op on registered tensors becomes a node of `graph`, decomposed by `table`.
 
-    Real tensors among the operands become constants: attributes of the graph's module, by name in `constants`.
+    Operands that are not fake tensors become constants: attributes of the graph's module, by name in `constants`.
     """
 
     def __init__(self, graph: Graph, fake_mode: FakeTensorMode, table: Mapping[Any, Callable[..., Any]]) -> None:
@@ -170,25 +163,28 @@ class ComplexEmitter(TorchDispatchMode):
         self.fake_mode = fake_mode
         self._table = table
         self._nodes: dict[int, tuple[torch.Tensor, Node]] = {}
-        self._known: dict[int, torch.Tensor] = {}
+        self._fake_constants: dict[int, torch.Tensor] = {}
         self._origin: Node | None = None
         self._emitted: list[Node] = []
 
     def node_of(self, tensor: torch.Tensor) -> Node:
         return self._nodes[id(tensor)][1]
 
-    def know(self, tensor: torch.Tensor, node: Node) -> torch.Tensor:
-        """A tensor of the form of `tensor` for the value of `node`, with lazy conjugation and negation resolved."""
+    def register_value(self, tensor: torch.Tensor, node: Node) -> torch.Tensor:
+        """Returns a fake tensor that stands for the value of `node` in calls of ops.
+
+        It has the form of `tensor`, with lazy conjugation and negation resolved.
+        """
         with _disable_current_modes(), self.fake_mode:
             view = torch.ops.aten.alias.default(tensor.resolve_conj().resolve_neg())
         self._nodes[id(view)] = (view, node)
         return view
 
-    def fake(self, tensor: torch.Tensor) -> torch.Tensor:
+    def to_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         return self.fake_mode.from_tensor(tensor, static_shapes=True)
 
     @contextmanager
-    def at(self, origin: Node) -> Iterator[None]:
+    def replacing(self, origin: Node) -> Iterator[None]:
         """Nodes emitted inside replace `origin`, and have its name and provenance."""
         self._origin = origin
         with torch.no_grad(), self.fake_mode, self:
@@ -216,39 +212,39 @@ class ComplexEmitter(TorchDispatchMode):
         kwargs = kwargs or {}
         if op.namespace == "prim":  # a query of a tensor's property, such as its device
             return op(*args, **kwargs)
-        found = NotImplemented
+        result = NotImplemented
         if op in self._table:
             with self:
-                found = self._table[op](*args, **kwargs)
+                result = self._table[op](*args, **kwargs)
         elif torch._C.DispatchKey.CompositeImplicitAutograd in op.py_kernels or op._can_decompose():
             with self:
-                found = op.decompose(*args, **kwargs)
-        return self._call(op, args, kwargs) if found is NotImplemented else found
+                result = op.decompose(*args, **kwargs)
+        return self._call(op, args, kwargs) if result is NotImplemented else result
 
     def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
-        args, kwargs = tree_map_only(torch.Tensor, self._fake, (args, kwargs))
+        args, kwargs = tree_map_only(torch.Tensor, self._to_registered_fake, (args, kwargs))
         value = op(*args, **kwargs)
         node = self.emit(op, args, kwargs, value)
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = (value, node)
             return value
         for index, item in enumerate(tree_leaves(value) if value is not None else ()):
-            picked = self.graph.create_node("call_function", getitem, (node, index), name=f"{node.name}_{index}")
-            picked.meta = {**node.meta, "val": item}
-            self._emitted.append(picked)
-            self._nodes[id(item)] = (item, picked)
+            item_node = self.graph.create_node("call_function", getitem, (node, index), name=f"{node.name}_{index}")
+            item_node.meta = {**node.meta, "val": item}
+            self._emitted.append(item_node)
+            self._nodes[id(item)] = (item, item_node)
         return value
 
-    def _fake(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A constant as a fake tensor, with its node; a fake tensor is returned unchanged."""
+    def _to_registered_fake(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a fake tensor unchanged; for a constant, adds a `get_attr` node and returns a fake tensor for it."""
         if isinstance(tensor, FakeTensor):
             return tensor
-        if id(tensor) not in self._known:
+        if id(tensor) not in self._fake_constants:
             name = f"_part_constant{len(self.constants)}"
-            fake = self.fake(tensor)
+            fake_constant = self.to_fake(tensor)
             node = self.graph.create_node("get_attr", name, name=name)
-            node.meta["val"] = fake
+            node.meta["val"] = fake_constant
             self._emitted.append(node)
             self.constants[name] = tensor
-            self._known[id(tensor)], self._nodes[id(fake)] = fake, (fake, node)
-        return self._known[id(tensor)]
+            self._fake_constants[id(tensor)], self._nodes[id(fake_constant)] = fake_constant, (fake_constant, node)
+        return self._fake_constants[id(tensor)]

@@ -19,7 +19,7 @@ def _product(op: Bilinear, x: Any, y: Any) -> ComplexPair:
     """Uses four real products: the algorithm with three loses digits if the parts differ in magnitude."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
-        raise TypeError("a product of matrices has operands of one type")
+        raise TypeError("a bilinear op has two complex operands")
     return ComplexPair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
 
 
@@ -96,8 +96,8 @@ def std(out: torch.Tensor, x: ComplexPair, *args: Any, **kwargs: Any) -> torch.T
 @rule(aten.var_mean.correction)
 def var_mean(out: Any, x: ComplexPair, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
     dims = list(range(x.re.dim())) if dim is None else dim
-    found = var(out[0], x, dims, keepdim=keepdim, **kwargs)
-    return [found, x.map(lambda part: torch.mean(part, dims, keepdim))]
+    variance = var(out[0], x, dims, keepdim=keepdim, **kwargs)
+    return [variance, x.map(lambda part: torch.mean(part, dims, keepdim))]
 
 
 @rule(aten.linalg_vector_norm.default)
@@ -109,19 +109,19 @@ def vector_norm(
 
 @rule(aten.cumprod.default)
 def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
-    """Computes in steps, each of which doubles the number of factors in every product."""
+    """Computes in log2(size) steps, each of which doubles the number of factors in every product."""
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
-    found, reach = _multiply_by_one(pair_of(x, part_type(out.dtype))), 1
-    while x.re.dim() and reach < (size := x.re.size(dim)):
-        first, before, behind = (
-            found.map(lambda part, at=at, count=count: part.narrow(dim, at, count))  # type: ignore[misc]
-            for at, count in ((0, reach), (0, size - reach), (reach, size - reach))
+    products, n_factors = _multiply_by_one(pair_of(x, part_type(out.dtype))), 1
+    while x.re.dim() and n_factors < (size := x.re.size(dim)):
+        complete, left, right = (
+            products.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
+            for start, count in ((0, n_factors), (0, size - n_factors), (n_factors, size - n_factors))
         )
-        both = behind * before
-        found = ComplexPair(torch.cat([first.re, both.re], dim), torch.cat([first.im, both.im], dim))
-        reach *= 2
-    return found
+        extended = right * left
+        products = ComplexPair(torch.cat([complete.re, extended.re], dim), torch.cat([complete.im, extended.im], dim))
+        n_factors *= 2
+    return products
 
 
 @rule(aten.prod.default)
@@ -135,8 +135,8 @@ def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
 def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
     if not isinstance(x, ComplexPair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
         return NotImplemented
-    found = _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))), dim)
-    return found.map(lambda part: part.unsqueeze(dim)) if keepdim and out.dim() else found
+    product = _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))), dim)
+    return product.map(lambda part: part.unsqueeze(dim)) if keepdim and out.dim() else product
 
 
 def _multiply_by_one(x: ComplexPair) -> ComplexPair:
@@ -151,11 +151,15 @@ def _reduce_product(x: ComplexPair, dim: int) -> ComplexPair:
     while (size := x.re.size(dim)) > 1:
         half = size // 2
         first, second, rest = (
-            x.map(lambda part, at=at, count=count: part.narrow(dim, at, count))  # type: ignore[misc]
-            for at, count in ((0, half), (half, half), (2 * half, size - 2 * half))
+            x.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
+            for start, count in ((0, half), (half, half), (2 * half, size - 2 * half))
         )
-        both = first * second
-        x = ComplexPair(torch.cat([both.re, rest.re], dim), torch.cat([both.im, rest.im], dim)) if size % 2 else both
+        product = first * second
+        x = (
+            ComplexPair(torch.cat([product.re, rest.re], dim), torch.cat([product.im, rest.im], dim))
+            if size % 2
+            else product
+        )
     if not x.re.size(dim):
         shape = [n for i, n in enumerate(x.re.shape) if i != dim % x.re.dim()]
         return ComplexPair(x.re.new_ones(shape), x.re.new_zeros(shape))

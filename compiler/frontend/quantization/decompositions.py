@@ -14,7 +14,7 @@ import torch
 from torch.ao.quantization.fx import _decomposed as eager
 
 aten = torch.ops.aten
-Quantised = tuple[torch.Tensor, torch.Tensor]
+NumbersAndMask = tuple[torch.Tensor, torch.Tensor]
 
 # The first float beyond int64, to which eager converts between rounding and clamping per channel.
 _BEYOND_INT64 = 2.0**63
@@ -28,36 +28,41 @@ def _round_to_steps(x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tens
 
 def _convert_back(
     x: torch.Tensor, steps: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: int, high: int
-) -> Quantised:
-    """Clamps `steps` and converts them back to the type of `scale`; also returns the mask of steps within the range."""
-    kept = torch.where(steps.isnan(), low, steps.clamp(low, high))
-    numbers = (kept - zero_point.to(steps.dtype)).to(scale.dtype) * scale
+) -> NumbersAndMask:
+    """Clamps `steps` to [low, high] and converts them back to numbers of the type of `x`.
+
+    The second result is the mask of steps within the range.
+    """
+    clamped = torch.where(steps.isnan(), low, steps.clamp(low, high))
+    numbers = (clamped - zero_point.to(steps.dtype)).to(scale.dtype) * scale
     return numbers.to(x.dtype), (steps >= low) & (steps <= high)
 
 
-def per_tensor(x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int) -> Quantised:
+def fake_quantize_per_tensor(
+    x: torch.Tensor, scale: float, zero_point: int, quant_min: int, quant_max: int
+) -> NumbersAndMask:
     step, zero = torch.full([], scale, dtype=torch.float32), torch.full([], zero_point, dtype=torch.int64)
     return _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
 
 
-def per_tensor_of_tensors(
+def fake_quantize_by_tensor_parameters(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, enabled: torch.Tensor, quant_min: int,
     quant_max: int,
-) -> Quantised:  # fmt: skip
+) -> NumbersAndMask:  # fmt: skip
     """`scale`, `zero_point` and `enabled` have one element each; if `enabled` is 0, `x` is unchanged."""
-    step, zero, on = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
-    numbers, inside = _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
-    return torch.where(on, numbers, x), inside | ~on
+    step, zero, is_enabled = scale.reshape([]), zero_point.reshape([]), enabled.reshape([]) != 0
+    numbers, mask = _convert_back(x, _round_to_steps(x, step, zero), step, zero, quant_min, quant_max)
+    return torch.where(is_enabled, numbers, x), mask | ~is_enabled
 
 
-def per_channel(
+def fake_quantize_per_channel(
     x: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, axis: int, quant_min: int, quant_max: int
-) -> Quantised:
+) -> NumbersAndMask:
     if zero_point.is_floating_point():
         return NotImplemented
-    form = [-1 if dim == axis else 1 for dim in range(x.dim())]
+    shape = [-1 if dim == axis else 1 for dim in range(x.dim())]
     # Per channel, eager converts the scales to the promoted type; a single scale stays in float32.
-    step, zero = scale.reshape(form).to(torch.promote_types(x.dtype, scale.dtype)), zero_point.reshape(form)
+    step, zero = scale.reshape(shape).to(torch.promote_types(x.dtype, scale.dtype)), zero_point.reshape(shape)
     steps = _round_to_steps(x, step, zero)
     steps = torch.where(steps.abs() < _BEYOND_INT64, steps, float("nan"))
     return _convert_back(x, steps, step, zero, quant_min, quant_max)
@@ -87,9 +92,9 @@ def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) 
 
 
 ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
-    aten.fake_quantize_per_tensor_affine_cachemask.default: per_tensor,
-    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: per_tensor_of_tensors,
-    aten.fake_quantize_per_channel_affine_cachemask.default: per_channel,
+    aten.fake_quantize_per_tensor_affine_cachemask.default: fake_quantize_per_tensor,
+    aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: fake_quantize_by_tensor_parameters,
+    aten.fake_quantize_per_channel_affine_cachemask.default: fake_quantize_per_channel,
     aten._scaled_mm.default: scaled_mm,
     aten._weight_int8pack_mm.default: int8_weight_mm,
 }
@@ -97,7 +102,7 @@ ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 
 ops = torch.ops.quantized_decomposed
 
-Parameters = tuple[torch.Tensor, torch.Tensor]
+TensorPair = tuple[torch.Tensor, torch.Tensor]
 
 
 def _single_number(parameter: torch.Tensor, like: torch.dtype) -> torch.Tensor:
@@ -126,31 +131,31 @@ def dequantize_per_tensor(
     q: torch.Tensor, scale: torch.Tensor, zero_point: torch.Tensor, low: Any, high: Any, dtype: torch.dtype,
     *, out_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:  # fmt: skip
-    number = out_dtype or torch.float32
+    result_type = out_dtype or torch.float32
     # If the tensors are half precision, eager's scalar operands are float32.
-    wide = torch.promote_types(number, torch.float32)
-    above = (q.to(number).to(wide) - _single_number(zero_point, wide)).to(number)
-    return (above.to(wide) * _single_number(scale, wide)).to(number)
+    compute_type = torch.promote_types(result_type, torch.float32)
+    offset = (q.to(result_type).to(compute_type) - _single_number(zero_point, compute_type)).to(result_type)
+    return (offset.to(compute_type) * _single_number(scale, compute_type)).to(result_type)
 
 
-def _ranges(x: torch.Tensor) -> Parameters:
+def _range_with_zero(x: torch.Tensor) -> TensorPair:
     """The minimum and the maximum of `x` and 0, without dims."""
-    least, most = torch.aminmax(x)
-    return torch.minimum(least, torch.zeros_like(least)), torch.maximum(most, torch.zeros_like(most))
+    minimum, maximum = torch.aminmax(x)
+    return torch.minimum(minimum, torch.zeros_like(minimum)), torch.maximum(maximum, torch.zeros_like(maximum))
 
 
-def choose_qparams(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> Parameters:
-    """The scale (float64) and the zero point (int64), of one element each, that map the range of `x` to [low, high]."""
-    least, most = _ranges(x)
-    scale = torch.maximum((most - least) / float(high - low), torch.full([1], eps, dtype=torch.float32))
-    zero_point = low - torch.round(least / scale).to(torch.int32)
+def choose_qparams(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> TensorPair:
+    """A scale (float64) and a zero point (int64), one element each, that map the range of `x` to [low, high]."""
+    minimum, maximum = _range_with_zero(x)
+    scale = torch.maximum((maximum - minimum) / float(high - low), torch.full([1], eps, dtype=torch.float32))
+    zero_point = low - torch.round(minimum / scale).to(torch.int32)
     return scale.to(torch.float64), torch.clamp(zero_point, low, high).to(torch.int64)
 
 
-def choose_qparams_symmetric(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> Parameters:
-    """As `choose_qparams`, with the zero point in the middle of the range of `dtype`."""
-    least, most = _ranges(x)
-    scale = torch.maximum(-least, most) / (float(high - low) / 2)
+def choose_qparams_symmetric(x: torch.Tensor, low: int, high: int, eps: float, dtype: torch.dtype) -> TensorPair:
+    """Like `choose_qparams`, with the zero point in the middle of the range of `dtype`."""
+    minimum, maximum = _range_with_zero(x)
+    scale = torch.maximum(-minimum, maximum) / (float(high - low) / 2)
     scale = torch.maximum(scale, torch.full([1], eps, dtype=torch.float32))
     middle = 128 if dtype == torch.uint8 else 0
     return scale.to(torch.float64), torch.full([1], middle, dtype=torch.int64)

@@ -27,18 +27,19 @@ from buddy.compiler.protocol import Diagnostic
 aten = torch.ops.aten
 
 # Data movement: ops whose result has the scale and the zero point of their quantised operand.
-_MOVES = frozenset({
+_DATA_MOVEMENT = frozenset({
     "alias", "clone", "contiguous", "detach", "expand", "flatten", "permute", "reshape", "select", "slice", "squeeze",
     "t", "transpose", "unflatten", "unsqueeze", "view", "_unsafe_view",
 })  # fmt: skip
 _RELU = "relu"
-_READS = frozenset({"dequantize", "int_repr", "q_scale", "q_zero_point", "q_per_channel_scales"})
-_CONVERTS = "dequantize"
-_MAKERS = frozenset({"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"})
-_QUANTISED = "buddy.quantised"
-_MAKES = (aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
+# Ops that read a quantised tensor and return plain values.
+_TO_PLAIN = frozenset({"dequantize", "int_repr", "q_scale", "q_zero_point", "q_per_channel_scales"})
+_DEQUANTIZE = "dequantize"
+_QUANTIZERS = frozenset({"quantize_per_tensor", "quantize_per_tensor_dynamic", "quantize_per_channel"})
+_QUANTISED_KEY = "buddy.quantised"
+_REWRITABLE_QUANTIZERS = (aten.quantize_per_tensor.default, aten.quantize_per_tensor.tensor_qparams)
 _INTEGERS = {torch.qint8: torch.int8, torch.quint8: torch.uint8, torch.qint32: torch.int32}
-_REFUSED = "zero_point is out of the bounds of a quantised tensor"
+_ZERO_POINT_ERROR = "zero_point is out of the bounds of a quantised tensor"
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Quantised:
     zero_point: torch.Tensor
 
 
-def quantised(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
+def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
     """Quantises `x`, which is float32; the parameters are numbers or tensors with one element.
 
     NaN becomes the highest integer of 8 bits, or the lowest of 32 bits. The sum of quotient and zero point is rounded,
@@ -59,16 +60,16 @@ def quantised(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) 
     integer = _INTEGERS[dtype]
     low, high = torch.iinfo(integer).min, torch.iinfo(integer).max
     step, zero = _number(scale, torch.float32), _number(zero_point, torch.int64)
-    aten._assert_async.msg((zero >= low) & (zero <= high), _REFUSED)
+    aten._assert_async.msg((zero >= low) & (zero <= high), _ZERO_POINT_ERROR)
     inverse = step.reciprocal()
     if integer == torch.int32:
         steps = x * inverse + zero.to(torch.float32)
     else:  # eager multiplies and adds with one rounding; in double precision the product is exact
         steps = (x.to(torch.float64) * inverse.to(torch.float64) + zero.to(torch.float64)).to(torch.float32)
     # Clamped in double precision, because float32 has no 2**31 - 1.
-    kept = torch.round(steps).to(torch.float64).clamp(low, high)
-    kept = torch.where(steps.isnan(), low if integer == torch.int32 else high, kept)
-    return Quantised(kept.to(integer), step, zero.to(torch.int32))
+    clamped = torch.round(steps).to(torch.float64).clamp(low, high)
+    clamped = torch.where(steps.isnan(), low if integer == torch.int32 else high, clamped)
+    return Quantised(clamped.to(integer), step, zero.to(torch.int32))
 
 
 def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
@@ -77,13 +78,13 @@ def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
     return torch.full([], value, dtype=dtype)
 
 
-def dequantised(q: Quantised) -> torch.Tensor:
-    """The numbers as a dense float32 tensor, as in eager."""
+def dequantise(q: Quantised) -> torch.Tensor:
+    """The float32 numbers that `q` represents, in a dense tensor, as in eager."""
     numbers = (q.integers.to(torch.int32) - q.zero_point).to(torch.float32) * q.scale
     return numbers.contiguous(memory_format=suggest_memory_format(q.integers))
 
 
-def _name(target: Any) -> str:
+def _op_name(target: Any) -> str:
     """The name of the callee of a node of a Dynamo graph or an ATen graph; ATen ops without namespace and overload."""
     if isinstance(target, torch._ops.OpOverload):
         target = target.overloadpacket
@@ -100,16 +101,16 @@ def check_quantised(module: GraphModule) -> None:
 
     Such a graph must not be traced: decompositions would compute with the floats that tracing shows.
     """
-    made: set[Node] = set()
+    quantised_nodes: set[Node] = set()
     for node in module.graph.nodes:
-        reads = any(parent in made for parent in node.all_input_nodes)
-        name = _name(node.target) if node.op.startswith("call_") else ""
-        if reads and name not in _MOVES | {_RELU, _CONVERTS} and not _is_plain_subscript(node):
-            raise _unsupported(node if name else next(n for n in node.all_input_nodes if n in made), name)
-        if name in _MAKERS and not _is_per_tensor(node):
+        reads = any(parent in quantised_nodes for parent in node.all_input_nodes)
+        name = _op_name(node.target) if node.op.startswith("call_") else ""
+        if reads and name not in _DATA_MOVEMENT | {_RELU, _DEQUANTIZE} and not _is_plain_subscript(node):
+            raise _unsupported(node if name else next(n for n in node.all_input_nodes if n in quantised_nodes), name)
+        if name in _QUANTIZERS and not _is_per_tensor(node):
             raise _unsupported(node, name)
-        if name in _MAKERS or (reads and name != _CONVERTS):
-            made.add(node)
+        if name in _QUANTIZERS or (reads and name != _DEQUANTIZE):
+            quantised_nodes.add(node)
 
 
 def _is_plain_subscript(node: Node) -> bool:
@@ -118,14 +119,14 @@ def _is_plain_subscript(node: Node) -> bool:
 
 
 def _is_per_tensor(node: Node) -> bool:
-    return _name(node.target) == "quantize_per_tensor" and isinstance(node.meta.get("example_value"), torch.Tensor)
+    return _op_name(node.target) == "quantize_per_tensor" and isinstance(node.meta.get("example_value"), torch.Tensor)
 
 
 def _unsupported(node: Node, name: str) -> UnsupportedGraphError:
-    what = f"{name or _name(node.target)} reads or makes a quantised tensor that is more than an intermediate value"
     return UnsupportedGraphError(
         Diagnostic(
-            what=f"{what}: {node.name}, which compiled code cannot represent",
+            what=f"{node.name} ({name or _op_name(node.target)}) uses a quantised tensor in a way that compiled code "
+            "does not support",
             where=python_line(node),
             todo="dequantize it in the same graph, or let the graph stay in eager (fallback='eager')",
             node=node.name,
@@ -137,17 +138,17 @@ def _unsupported(node: Node, name: str) -> UnsupportedGraphError:
 
 
 def mark_quantised(nodes: Iterable[Node]) -> None:
-    """Marks the nodes that return quantized tensors: while tracing, PyTorch reports that they hold plain floats."""
+    """Marks the nodes that return quantised tensors, for which PyTorch traces plain float tensors."""
     for node in nodes:
-        name = _name(node.target)
+        name = _op_name(node.target)
         reads = any(is_marked(parent) for parent in node.all_input_nodes)
-        if name in _MAKERS or (reads and name not in _READS):
-            node.meta[_QUANTISED] = True
+        if name in _QUANTIZERS or (reads and name not in _TO_PLAIN):
+            node.meta[_QUANTISED_KEY] = True
 
 
 def is_marked(node: Any) -> bool:
     """Whether `mark_quantised` has marked a node as returning a quantised tensor."""
-    return isinstance(node, Node) and bool(node.meta.get(_QUANTISED))
+    return isinstance(node, Node) and bool(node.meta.get(_QUANTISED_KEY))
 
 
 def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> GraphModule:
@@ -155,7 +156,7 @@ def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., A
 
     The new ops are decomposed by `table`. Other nodes keep their names and metas.
     """
-    if not any(_is_plain(node) or _group(node) for node in module.graph.nodes):
+    if not any(_is_plain_dequantize(node) or _group(node) for node in module.graph.nodes):
         return module
     module = copy_graph(module)
     nodes = list(module.graph.nodes)
@@ -166,7 +167,7 @@ def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., A
     for node in nodes:
         if group := _group(node):
             _rewrite(module, emitter, group)
-    _convert_plain(module, emitter)
+    _convert_plain_tensors(module, emitter)
     emitter.drop_unused()
     for name, constant in emitter.constants.items():
         setattr(module, name, constant)
@@ -174,21 +175,21 @@ def decompose_quantised(module: GraphModule, table: Mapping[Any, Callable[..., A
     return module
 
 
-def _group(maker: Node) -> list[Node]:
-    """`maker` and all users of its quantised tensor, in order; empty if they cannot be rewritten."""
-    if maker.target not in _MAKES or maker.args[3] not in _INTEGERS:
+def _group(quantizer: Node) -> list[Node]:
+    """`quantizer` and all nodes that read its quantised tensor, in order; empty if they cannot be rewritten."""
+    if quantizer.target not in _REWRITABLE_QUANTIZERS or quantizer.args[3] not in _INTEGERS:
         return []
-    made, reading = {maker}, []
-    for node in _following_nodes(maker):
-        if not any(parent in made for parent in node.all_input_nodes):
+    quantised_nodes, readers = {quantizer}, []
+    for node in _following_nodes(quantizer):
+        if not any(parent in quantised_nodes for parent in node.all_input_nodes):
             continue
-        name = _name(node.target) if node.op == "call_function" else ""
-        if name not in _MOVES | {_RELU, _CONVERTS}:
+        name = _op_name(node.target) if node.op == "call_function" else ""
+        if name not in _DATA_MOVEMENT | {_RELU, _DEQUANTIZE}:
             return []
-        reading.append(node)
-        if name != _CONVERTS:
-            made.add(node)
-    return [maker, *reading]
+        readers.append(node)
+        if name != _DEQUANTIZE:
+            quantised_nodes.add(node)
+    return [quantizer, *readers]
 
 
 def _following_nodes(node: Node) -> Iterator[Node]:
@@ -197,34 +198,34 @@ def _following_nodes(node: Node) -> Iterator[Node]:
 
 
 def _rewrite(module: GraphModule, emitter: ComplexEmitter, group: list[Node]) -> None:
-    maker, *readers = group
-    with module.graph.inserting_before(maker), emitter.at(maker):
-        x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in maker.args)
-        found = {maker: quantised(x, scale, zero_point, dtype)}
+    quantizer, *readers = group
+    with module.graph.inserting_before(quantizer), emitter.replacing(quantizer):
+        x, scale, zero_point, dtype = (_operand(emitter, argument) for argument in quantizer.args)
+        quantised_values = {quantizer: quantise(x, scale, zero_point, dtype)}
     for node in readers:
-        of, name = found[node.args[0]], _name(node.target)
-        with module.graph.inserting_before(node), emitter.at(node):
-            if name == _CONVERTS:
-                _replace_node(emitter, node, dequantised(of))
+        source, name = quantised_values[node.args[0]], _op_name(node.target)
+        with module.graph.inserting_before(node), emitter.replacing(node):
+            if name == _DEQUANTIZE:
+                _replace_node(emitter, node, dequantise(source))
             else:
-                moved = _apply_to_integers(emitter, node, of)
-                found[node] = Quantised(moved, of.scale, of.zero_point)
+                integers = _apply_to_integers(emitter, node, source)
+                quantised_values[node] = Quantised(integers, source.scale, source.zero_point)
     for node in reversed(group):
         if not node.users:
             module.graph.erase_node(node)
 
 
-def _apply_to_integers(emitter: ComplexEmitter, node: Node, of: Quantised) -> torch.Tensor:
-    if _name(node.target) == _RELU:
-        return torch.maximum(of.integers, of.zero_point.to(of.integers.dtype))
+def _apply_to_integers(emitter: ComplexEmitter, node: Node, source: Quantised) -> torch.Tensor:
+    if _op_name(node.target) == _RELU:
+        return torch.maximum(source.integers, source.zero_point.to(source.integers.dtype))
     rest = [_operand(emitter, argument) for argument in node.args[1:]]
-    return node.target(of.integers, *rest, **node.kwargs)
+    return node.target(source.integers, *rest, **node.kwargs)
 
 
 def _operand(emitter: ComplexEmitter, argument: Any) -> Any:
     if isinstance(argument, Node):
         value = argument.meta["val"]
-        return emitter.know(value, argument) if isinstance(value, torch.Tensor) else value
+        return emitter.register_value(value, argument) if isinstance(value, torch.Tensor) else value
     return list(argument) if isinstance(argument, (list, tuple)) else argument
 
 
@@ -236,14 +237,14 @@ def _replace_node(emitter: ComplexEmitter, node: Node, result: torch.Tensor) -> 
         new.name = name
 
 
-def _is_plain(node: Node) -> bool:
-    """Whether a node dequantises a tensor that is not quantised."""
+def _is_plain_dequantize(node: Node) -> bool:
+    """Whether a node dequantises a tensor that is not quantised, which converts it to float32."""
     return node.target is aten.dequantize.self and not is_marked(node.args[0])
 
 
-def _convert_plain(module: GraphModule, emitter: ComplexEmitter) -> None:
+def _convert_plain_tensors(module: GraphModule, emitter: ComplexEmitter) -> None:
     for node in list(module.graph.nodes):
-        if _is_plain(node):
-            with module.graph.inserting_before(node), emitter.at(node):
+        if _is_plain_dequantize(node):
+            with module.graph.inserting_before(node), emitter.replacing(node):
                 _replace_node(emitter, node, _operand(emitter, node.args[0]).to(torch.float32, copy=True))
             module.graph.erase_node(node)

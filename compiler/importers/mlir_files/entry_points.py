@@ -28,53 +28,54 @@ from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_word
 
 MAX_ENTRIES = 32
-# CPU time limit for a file in seconds, and bytes per additional second: MLIR never finishes reading some bytecode.
-# CPU time does not depend on the load of the machine.
-SECONDS, BYTES = 20, 1 << 20
+# CPU time limit for a file: these seconds, and one more for this many bytes. MLIR never finishes reading some bytecode.
+# CPU time, unlike elapsed time, does not depend on the load of the machine.
+CPU_SECONDS, BYTES_PER_CPU_SECOND = 20, 1 << 20
 
 
-def answer_in_time(question: ReadRequest) -> ReadAnswer:
-    """Like `answer`; the system kills a process that takes too long."""
-    seconds, most = SECONDS + len(question.content) // BYTES, resource.getrlimit(resource.RLIMIT_CPU)[1]
-    if most == resource.RLIM_INFINITY or seconds < most:  # a lower limit cannot be raised
+def answer_in_time(request: ReadRequest) -> ReadAnswer:
+    """Like `answer`, with a limit on CPU time: the system kills the process that exceeds it."""
+    seconds = CPU_SECONDS + len(request.content) // BYTES_PER_CPU_SECOND
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
+    if hard_limit == resource.RLIM_INFINITY or seconds < hard_limit:  # a lower limit cannot be raised
         resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-    return answer(question)
+    return answer(request)
 
 
-def answer(question: ReadRequest) -> ReadAnswer:
+def answer(request: ReadRequest) -> ReadAnswer:
     """The programs in a file, each with its graph; or the error."""
     try:
-        words = [shape_word(text) for text in question.shapes]
+        words = [shape_word(text) for text in request.shapes]
     except ValueError as error:
         todo = "give NAME=4x128, or NUMBER=4x128xf32, for an argument of the function"
         return ReadAnswer(problem=Diagnostic(str(error), "the shapes to open with", todo))
     context = new_context()
     try:
         with context:
-            parts = parts_of(question.content, question.title, context)
-            return _open_entries(question, parts, words)
+            parts = parts_of(request.content, request.title, context)
+            return _open_entries(request, parts, words)
     except UnreadableError as error:
         return ReadAnswer(problem=error.diagnostic)
     except RuntimeError as error:  # raised by the bindings for names that are not valid text
-        what = f"{question.title} cannot be read: {str(error).partition(chr(10))[0]}"
-        return ReadAnswer(problem=Diagnostic(what, question.title, "check that the file is complete"))
+        what = f"{request.title} cannot be read: {str(error).partition(chr(10))[0]}"
+        return ReadAnswer(problem=Diagnostic(what, request.title, "check that the file is complete"))
 
 
-def _open_entries(question: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
-    names = [(number, name) for number, part in enumerate(parts) for name in _entries(part.module, question.entry)]
+def _open_entries(request: ReadRequest, parts: list[ModulePart], words: list[ShapeWord]) -> ReadAnswer:
+    names = [(number, name) for number, part in enumerate(parts) for name in _entry_names(part.module, request.entry)]
     if not names:
-        return ReadAnswer(problem=_no_entry(question, parts))
+        return ReadAnswer(problem=_missing_entry(request, parts))
     arity = max(_arity(parts[number].module, name) for number, name in names)
     try:
-        check_names(words, [f"arg{place}" for place in range(arity)])
+        check_names(words, [f"arg{index}" for index in range(arity)])
     except ValueError as error:
-        return ReadAnswer(problem=Diagnostic(str(error), question.title, "name an argument of the function to open"))
+        return ReadAnswer(problem=Diagnostic(str(error), request.title, "name an argument of the function to open"))
     notes = () if len(names) <= MAX_ENTRIES else (f"only the first {MAX_ENTRIES} of {len(names)} functions are opened",)
-    found = []
+    entry_points = []
     for number, name in names[:MAX_ENTRIES]:
         title = f"{name} (part {number + 1})" if len(parts) > 1 else name
-        found.append(_open_entry(parts[number], name, title, question, words))
-    return ReadAnswer(tuple(found), notes=notes)
+        entry_points.append(_open_entry(parts[number], name, title, request, words))
+    return ReadAnswer(tuple(entry_points), notes=notes)
 
 
 def _arity(module: Any, name: str) -> int:
@@ -93,67 +94,65 @@ def _is_public(function: Any) -> bool:
     return not private and "internal" not in str(attributes.get("linkage", ""))
 
 
-def _entries(module: Any, wanted: str) -> list[str]:
-    """The names of entry functions; those without callers come first, because they are whole programs."""
-    names = [name_of(function) for function in _functions(module) if wanted or _is_public(function)]
-    if wanted:
-        return [name for name in names if name == wanted]
+def _entry_names(module: Any, entry: str) -> list[str]:
+    """The names of the functions to open: `entry`, or all public ones; those without callers come first."""
+    names = [name_of(function) for function in _functions(module) if entry or _is_public(function)]
+    if entry:
+        return [name for name in names if name == entry]
     called = _called_functions(module)
     return [*(name for name in names if name not in called), *(name for name in names if name in called)]
 
 
 def _called_functions(module: Any) -> set[str]:
-    found: set[str] = set()
+    callees: set[str] = set()
 
     def visit(op: Any) -> Any:
         if op.name in ("func.call", "llvm.call") and "callee" in op.attributes:
-            found.add(str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value))
+            callees.add(str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value))
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return found
+    return callees
 
 
-def _no_entry(question: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
-    have = [name_of(function) for part in parts for function in _functions(part.module)]
-    if not have:
-        what = f"{question.title} has no function with a body"
-        return Diagnostic(what, question.title, "give a file with a func.func or llvm.func to call")
-    names = ", ".join(have)
-    if question.entry:
-        return Diagnostic(f"{question.title} has no function {question.entry}", question.title, f"it has {names}")
-    what = f"none of the functions of {question.title} is public"
-    return Diagnostic(what, question.title, f"name the one to call: {question.title}:{have[0]} (there are {names})")
+def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
+    functions = [name_of(function) for part in parts for function in _functions(part.module)]
+    if not functions:
+        what = f"{request.title} has no function with a body"
+        return Diagnostic(what, request.title, "give a file with a func.func or llvm.func to call")
+    names = ", ".join(functions)
+    if request.entry:
+        return Diagnostic(f"{request.title} has no function {request.entry}", request.title, f"it has {names}")
+    what = f"none of the functions of {request.title} is public"
+    return Diagnostic(what, request.title, f"name the one to call: {request.title}:{functions[0]} (there are {names})")
 
 
-def _open_entry(part: ModulePart, name: str, title: str, question: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
+def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
     """One function as a program, in a copy of its module."""
-    module = _copy(part.module)
+    module = _copy_module(part.module)
     text, dialects, enters = str(part.module), dialects_of(module), phase_of(module)
     entry = next(function for function in _functions(module) if name_of(function) == name)
     notes: list[str] = []
     try:
         signature = _signature(entry, module, name, words)
         arguments, notes = fix_sizes(signature.arguments), _default_size_notes(signature)
-        table = ModuleTable(module, entry, arguments, question.title, part.lines_before)
-        outs, called = signature.results, name
+        table = ModuleTable(module, entry, arguments, request.title, part.lines_before)
+        results, callee = signature.results, name
         if not signature.fits:
-            outs, called = (
-                wrap(module, signature, [tuple(map(_static_size, value.shape)) for value in arguments]),
-                WRAPPER,
-            )
+            shapes = [tuple(map(_static_size, value.shape)) for value in arguments]
+            results, callee = wrap(module, signature, shapes), WRAPPER
     except NotRunnableError as error:
         notes = [f"@{name} cannot be run: {error}"]
-        module = _copy(part.module)
+        module = _copy_module(part.module)
         entry = next(function for function in _functions(module) if name_of(function) == name)
-        table, outs, called = ModuleTable(module, entry, (), question.title, part.lines_before), (), name
-    graph = table.graph(title, outs)
-    located = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
-    graph.imported_ir = ImportedIR(located, enters, called)
+        table, results, callee = ModuleTable(module, entry, (), request.title, part.lines_before), (), name
+    graph = table.graph(title, results)
+    located_text = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
+    graph.imported_ir = ImportedIR(located_text, enters, callee)
     return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
 
 
-def _copy(module: Any) -> Any:
+def _copy_module(module: Any) -> Any:
     """A separate module with the same locations."""
     return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
 
@@ -165,26 +164,26 @@ def _static_size(size: int | None) -> int:
 
 def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
-    arguments, given = values_of(inputs, "arg", words), values_of(results, "result")
+    arguments, outputs = values_of(inputs, "arg", words), values_of(results, "result")
     writes = WriteEffects(module)
     values = entry.regions[0].blocks[0].arguments
-    written = tuple(
-        place
-        for place, (argument, value) in enumerate(zip(arguments, values, strict=True))
+    written_arguments = tuple(
+        index
+        for index, (argument, value) in enumerate(zip(arguments, values, strict=True))
         if argument.holder in ("buffer", "pointer") and writes.may_write(value)
     )
-    return FunctionSignature(name, tuple(arguments), tuple(given), written)
+    return FunctionSignature(name, tuple(arguments), tuple(outputs), written_arguments)
 
 
 def _default_size_notes(signature: FunctionSignature) -> list[str]:
-    """The notes on dynamic sizes that are set to the default."""
+    """A note on the dynamic sizes that are set to the default, if any."""
     names = [value.name for value in signature.arguments if value.is_dynamic]
     if not names:
         return []
     options = " ".join(
         f"--shape {value.name}={_default_option(value)}" for value in signature.arguments if value.is_dynamic
     )
-    return [f"sizes of {', '.join(names)} that are dynamic in the file are {DEFAULT_SIZE}; {options} sets others"]
+    return [f"dynamic sizes of {', '.join(names)} are set to {DEFAULT_SIZE}; choose other sizes with {options}"]
 
 
 def _default_option(value: SignatureValue) -> str:

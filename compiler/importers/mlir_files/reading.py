@@ -17,11 +17,11 @@ _SPLIT = re.compile(r"^// -----.*$", re.MULTILINE)
 _NO_DIALECT = re.compile(r"[Dd]ialect [`'](\w+)['`] not found|dialect '(\w+)' is unknown|unregistered dialect '?(\w+)")
 _NO_OP = re.compile(r"unregistered operation '([\w.]+)'|custom op '([\w.]+)' is unknown")
 _NEWER = re.compile(r"bytecode version (\d+) is newer|newer than the current version|unsupported.*version")
-_OWN_BUILD = "BUDDY_MLIR_PACKAGE names the package of an LLVM build of your own that has it"
+_OTHER_BUILD = "set BUDDY_MLIR_PACKAGE to the package of another LLVM build that has it"
 
 
 class UnreadableError(Exception):
-    """A file that is not a supported module."""
+    """MLIR cannot read a file, or does not have an op or a dialect in it."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -52,16 +52,22 @@ def new_context() -> Any:
 def parts_of(content: bytes, title: str, context: Any) -> list[ModulePart]:
     """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
-        found = [ModulePart(_parse(content, title, context))]
+        parts = [ModulePart(_parse(content, title, context))]
     else:
-        found = [ModulePart(_parse(text, title, context, before), before) for text, before in _texts(content, title)]
-    for part in found:
+        parts = [
+            ModulePart(_parse(text, title, context, lines_before), lines_before)
+            for text, lines_before in _texts(content, title)
+        ]
+    for part in parts:
         _check_registered(part, title, context)
-    return found
+    return parts
 
 
 def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
-    """The texts of the modules, each with the number of lines before it; parts with only comments are left out."""
+    """The texts of the modules, each with the number of lines before it; parts with only comments are left out.
+
+    Raises `UnreadableError` for content that is not UTF-8, or has no IR.
+    """
     try:
         text = content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -69,15 +75,15 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
         raise UnreadableError(
             Diagnostic(what, title, "check the program that wrote it, and that the file is complete")
         ) from error
-    found, start = [], 0
+    texts, start = [], 0
     for end in [*(match.start() for match in _SPLIT.finditer(text)), len(text)]:
-        piece = text[start:end]
-        if any(line.strip() and not line.lstrip().startswith("//") for line in piece.splitlines()):
-            found.append((piece, text.count("\n", 0, start)))
+        part = text[start:end]
+        if any(line.strip() and not line.lstrip().startswith("//") for line in part.splitlines()):
+            texts.append((part, text.count("\n", 0, start)))
         start = end
-    if not found:
+    if not texts:
         raise UnreadableError(Diagnostic(f"{title} contains no IR", title, "check that the file is complete"))
-    return found
+    return texts
 
 
 def _parse(content: str | bytes, title: str, context: Any, lines_before: int = 0) -> Any:
@@ -85,47 +91,47 @@ def _parse(content: str | bytes, title: str, context: Any, lines_before: int = 0
         return ir.Module.parse(content, context)
     except (ir.MLIRError, ValueError) as error:
         line, column, message = parse_problem(error)
-        said = [str(found.message) for found in getattr(error, "error_diagnostics", ())] or [message]
+        messages = [str(info.message) for info in getattr(error, "error_diagnostics", ())] or [message]
         where = f"{title}:{line + lines_before}:{column}" if line else title
-        raise UnreadableError(_parse_diagnostic("\n".join(said), title, where)) from error
+        raise UnreadableError(_parse_diagnostic("\n".join(messages), title, where)) from error
     except RuntimeError as error:  # raised by the bindings if MLIR's message quotes invalid text
         what = f"{title} cannot be read: MLIR's reader rejects it with a message that is not valid text"
         raise UnreadableError(Diagnostic(what, title, "check that the file is complete")) from error
 
 
-def _parse_diagnostic(said: str, title: str, where: str) -> Diagnostic:
+def _parse_diagnostic(message: str, title: str, where: str) -> Diagnostic:
     """Converts a message of MLIR's parser, with a hint if one is known."""
-    first = said.partition("\n")[0]
-    if (found := _NO_DIALECT.search(said)) is not None:
-        return _unregistered({next(filter(None, found.groups()))}, title, where, first)
+    first_line = message.partition("\n")[0]
+    if (match := _NO_DIALECT.search(message)) is not None:
+        return _missing_dialects({next(filter(None, match.groups()))}, title, where, first_line)
     # An op name without a dialect is a truncated word, or not an op.
-    if (found := _NO_OP.search(said)) is not None and "." in next(filter(None, found.groups())):
-        return _unknown_ops({next(filter(None, found.groups()))}, where, first)
-    if _NEWER.search(said) is not None:
-        what = f"{title} has another version than the bindings: {first}"
+    if (match := _NO_OP.search(message)) is not None and "." in next(filter(None, match.groups())):
+        return _unknown_ops({next(filter(None, match.groups()))}, where, first_line)
+    if _NEWER.search(message) is not None:
+        what = f"{title} has another version than the bindings: {first_line}"
         todo = "write it again as text (`mlir-opt FILE`), or as bytecode of a lower version (--emit-bytecode-version)"
-        return Diagnostic(what, where, todo, detail=said)
+        return Diagnostic(what, where, todo, detail=message)
     todo = "correct the line, or check that the file is complete"
-    return Diagnostic(f"{title} is not a module that MLIR can read: {first}", where, todo, detail=said)
+    return Diagnostic(f"{title} is not a module that MLIR can read: {first_line}", where, todo, detail=message)
 
 
 def _check_registered(part: ModulePart, title: str, context: Any) -> None:
     """Raises `UnreadableError` if the module has ops that the context does not know."""
-    strangers: dict[str, str] = {}
+    unknown_ops: dict[str, str] = {}
 
     def visit(op: Any) -> Any:
-        if op.name not in strangers and not context.is_registered_operation(op.name):
-            strangers[op.name] = _place(op, title, part.lines_before)
+        if op.name not in unknown_ops and not context.is_registered_operation(op.name):
+            unknown_ops[op.name] = _position(op, title, part.lines_before)
         return ir.WalkResult.ADVANCE
 
     part.module.operation.walk(visit)
-    if not strangers:
+    if not unknown_ops:
         return
-    dialects = {found for name in strangers if not _has_dialect(context, found := name.partition(".")[0])}
-    where = next(iter(strangers.values()))
+    dialects = {dialect for name in unknown_ops if not _has_dialect(context, dialect := name.partition(".")[0])}
+    where = next(iter(unknown_ops.values()))
     if dialects:
-        raise UnreadableError(_unregistered(dialects, title, where, ", ".join(strangers)))
-    raise UnreadableError(_unknown_ops(set(strangers), where, ", ".join(strangers)))
+        raise UnreadableError(_missing_dialects(dialects, title, where, ", ".join(unknown_ops)))
+    raise UnreadableError(_unknown_ops(set(unknown_ops), where, ", ".join(unknown_ops)))
 
 
 def _has_dialect(context: Any, name: str) -> bool:
@@ -136,16 +142,18 @@ def _has_dialect(context: Any, name: str) -> bool:
     return True
 
 
-def _unregistered(dialects: set[str], title: str, where: str, detail: str) -> Diagnostic:
+def _missing_dialects(dialects: set[str], title: str, where: str, detail: str) -> Diagnostic:
     names = ", ".join(sorted(dialects))
     plural = "dialects" if len(dialects) > 1 else "dialect"
     what = f"{title} uses the {plural} {names}, which the MLIR of {bindings.PACKAGE} does not have"
-    return Diagnostic(what, where, f"lower it to MLIR's own dialects first; or {_OWN_BUILD}", detail=detail)
+    return Diagnostic(what, where, f"lower it to MLIR's own dialects first; or {_OTHER_BUILD}", detail=detail)
 
 
 def _unknown_ops(ops: set[str], where: str, detail: str) -> Diagnostic:
     what = f"the MLIR of {bindings.PACKAGE} has no op {', '.join(sorted(ops))}"
-    return Diagnostic(what, where, f"it may be of another version, or misspelt; or {_OWN_BUILD}", detail=detail)
+    return Diagnostic(
+        what, where, f"check its spelling and the version that wrote it; or {_OTHER_BUILD}", detail=detail
+    )
 
 
 _LINE = re.compile(r'"-":(\d+):\d+')
@@ -153,10 +161,10 @@ _LINE = re.compile(r'"-":(\d+):\d+')
 
 def line_of(op: Any, lines_before: int) -> int:
     """The line of an op in the file; 0 if unknown."""
-    found = _LINE.search(str(op.location))
-    return int(found[1]) + lines_before if found else 0
+    match = _LINE.search(str(op.location))
+    return int(match[1]) + lines_before if match else 0
 
 
-def _place(op: Any, title: str, lines_before: int) -> str:
+def _position(op: Any, title: str, lines_before: int) -> str:
     line = line_of(op, lines_before)
     return f"{title}:{line}" if line else title

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.programs import ShapeWord, shape_for
 # The default for dynamic sizes.
 DEFAULT_SIZE = 4
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
-_TORCH = re.compile(r"!torch\.v?tensor<\[([\d?,]*)\],([\w<>]+)>")
+_TORCH_TENSOR = re.compile(r"!torch\.v?tensor<\[([\d?,]*)\],([\w<>]+)>")
 _TORCH_DTYPES = {"si64": "i64", "si32": "i32", "si16": "i16", "si8": "i8"}
 
 Holder = Literal["tensor", "buffer", "number", "pointer"]
@@ -32,7 +32,7 @@ class SignatureValue:
     holder: Holder
     shape: tuple[int | None, ...]
     dtype: TensorDType
-    kind: Any
+    mlir_type: Any
 
     @property
     def is_dynamic(self) -> bool:
@@ -45,11 +45,11 @@ class SignatureValue:
 
 def argument_types(function: Any) -> tuple[list[Any], list[Any]]:
     """The types of the arguments and of the results of a `func.func` or `llvm.func`."""
-    kind = ir.TypeAttr(function.attributes["function_type"]).value
+    function_type = ir.TypeAttr(function.attributes["function_type"]).value
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
     if function.name == "func.func":
-        return inputs, list(ir.FunctionType(kind).results)
-    text = str(kind)
+        return inputs, list(ir.FunctionType(function_type).results)
+    text = str(function_type)
     return inputs, [] if text.startswith("!llvm.func<void ") else [_llvm_result(text)]
 
 
@@ -63,90 +63,96 @@ def _llvm_result(text: str) -> Any:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def values_of(types: Sequence[Any], stem: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
-    """Arguments or results of the given types, named `stem` and a number; `words` are shapes that the user gives.
+def values_of(types: Sequence[Any], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
+    """Arguments or results of the given types, named `prefix` with a number; `words` are the shapes set by the user.
 
     Raises `NotRunnableError` for a type that a run cannot pass.
     """
-    found = [
-        _value(f"{stem}{number}", kind, shape_for(words, f"{stem}{number}", number))
-        for number, kind in enumerate(types)
+    values = [
+        _value(f"{prefix}{number}", mlir_type, shape_for(words, f"{prefix}{number}", number))
+        for number, mlir_type in enumerate(types)
     ]
-    for value in found:
+    for value in values:
         if 0 in value.shape:
             raise NotRunnableError(f"{value.name} has no elements: there is nothing to compute")
-    return found
+    return values
 
 
-def _value(name: str, kind: Any, said: ShapeWord | None) -> SignatureValue:
-    if isinstance(kind, ir.RankedTensorType | ir.MemRefType):
-        holder: Holder = "buffer" if isinstance(kind, ir.MemRefType) else "tensor"
-        shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
+def _value(name: str, mlir_type: Any, user_shape: ShapeWord | None) -> SignatureValue:
+    if isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType):
+        holder: Holder = "buffer" if isinstance(mlir_type, ir.MemRefType) else "tensor"
+        shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
         return SignatureValue(
-            name, holder, _apply_shape(name, shape, said), _dtype(name, str(kind.element_type), kind), kind
+            name,
+            holder,
+            _apply_shape(name, shape, user_shape),
+            _dtype(name, str(mlir_type.element_type), mlir_type),
+            mlir_type,
         )
-    text = str(kind)
-    if (found := _TORCH.fullmatch(text)) is not None:
-        shape = tuple(None if size == "?" else int(size) for size in found[1].split(",") if size)
-        dtype = _dtype(name, _TORCH_DTYPES.get(found[2], found[2]), kind)
-        return SignatureValue(name, "tensor", _apply_shape(name, shape, said), dtype, kind)
+    text = str(mlir_type)
+    if (match := _TORCH_TENSOR.fullmatch(text)) is not None:
+        shape = tuple(None if size == "?" else int(size) for size in match[1].split(",") if size)
+        dtype = _dtype(name, _TORCH_DTYPES.get(match[2], match[2]), mlir_type)
+        return SignatureValue(name, "tensor", _apply_shape(name, shape, user_shape), dtype, mlir_type)
     if text.startswith("!llvm.ptr"):
-        return _pointer(name, kind, said)
-    return SignatureValue(name, "number", (), _dtype(name, text, kind), kind)
+        return _pointer(name, mlir_type, user_shape)
+    return SignatureValue(name, "number", (), _dtype(name, text, mlir_type), mlir_type)
 
 
-def _apply_shape(name: str, shape: tuple[int | None, ...], said: ShapeWord | None) -> tuple[int | None, ...]:
-    """The shape with the sizes that the user gives."""
-    if said is None:
+def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: ShapeWord | None) -> tuple[int | None, ...]:
+    """The shape set by the user, else `shape`. Raises `NotRunnableError` if they contradict each other."""
+    if user_shape is None:
         return shape
-    pairs = list(zip(shape, said.shape, strict=False))
-    if len(shape) != len(said.shape) or any(size not in (None, given) for size, given in pairs):
-        told = "x".join("?" if size is None else str(size) for size in shape)
-        raise NotRunnableError(f"{name} is {told}, so it cannot be {'x'.join(map(str, said.shape))}")
-    return said.shape
+    pairs = list(zip(shape, user_shape.shape, strict=False))
+    if len(shape) != len(user_shape.shape) or any(size not in (None, user_size) for size, user_size in pairs):
+        text = "x".join("?" if size is None else str(size) for size in shape)
+        raise NotRunnableError(f"{name} is {text}, so it cannot be {'x'.join(map(str, user_shape.shape))}")
+    return user_shape.shape
 
 
-def _pointer(name: str, kind: Any, said: ShapeWord | None) -> SignatureValue:
-    if said is None:
+def _pointer(name: str, mlir_type: Any, user_shape: ShapeWord | None) -> SignatureValue:
+    if user_shape is None:
         raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
-    return SignatureValue(name, "pointer", said.shape, _dtype(name, said.dtype or "f32", kind), kind)
+    return SignatureValue(
+        name, "pointer", user_shape.shape, _dtype(name, user_shape.dtype or "f32", mlir_type), mlir_type
+    )
 
 
-def _dtype(name: str, text: str, kind: Any) -> TensorDType:
-    found = _DTYPES.get("i64" if text == "index" else text)
-    if found is None or found.is_complex:
-        raise NotRunnableError(f"{name} is {kind}, which a PyTorch tensor cannot represent")
-    return found
+def _dtype(name: str, text: str, mlir_type: Any) -> TensorDType:
+    dtype = _DTYPES.get("i64" if text == "index" else text)
+    if dtype is None or dtype.is_complex:
+        raise NotRunnableError(f"{name} is {mlir_type}, which a PyTorch tensor cannot represent")
+    return dtype
 
 
 def fix_sizes(values: Sequence[SignatureValue]) -> list[SignatureValue]:
     """The values with default sizes for all dynamic ones."""
     return [
         SignatureValue(
-            v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.kind
+            v.name, v.holder, tuple(DEFAULT_SIZE if size is None else size for size in v.shape), v.dtype, v.mlir_type
         )
         for v in values
     ]
 
 
 # Ops that only read their memory operands.
-_READERS = frozenset({
+_READING_OPS = frozenset({
     "memref.load", "memref.dim", "affine.load", "affine.vector_load", "vector.load", "vector.transfer_read",
     "vector.gather", "vector.maskedload", "vector.expandload", "llvm.load", "memref.prefetch", "memref.dealloc",
 })  # fmt: skip
 # Ops whose results alias their memory operands.
-_VIEWS = frozenset({
+_ALIASING_OPS = frozenset({
     "memref.subview", "memref.cast", "memref.reinterpret_cast", "memref.expand_shape", "memref.collapse_shape",
     "memref.view", "memref.transpose", "memref.memory_space_cast", "memref.extract_strided_metadata",
     "memref.assume_alignment",
     "llvm.getelementptr", "llvm.bitcast", "llvm.addrspacecast",
-    # An address that is passed to a function outside the module.
+    # These convert a buffer to an address, to pass it to a function outside the module.
     "memref.extract_aligned_pointer_as_index", "arith.index_cast", "llvm.inttoptr",
 })  # fmt: skip
 
 
 class WriteEffects:
-    """Determines which memory the functions of one module may write to: any op may that is not known to only read."""
+    """Determines which memory the functions of a module may write to; unknown ops may write to all operands."""
 
     def __init__(self, module: Any) -> None:
         self._functions = {
@@ -154,24 +160,24 @@ class WriteEffects:
             for op in module.body
             if op.operation.name in ("func.func", "llvm.func")
         }
-        self._arguments: dict[tuple[str, int], bool] = {}
+        self._argument_may_be_written: dict[tuple[str, int], bool] = {}
 
     def may_write(self, value: Any) -> bool:
         """Whether users of `value` may write to its memory."""
         return any(self._use_may_write(use) for use in value.uses)
 
     def _use_may_write(self, use: Any) -> bool:
-        op, place = use.owner.operation, use.operand_number
-        if op.name in _READERS:
+        op, operand_index = use.owner.operation, use.operand_number
+        if op.name in _READING_OPS:
             return False
-        if op.name in _VIEWS:
+        if op.name in _ALIASING_OPS:
             return any(self.may_write(result) for result in op.results)
         if op.name in ("memref.copy", "llvm.intr.memcpy"):
-            return place == (1 if op.name == "memref.copy" else 0)
+            return operand_index == (1 if op.name == "memref.copy" else 0)
         if op.name.startswith("linalg."):
-            return place >= self._count_inputs(op)
+            return operand_index >= self._count_inputs(op)
         if op.name in ("func.call", "llvm.call"):
-            return self._call_may_write(op, place)
+            return self._call_may_write(op, operand_index)
         return True
 
     @staticmethod
@@ -181,70 +187,74 @@ class WriteEffects:
             return 0
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
 
-    def _call_may_write(self, op: Any, place: int) -> bool:
+    def _call_may_write(self, op: Any, operand_index: int) -> bool:
         if "callee" not in op.attributes:
             return True
         name = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
         function = self._functions.get(name)
         if function is None or not len(function.regions[0].blocks):
-            return function is None or not _reads_only(function, place)
-        if (name, place) not in self._arguments:
-            # For recursive calls, assume that only the other ops of the function write.
-            self._arguments[name, place] = False
+            return function is None or not _declares_readonly(function, operand_index)
+        if (name, operand_index) not in self._argument_may_be_written:
+            # Recursive calls find this value: the function writes only if another op of it does.
+            self._argument_may_be_written[name, operand_index] = False
             arguments = function.regions[0].blocks[0].arguments
-            self._arguments[name, place] = place >= len(arguments) or self.may_write(arguments[place])
-        return self._arguments[name, place]
+            self._argument_may_be_written[name, operand_index] = operand_index >= len(arguments) or self.may_write(
+                arguments[operand_index]
+            )
+        return self._argument_may_be_written[name, operand_index]
 
 
-def _reads_only(declared: Any, place: int) -> bool:
-    """Whether an external function declares that it only reads argument number `place`."""
-    said = ir.ArrayAttr(declared.attributes["arg_attrs"]) if "arg_attrs" in declared.attributes else ()
-    return place < len(said) and "llvm.readonly" in ir.DictAttr(said[place])
+def _declares_readonly(function: Any, index: int) -> bool:
+    """Whether an external function declares that it only reads argument number `index`."""
+    argument_attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else ()
+    return index < len(argument_attributes) and "llvm.readonly" in ir.DictAttr(argument_attributes[index])
 
 
 # The dialects of a module that can be translated to LLVM IR.
-_AT_THE_END = frozenset({"builtin", "llvm"})
-_STRUCTURED = frozenset({"linalg"})
+_LLVM_DIALECTS = frozenset({"builtin", "llvm"})
+_STRUCTURED_DIALECTS = frozenset({"linalg"})
 
 
 def dialects_of(module: Any) -> tuple[str, ...]:
     """The dialects of a module's ops, sorted by name."""
-    found: set[str] = set()
+    dialects: set[str] = set()
 
     def visit(op: Any) -> Any:
-        found.add(op.name.partition(".")[0])
+        dialects.add(op.name.partition(".")[0])
         return ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return tuple(sorted(found))
+    return tuple(sorted(dialects))
 
 
 def phase_of(module: Any) -> str:
-    """`toplevel` with tensors, `buffers` with structured ops on buffers, `loops` below that, `llvm` at the end."""
+    """The phase of a module: `llvm` if it has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has
+    linalg ops on buffers, else `loops`.
+    """
     dialects = set(dialects_of(module))
-    if dialects <= _AT_THE_END:
+    if dialects <= _LLVM_DIALECTS:
         return "llvm"
     if _has_tensors(module):
         return "toplevel"
-    return "buffers" if dialects & _STRUCTURED else "loops"
+    return "buffers" if dialects & _STRUCTURED_DIALECTS else "loops"
 
 
 def _has_tensors(module: Any) -> bool:
     """Whether a value, or an argument of a function, is a tensor."""
-    found = False
+    has_tensor = False
 
     def visit(op: Any) -> Any:
-        nonlocal found
+        nonlocal has_tensor
         arguments = (value for region in op.regions for block in region.blocks for value in block.arguments)
-        found = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
-        return ir.WalkResult.INTERRUPT if found else ir.WalkResult.ADVANCE
+        has_tensor = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
+        return ir.WalkResult.INTERRUPT if has_tensor else ir.WalkResult.ADVANCE
 
     module.operation.walk(visit)
-    return found
+    return has_tensor
 
 
-def is_tensor(kind: Any) -> bool:
-    """Whether a type is a tensor's: MLIR's own, or torch's."""
-    if isinstance(kind, ir.RankedTensorType | ir.UnrankedTensorType):
+def is_tensor(mlir_type: Any) -> bool:
+    """Whether a type is a tensor type of MLIR or of the torch dialect."""
+    if isinstance(mlir_type, ir.RankedTensorType | ir.UnrankedTensorType):
         return True
-    return str(kind).startswith(("!torch.vtensor", "!torch.tensor"))
+    return str(mlir_type).startswith(("!torch.vtensor", "!torch.tensor"))

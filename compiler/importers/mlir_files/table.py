@@ -18,8 +18,8 @@ from buddy.compiler.mlir.bindings import ir
 MAX_NODES = 20_000
 FUNCTIONS = frozenset({"func.func", "llvm.func"})
 _TERMINATORS = frozenset({"func.return", "llvm.return"})
-# Maximum length of an attribute in a table.
-_LONGEST = 60
+# Maximum length of an attribute in a table, in characters.
+_MAX_ATTRIBUTE_CHARS = 60
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 
 
@@ -28,78 +28,78 @@ def name_of(function: Any) -> str:
 
 
 class ModuleTable:
-    """The nodes of a module, which are created before a wrapper is added to it; `entry` is the function to call."""
+    """The nodes of a module, created before a wrapper is added to it; `entry` is the function to call."""
 
     def __init__(
         self, module: Any, entry: Any, arguments: Sequence[SignatureValue], title: str, lines_before: int = 0
     ) -> None:
-        self._title, self._before = title, lines_before
+        self._title, self._lines_before = title, lines_before
         self._taken: Counter[str] = Counter()
-        self._of_op: dict[Any, Op] = {}
-        self._inputs = [self._placeholder(value) for value in arguments]
+        self._node_of_op: dict[Any, Op] = {}
+        self._inputs = [self._make_placeholder(value) for value in arguments]
         self._body: list[Op] = []
-        self._coarse = sum(1 for function in _functions(module) for _ in _ops_of(function)) > MAX_NODES
-        self._values = list(entry.regions[0].blocks[0].arguments)
+        self._one_node_per_function = sum(1 for function in _functions(module) for _ in _ops_of(function)) > MAX_NODES
+        self._entry_arguments = list(entry.regions[0].blocks[0].arguments)
         for op in module.body:
-            self._top_level(op.operation)
-        self._returned = self._nodes_returned(entry)
+            self._add_top_level(op.operation)
+        self._returned_nodes = self._find_returned_nodes(entry)
         # Locations are set last, because an op's hash includes its location.
         with module.context:
-            for op, node in self._of_op.items():
+            for op, node in self._node_of_op.items():
                 _locate(op, ir.Location.name(node.stable))
-            for value, node in zip(self._values, self._inputs, strict=False):
+            for value, node in zip(self._entry_arguments, self._inputs, strict=False):
                 value.set_location(ir.Location.name(node.stable))
 
     def graph(self, name: str, outs: Sequence[SignatureValue]) -> Graph:
-        """The graph, in which the entry returns `outs`, its own results first."""
+        """The graph, with the results `outs`: those of the entry function, then the arguments that it writes to."""
         graph = Graph(name)
         for node in self._inputs:
             graph.add_node(node, NodeType.InputNode)
         for node in self._body:
             graph.add_node(node)
         results = []
-        for place, out in enumerate(outs):
-            parents = self._returned[place : place + 1] or [op for op in self._inputs if op.name == out.name]
-            written = any(op.name == out.name for op in self._inputs)
-            results.append(self._result(f"{out.name}_written" if written else out.name, parents, out))
+        for index, out in enumerate(outs):
+            parents = self._returned_nodes[index : index + 1] or [op for op in self._inputs if op.name == out.name]
+            is_argument = any(op.name == out.name for op in self._inputs)
+            results.append(self._make_result(f"{out.name}_written" if is_argument else out.name, parents, out))
             graph.add_node(results[-1])
         graph.add_node(new_op(OutputOp, "output", "output", [results]))
         return graph
 
-    def _top_level(self, op: Any) -> None:
-        """Adds nodes for a function's ops, or one for a global and the like."""
+    def _add_top_level(self, op: Any) -> None:
+        """Adds nodes for a function's ops, or one node for another op, such as a global."""
         if op.name not in FUNCTIONS:
             self._add(op, "")
             return
         name = name_of(op)
-        if self._coarse:
+        if self._one_node_per_function:
             self._add(op, name)
             return
-        for inner in _ops_of(op):
-            self._add(inner, name)
+        for nested in _ops_of(op):
+            self._add(nested, name)
 
     def _add(self, op: Any, function: str) -> None:
-        plain = op.name.rpartition(".")[2]
-        node = new_op(GivenOp, self._unique_name(plain), op.name, self._parents_of(op), _metas(op))
+        name = op.name.rpartition(".")[2]
+        node = new_op(GivenOp, self._unique_name(name), op.name, self._parents_of(op), _metas(op))
         node.stable = self._unique_name(".".join(filter(None, (function, op.name))))
         node._keyword_arguments = _attributes(op)
         node.module = function
-        line = line_of(op, self._before)
+        line = line_of(op, self._lines_before)
         node.location = f"{self._title}:{line}" if line else ""
-        self._of_op[op] = node
+        self._node_of_op[op] = node
         self._body.append(node)
 
     def _unique_name(self, name: str) -> str:
-        """`name`, with a number appended from the second on."""
+        """`name`, with a number appended if the name is taken."""
         self._taken[name] += 1
         return name if self._taken[name] == 1 else self._unique_name(f"{name}_{self._taken[name] - 1}")
 
-    def _placeholder(self, value: SignatureValue) -> Op:
+    def _make_placeholder(self, value: SignatureValue) -> Op:
         node = new_op(PlaceholderOp, self._unique_name(value.name), value.name, (), [value.meta])
         node.stable = node.name
         return node
 
-    def _result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
+    def _make_result(self, name: str, parents: Sequence[Op], out: SignatureValue) -> Op:
         node = new_op(ResultOp, self._unique_name(name), "result", parents, [out.meta])
         node.stable = node.name
         return node
@@ -109,13 +109,13 @@ class ModuleTable:
 
     def _producer(self, value: Any) -> Op | None:
         if isinstance(value, ir.OpResult):
-            return self._of_op.get(value.owner.operation)
-        inputs = zip(self._values, self._inputs, strict=False)
+            return self._node_of_op.get(value.owner.operation)
+        inputs = zip(self._entry_arguments, self._inputs, strict=False)
         return next((node for argument, node in inputs if argument == value), None)
 
-    def _nodes_returned(self, entry: Any) -> list[Op]:
+    def _find_returned_nodes(self, entry: Any) -> list[Op]:
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
-        return self._parents_of(last) if last.name in _TERMINATORS and not self._coarse else []
+        return self._parents_of(last) if last.name in _TERMINATORS and not self._one_node_per_function else []
 
 
 def _functions(module: Any) -> Iterator[Any]:
@@ -131,9 +131,9 @@ def _ops_of(function: Any) -> Iterator[Any]:
 def _locate(op: Any, location: Any) -> None:
     """Sets the location of an op and of all ops inside."""
 
-    def visit(inner: Any) -> Any:
-        inner.location = location
-        for region in inner.regions:
+    def visit(nested: Any) -> Any:
+        nested.location = location
+        for region in nested.regions:
             for block in region.blocks:
                 for argument in block.arguments:
                     argument.set_location(location)
@@ -146,11 +146,11 @@ def _metas(op: Any) -> list[TensorMeta | None]:
     return [_meta(result.type) for result in op.results]
 
 
-def _meta(kind: Any) -> TensorMeta | None:
-    if not isinstance(kind, ir.RankedTensorType | ir.MemRefType | ir.VectorType) or not kind.has_static_shape:
+def _meta(mlir_type: Any) -> TensorMeta | None:
+    if not isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType | ir.VectorType) or not mlir_type.has_static_shape:
         return None
-    dtype = _DTYPES.get(str(kind.element_type))
-    return TensorMeta(tuple(kind.shape), dtype) if dtype is not None else None
+    dtype = _DTYPES.get(str(mlir_type.element_type))
+    return TensorMeta(tuple(mlir_type.shape), dtype) if dtype is not None else None
 
 
 def _attributes(op: Any) -> dict[str, str]:
@@ -164,4 +164,4 @@ def _short(attribute: Any) -> str:
     ):
         return f"dense<…> : {attribute.type}"
     text = str(attribute)
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_ATTRIBUTE_CHARS else f"{text[: _MAX_ATTRIBUTE_CHARS - 1]}…"

@@ -24,7 +24,7 @@ _SPECIALIZE = "builtin.module(inline,canonicalize,cse,canonicalize,symbol-dce)"
 class FunctionSignature:
     """The arguments and results of a function.
 
-    `written` are the numbers of the buffers and pointers that it may write to.
+    `written` are the argument indices of the buffers and pointers that the function may write to.
     """
 
     name: str
@@ -34,6 +34,7 @@ class FunctionSignature:
 
     @property
     def on_buffers(self) -> bool:
+        """Whether no argument or result is a tensor. Raises `NotRunnableError` for a mix of tensors and buffers."""
         values = (*self.arguments, *self.results)
         holders = {value.holder for value in values}
         if "tensor" in holders and holders & {"buffer", "pointer"}:
@@ -45,7 +46,7 @@ class FunctionSignature:
     @property
     def outs(self) -> tuple[SignatureValue, ...]:
         """All outputs of a run: results, then the written buffers."""
-        return (*self.results, *(self.arguments[place] for place in self.written))
+        return (*self.results, *(self.arguments[index] for index in self.written))
 
     @property
     def fits(self) -> bool:
@@ -55,15 +56,15 @@ class FunctionSignature:
 
 
 def wrap(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> tuple[SignatureValue, ...]:
-    """Adds the function `WRAPPER` to `module`; `shapes` are those of the arguments. Returns its outputs.
+    """Adds the function `WRAPPER` to `module` and returns its outputs; `shapes` are those of the arguments.
 
-    Raises `NotRunnableError` if sizes of results stay dynamic.
+    Raises `NotRunnableError` if sizes of results stay dynamic, and for a mix of tensors and buffers.
     """
     with module.context, ir.Location.unknown():
         if not signature.on_buffers:
             _wrap_tensors(module, signature, shapes)
             _specialize(module, signature)
-            return _results(module, signature)
+            return _propagated_results(module, signature)
         if any(result.is_dynamic for result in signature.results):
             raise NotRunnableError(f"the sizes of the results of @{signature.name} are known only after the run")
         _wrap_buffers(module, signature, shapes)
@@ -77,24 +78,24 @@ def _static_output(
     if out not in signature.arguments:
         return out
     shape = shapes[signature.arguments.index(out)]
-    return SignatureValue(out.name, out.holder, shape, out.dtype, out.kind)
+    return SignatureValue(out.name, out.holder, shape, out.dtype, out.mlir_type)
 
 
-def _element(value: SignatureValue) -> Any:
-    """The element type in the function: `index` is kept, since it is 64 bits in memory."""
+def _element_type(value: SignatureValue) -> Any:
+    """The element type for the wrapper: that of the function, also for `index`, which has 64 bits in memory."""
     if value.holder in ("tensor", "buffer"):
-        return value.kind.element_type
+        return value.mlir_type.element_type
     return mlir_element_type_get(value.dtype)
 
 
 def _call(signature: FunctionSignature, operands: Sequence[Any], module: Any) -> list[Any]:
-    kinds = [value.kind for value in signature.results]
+    types = [value.mlir_type for value in signature.results]
     callee = ir.FlatSymbolRefAttr.get(signature.name)
     if _function(module, signature.name).name == "func.func":
-        return list(func.CallOp(kinds, callee, list(operands)).results)
+        return list(func.CallOp(types, callee, list(operands)).results)
     sizes = ir.DenseI32ArrayAttr.get([len(operands), 0])
     attributes = {"callee": callee, "operandSegmentSizes": sizes, "op_bundle_sizes": ir.DenseI32ArrayAttr.get([])}
-    return list(ir.Operation.create("llvm.call", kinds, list(operands), attributes).results)
+    return list(ir.Operation.create("llvm.call", types, list(operands), attributes).results)
 
 
 def _function(module: Any, name: str) -> Any:
@@ -103,11 +104,13 @@ def _function(module: Any, name: str) -> Any:
 
 
 def _as_number(value: SignatureValue, loaded: Any) -> Any:
-    return arith.IndexCastOp(value.kind, loaded).result if isinstance(value.kind, ir.IndexType) else loaded
+    """Converts an integer that the wrapper has loaded to the type of `value`, which may be `index`."""
+    return arith.IndexCastOp(value.mlir_type, loaded).result if isinstance(value.mlir_type, ir.IndexType) else loaded
 
 
 def _from_number(value: SignatureValue, result: Any) -> Any:
-    is_index = isinstance(value.kind, ir.IndexType)
+    """Converts a result of the function to an integer that the wrapper can store: `index` becomes i64."""
+    is_index = isinstance(value.mlir_type, ir.IndexType)
     return arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), result).result if is_index else result
 
 
@@ -116,41 +119,49 @@ def _from_number(value: SignatureValue, result: Any) -> Any:
 
 def _wrap_tensors(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     inputs = [
-        ir.RankedTensorType.get(shape, _element(value))
+        ir.RankedTensorType.get(shape, _element_type(value))
         for value, shape in zip(signature.arguments, shapes, strict=True)
     ]
-    results = [v.kind if v.holder == "tensor" else ir.RankedTensorType.get([], _element(v)) for v in signature.results]
+    results = [
+        v.mlir_type if v.holder == "tensor" else ir.RankedTensorType.get([], _element_type(v))
+        for v in signature.results
+    ]
     with ir.InsertionPoint(module.body):
         wrapper = func.FuncOp(WRAPPER, ir.FunctionType.get(inputs, results))
     block = wrapper.add_entry_block()
     with ir.InsertionPoint(block):
         pairs = zip(signature.arguments, block.arguments, strict=True)
-        found = _call(signature, [_from_tensor(value, argument) for value, argument in pairs], module)
-        func.ReturnOp([_to_tensor(v, result) for v, result in zip(signature.results, found, strict=True)])
+        call_results = _call(signature, [_from_tensor(value, argument) for value, argument in pairs], module)
+        func.ReturnOp([_to_tensor(v, result) for v, result in zip(signature.results, call_results, strict=True)])
 
 
 def _from_tensor(value: SignatureValue, argument: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, tensor.ExtractOp(argument, []).result)
-    return tensor.CastOp(value.kind, argument).result if value.kind != argument.type else argument
+    return tensor.CastOp(value.mlir_type, argument).result if value.mlir_type != argument.type else argument
 
 
 def _to_tensor(value: SignatureValue, result: Any) -> Any:
     if value.holder != "number":
         return result
-    return tensor.FromElementsOp(ir.RankedTensorType.get([], _element(value)), [_from_number(value, result)]).result
+    return tensor.FromElementsOp(
+        ir.RankedTensorType.get([], _element_type(value)), [_from_number(value, result)]
+    ).result
 
 
-def _results(module: Any, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
-    """The wrapper's results after propagation of sizes; also updates its own type."""
+def _propagated_results(module: Any, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
+    """Returns the wrapper's results after sizes were propagated, and updates the type of the wrapper.
+
+    Raises `NotRunnableError` if a size is still dynamic.
+    """
     wrapper = _function(module, WRAPPER)
     returned = list(wrapper.regions[0].blocks[0].operations)[-1].operation
-    for place, operand in enumerate(list(returned.operands)):
-        returned.operands[place] = _without_cast(operand)
-    kinds = [operand.type for operand in returned.operands]
+    for index, operand in enumerate(list(returned.operands)):
+        returned.operands[index] = _without_cast(operand)
+    types = [operand.type for operand in returned.operands]
     inputs = [argument.type for argument in wrapper.regions[0].blocks[0].arguments]
-    wrapper.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, kinds))
-    outs = [_resized(value, kind) for value, kind in zip(signature.results, kinds, strict=True)]
+    wrapper.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, types))
+    outs = [_resized(value, mlir_type) for value, mlir_type in zip(signature.results, types, strict=True)]
     if any(out.is_dynamic for out in outs):
         what = f"the sizes of the results of @{signature.name} do not follow from those of its arguments"
         raise NotRunnableError(f"{what}; they are known only after the run")
@@ -168,16 +179,16 @@ def _specialize(module: Any, signature: FunctionSignature) -> None:
 
 
 def _without_cast(value: Any) -> Any:
-    """The operand of a cast to a type with dynamic sizes, which has more static ones."""
+    """If `value` is cast to a type with dynamic sizes, the operand of the cast, else `value`."""
     owner = value.owner
     if isinstance(value, ir.OpResult) and owner.name == "tensor.cast" and not value.type.has_static_shape:
         return owner.operands[0]
     return value
 
 
-def _resized(value: SignatureValue, kind: Any) -> SignatureValue:
-    shape = tuple(None if kind.is_dynamic_dim(i) else kind.get_dim_size(i) for i in range(kind.rank))
-    return SignatureValue(value.name, "tensor", shape, value.dtype, kind)
+def _resized(value: SignatureValue, mlir_type: Any) -> SignatureValue:
+    shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
+    return SignatureValue(value.name, "tensor", shape, value.dtype, mlir_type)
 
 
 # ---- buffers ---------------------------------------------------------------------------------------------------------
@@ -187,18 +198,18 @@ def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tu
     """Adds a wrapper with the arguments, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
     results = [(value, value.shape) for value in signature.results]
-    copies = [values[place] for place in signature.written]
-    inputs = [ir.MemRefType.get(shape, _element(value)) for value, shape in (*values, *results, *copies)]
+    copies = [values[index] for index in signature.written]
+    inputs = [ir.MemRefType.get(shape, _element_type(value)) for value, shape in (*values, *results, *copies)]
     with ir.InsertionPoint(module.body):
         wrapper = func.FuncOp(WRAPPER, ir.FunctionType.get(inputs, []))
     block = wrapper.add_entry_block()
-    given = list(block.arguments)
-    outs = given[len(values) :]
+    arguments = list(block.arguments)
+    outs = arguments[len(values) :]
     with ir.InsertionPoint(block):
-        own = dict(zip(signature.written, outs[len(results) :], strict=True))
-        for place, copy in own.items():
-            memref.CopyOp(given[place], copy)
-        operands = [_from_buffer(value, own.get(i, given[i])) for i, value in enumerate(signature.arguments)]
+        copy_of = dict(zip(signature.written, outs[len(results) :], strict=True))
+        for index, copy in copy_of.items():
+            memref.CopyOp(arguments[index], copy)
+        operands = [_from_buffer(value, copy_of.get(i, arguments[i])) for i, value in enumerate(signature.arguments)]
         for (value, _), result, out in zip(results, _call(signature, operands, module), outs, strict=False):
             _to_buffer(value, result, out)
         func.ReturnOp([])
@@ -208,10 +219,10 @@ def _from_buffer(value: SignatureValue, buffer: Any) -> Any:
     if value.holder == "number":
         return _as_number(value, memref.LoadOp(buffer, []).result)
     if value.holder == "buffer":
-        return memref.CastOp(value.kind, buffer).result if value.kind != buffer.type else buffer
+        return memref.CastOp(value.mlir_type, buffer).result if value.mlir_type != buffer.type else buffer
     address = memref.ExtractAlignedPointerAsIndexOp(buffer).result
     word = arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), address).result
-    return ir.Operation.create("llvm.inttoptr", [value.kind], [word]).result
+    return ir.Operation.create("llvm.inttoptr", [value.mlir_type], [word]).result
 
 
 def _to_buffer(value: SignatureValue, result: Any, out: Any) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-# Maximum length of a reported error.
-_LONGEST = 400
+# Maximum length of a reported error, in characters.
+_MAX_PROBLEM_CHARS = 400
 
 
 class ImportedModel(msgspec.Struct, frozen=True):
@@ -21,7 +21,7 @@ def import_model(content: bytes) -> ImportedModel:
         return ImportedModel(_to_mlir(content))
     except Exception as error:  # the importer has no exception type for unsupported models
         line = next((line for line in str(error).splitlines() if line.strip()), "no reason given")
-        return ImportedModel(problem=f"{type(error).__name__}: {line}"[:_LONGEST])
+        return ImportedModel(problem=f"{type(error).__name__}: {line}"[:_MAX_PROBLEM_CHARS])
 
 
 def _to_mlir(content: bytes) -> str:
@@ -29,12 +29,12 @@ def _to_mlir(content: bytes) -> str:
 
     from buddy.compiler.mlir import bindings
 
-    found, dialect = bindings.onnx_importer(), bindings.torch_dialect()
+    importer, dialect = bindings.onnx_importer(), bindings.torch_dialect()
     assert dialect is not None
     context = bindings.ir.Context()
     dialect.register_dialect(context)
-    info = found.ModelInfo(onnx.load_model_from_string(content))
+    info = importer.ModelInfo(onnx.load_model_from_string(content))
     module = info.create_module(context).operation
-    found.NodeImporter.define_function(info.main_graph, module).import_all()
+    importer.NodeImporter.define_function(info.main_graph, module).import_all()
     module.verify()
     return str(module.get_asm(enable_debug_info=True))

@@ -21,12 +21,12 @@ def import_onnx(model: Any, path: Path) -> str:
     """
     todo = "export the model for another operator set, or without that op"
     try:
-        found = call_and_wait(_IMPORTER, model.SerializeToString(), ImportedModel, SECONDS)
+        imported = call_and_wait(_IMPORTER, model.SerializeToString(), ImportedModel, SECONDS)
     except TookTooLong as error:
         raise source_error(f"{path.name} was not imported within {SECONDS:g} s", str(path), todo) from error
     except CallFailed as error:
         what = f"torch-mlir's importer ended with {error.how} on {path.name}"
         raise source_error(what, str(path), todo, error.printed) from error
-    if found.problem:
-        raise source_error(f"torch-mlir's importer rejects {path.name}: {found.problem}", str(path), todo)
-    return found.text
+    if imported.problem:
+        raise source_error(f"torch-mlir's importer rejects {path.name}: {imported.problem}", str(path), todo)
+    return imported.text

@@ -13,8 +13,8 @@ from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 
 # Tensors with at most this many elements stay constants: shapes, axes and scales, whose values lowerings read.
-LITERAL = 16
-_PLAIN = re.compile(r"[^\w./-]")
+MAX_CONSTANT_ELEMENTS = 16
+_NEEDS_QUOTES = re.compile(r"[^\w./-]")
 
 
 @dataclass(frozen=True)
@@ -28,13 +28,14 @@ class PreparedModel:
 
 
 def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
-    """The model at `path`; `words` set its dynamic sizes, whose default is 1.
+    """Reads the model at `path`; `words` set the dynamic sizes of its inputs (default: 1).
 
-    Raises `SourceError` for a file that the installed `onnx` cannot read, and if `onnx` is not installed.
+    Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `words` that do
+    not fit its inputs, and if `onnx` is not installed.
     """
-    onnx = _onnx()
+    onnx = _import_onnx()
     model = _load(onnx, path)
-    _check(onnx, model, path)
+    _check_model(onnx, model, path)
     notes = _fix_sizes(onnx, model, path, words)
     _name_nodes(model)
     try:
@@ -42,11 +43,11 @@ def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
     except Exception as error:  # its own exception types, and protobuf's
         raise _rejection(path, f"its shapes do not fit together: {_first_line(error)}") from error
     weights = _make_weights_inputs(onnx, model)
-    given = [value.name for value in model.graph.input if value.name not in weights]
-    return PreparedModel(model, weights, tuple(given), notes)
+    inputs = [value.name for value in model.graph.input if value.name not in weights]
+    return PreparedModel(model, weights, tuple(inputs), notes)
 
 
-def _onnx() -> Any:
+def _import_onnx() -> Any:
     try:
         import onnx
         import onnx.shape_inference
@@ -73,21 +74,25 @@ def _load(onnx: Any, path: Path) -> Any:
         todo = "check that the file is complete, and that it is ONNX"
         raise _rejection(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        todo = "put the files of its weights next to it"
+        todo = "put the files of the model's weights into its folder"
         raise _rejection(path, _first_line(error), todo) from error
 
 
-def _check(onnx: Any, model: Any, path: Path) -> None:
+def _check_model(onnx: Any, model: Any, path: Path) -> None:
     """Raises `SourceError` for a model of a newer version than `onnx` supports, and for an invalid one."""
-    newest, opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
-    wanted = max((found.version for found in model.opset_import if not found.domain), default=0)
+    newest_format, newest_opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
+    model_opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
     todo = f"install a newer onnx than {onnx.__version__}, or export the model for an older version"
-    if model.ir_version > newest:
+    if model.ir_version > newest_format:
         raise _rejection(
-            path, f"it uses ONNX format version {model.ir_version}, and {newest} is the newest supported version", todo
+            path,
+            f"it uses ONNX format version {model.ir_version}, and {newest_format} is the newest supported version",
+            todo,
         )
-    if wanted > opset:
-        raise _rejection(path, f"it uses ONNX operator set {wanted}, and {opset} is the newest supported version", todo)
+    if model_opset > newest_opset:
+        raise _rejection(
+            path, f"it uses ONNX operator set {model_opset}, and {newest_opset} is the newest supported version", todo
+        )
     try:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
@@ -100,40 +105,42 @@ def _check(onnx: Any, model: Any, path: Path) -> None:
 
 def _is_text(message: Any) -> bool:
     """Whether all strings of a message are text: protobuf returns those that are not UTF-8 as bytes."""
-    for entry, value in message.ListFields():
-        if entry.type not in (entry.TYPE_STRING, entry.TYPE_MESSAGE):
+    for descriptor, value in message.ListFields():
+        if descriptor.type not in (descriptor.TYPE_STRING, descriptor.TYPE_MESSAGE):
             continue
         for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
-            if isinstance(item, bytes) or (entry.type == entry.TYPE_MESSAGE and not _is_text(item)):
+            if isinstance(item, bytes) or (descriptor.type == descriptor.TYPE_MESSAGE and not _is_text(item)):
                 return False
     return True
 
 
 def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
     """Fixes the dynamic sizes of inputs; returns notes on those that are set to the default."""
-    stored = {tensor.name for tensor in model.graph.initializer}
-    inputs = [value for value in model.graph.input if value.name not in stored]
+    initializers = {tensor.name for tensor in model.graph.initializer}
+    inputs = [value for value in model.graph.input if value.name not in initializers]
     try:
         check_names(words, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
     notes = []
-    for number, value in enumerate(inputs):
-        kind = value.type.tensor_type
-        if value.type.WhichOneof("value") != "tensor_type" or not kind.HasField("shape"):
+    for index, value in enumerate(inputs):
+        tensor_type = value.type.tensor_type
+        if value.type.WhichOneof("value") != "tensor_type" or not tensor_type.HasField("shape"):
             raise _rejection(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
-        said = shape_for(words, value.name, number)
-        if said is not None and len(said.shape) != len(kind.shape.dim):
-            raise _rejection(path, f"its input {value.name} has {len(kind.shape.dim)} dims", "give a size for each")
-        for place, size in enumerate(kind.shape.dim):
-            if said is not None:
-                size.dim_value = said.shape[place]
+        user_shape = shape_for(words, value.name, index)
+        if user_shape is not None and len(user_shape.shape) != len(tensor_type.shape.dim):
+            raise _rejection(
+                path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
+            )
+        for dim, size in enumerate(tensor_type.shape.dim):
+            if user_shape is not None:
+                size.dim_value = user_shape.shape[dim]
             elif not size.HasField("dim_value"):
-                notes.append(f"{value.name}: its size {size.dim_param or place} is taken to be 1; --shape sets others")
+                notes.append(f"{value.name}: its size {size.dim_param or dim} is set to 1; choose others with --shape")
                 size.dim_value = 1
-    if notes or words:  # shapes that were inferred for dynamic sizes are inferred again
+    if notes or words:  # the stored shapes of intermediate values may be dynamic: they are inferred again
         del model.graph.value_info[:]
     for value in model.graph.output:
         if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
@@ -145,7 +152,7 @@ def _name_nodes(model: Any) -> None:
     """Gives each node a unique name that needs no quoting."""
     taken: Counter[str] = Counter()
     for node in model.graph.node:
-        stem = _PLAIN.sub("_", node.name or node.op_type).strip("/") or node.op_type
+        stem = _NEEDS_QUOTES.sub("_", node.name or node.op_type).strip("/") or node.op_type
         name = stem
         while taken[name]:
             name = f"{stem}_{taken[stem]}"
@@ -155,16 +162,16 @@ def _name_nodes(model: Any) -> None:
 
 
 def _make_weights_inputs(onnx: Any, model: Any) -> dict[str, Any]:
-    """Turns stored tensors that computations read into inputs; returns the arrays by name, in the order of inputs."""
+    """Turns stored float tensors that are not small into the first inputs; returns them by name, in this order."""
     graph = model.graph
-    moved = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
-    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in moved}
-    kept = [tensor for tensor in graph.initializer if tensor.name not in arrays]
+    weights = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
+    arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in weights}
+    constants = [tensor for tensor in graph.initializer if tensor.name not in arrays]
     inputs = [value for value in graph.input if value.name not in {t.name for t in graph.initializer}]
-    made = [onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in moved]
+    weight_inputs = [onnx.helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for t in weights]
     del graph.initializer[:], graph.input[:]
-    graph.initializer.extend(kept)
-    graph.input.extend([*made, *inputs])
+    graph.initializer.extend(constants)
+    graph.input.extend([*weight_inputs, *inputs])
     return arrays
 
 
@@ -173,4 +180,4 @@ def _is_weight(onnx: Any, tensor: Any) -> bool:
     size = 1
     for dim in tensor.dims:
         size *= dim
-    return tensor.data_type in floats and size > LITERAL
+    return tensor.data_type in floats and size > MAX_CONSTANT_ELEMENTS

@@ -12,6 +12,8 @@ from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.importers.sources.program import source_error
 
+# Maximum length of an attribute in the node table, in characters.
+_MAX_ATTRIBUTE_CHARS = 60
 # Keys are the names of NumPy's dtypes, which ONNX's own helper returns.
 _DTYPES = {
     "bool": TensorDType.Bool,
@@ -28,15 +30,17 @@ _DTYPES = {
 
 def graph_of(prepared: PreparedModel, name: str, path: Path) -> Graph:
     """Converts a model. Raises `SourceError` for an input or a result of an unsupported dtype or size."""
-    return _Reader(prepared, path).graph(name)
+    return _GraphBuilder(prepared, path).graph(name)
 
 
-class _Reader:
+class _GraphBuilder:
+    """Builds the graph of one model; `_values` maps names of ONNX values to their ops."""
+
     def __init__(self, prepared: PreparedModel, path: Path) -> None:
         proto = prepared.model.graph
-        known = [*proto.value_info, *proto.output, *proto.input]
+        values = [*proto.value_info, *proto.output, *proto.input]
         self._prepared, self._proto, self._path = prepared, proto, path
-        self._metas = {value.name: _meta(value.type.tensor_type) for value in known}
+        self._metas = {value.name: _meta(value.type.tensor_type) for value in values}
         self._values: dict[str, Op] = {}
 
     def graph(self, name: str) -> Graph:
@@ -46,7 +50,7 @@ class _Reader:
             self._values[value.name] = op
             graph.add_node(op, NodeType.FakeNode if value.name in self._prepared.weights else NodeType.InputNode)
         for node in self._proto.node:
-            for op in self._nodes(node):
+            for op in self._make_nodes(node):
                 graph.add_node(op)
         results = [self._result(value.name) for value in self._proto.output]
         graph.add_node(new_op(OutputOp, "output", "output", [results]))
@@ -63,7 +67,7 @@ class _Reader:
         return meta
 
     def _first_unknown(self) -> str:
-        """The first node for which ONNX cannot infer the result, such as one with an unknown operator."""
+        """Describes the first node whose result ONNX cannot infer, such as one with an unknown operator; else ""."""
         for node in self._proto.node:
             if any(name and self._metas.get(name) is None for name in node.output):
                 kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
@@ -74,37 +78,41 @@ class _Reader:
         self._meta_of(name)
         if name not in self._values:
             what = f"{self._path.name}: its result {name} is a constant"
-            raise source_error(what, str(self._path), "take it out of the model's results")
+            raise source_error(what, str(self._path), "remove it from the model's results")
         return self._values[name]
 
-    def _nodes(self, node: Any) -> list[Op]:
+    def _make_nodes(self, node: Any) -> list[Op]:
         """The node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
-        read = [self._values[name] for name in node.input if name in self._values]
-        op = new_op(GivenOp, node.name, f"onnx.{node.op_type}", read, metas)
-        op._keyword_arguments = {found.name: _attribute_text(found) for found in node.attribute}
+        operands = [self._values[name] for name in node.input if name in self._values]
+        op = new_op(GivenOp, node.name, f"onnx.{node.op_type}", operands, metas)
+        op._keyword_arguments = {attribute.name: _attribute_text(attribute) for attribute in node.attribute}
         if len(outputs) < 2:
             self._values.update(dict.fromkeys(outputs, op))
             return [op]
         op.multiple = True
         parts = [
-            new_op(GetItemOp, f"{node.name}.{number}", "getitem", [op, number], [meta])
-            for number, meta in enumerate(metas)
+            new_op(GetItemOp, f"{node.name}.{index}", "getitem", [op, index], [meta])
+            for index, meta in enumerate(metas)
         ]
         self._values.update(zip(outputs, parts, strict=True))
         return [op, *parts]
 
 
-def _meta(kind: Any) -> TensorMeta | None:
+def _meta(tensor_type: Any) -> TensorMeta | None:
     """The shape and dtype of a value; `None` if they are unknown or unsupported."""
     import onnx.helper
 
-    sizes = list(kind.shape.dim)
-    if not kind.elem_type or not kind.HasField("shape") or not all(size.HasField("dim_value") for size in sizes):
+    sizes = list(tensor_type.shape.dim)
+    if (
+        not tensor_type.elem_type
+        or not tensor_type.HasField("shape")
+        or not all(size.HasField("dim_value") for size in sizes)
+    ):
         return None
     try:
-        dtype = _DTYPES.get(str(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type)))
+        dtype = _DTYPES.get(str(onnx.helper.tensor_dtype_to_np_dtype(tensor_type.elem_type)))
     except KeyError:
         return None
     return None if dtype is None else TensorMeta(tuple(size.dim_value for size in sizes), dtype)
@@ -114,4 +122,4 @@ def _attribute_text(attribute: Any) -> str:
     import onnx.helper
 
     text = str(onnx.helper.printable_attribute(attribute)).partition(" = ")[2]
-    return text if len(text) <= 60 else text[:59] + "…"
+    return text if len(text) <= _MAX_ATTRIBUTE_CHARS else text[: _MAX_ATTRIBUTE_CHARS - 1] + "…"

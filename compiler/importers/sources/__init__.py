@@ -21,10 +21,16 @@ from buddy.compiler.importers.sources.program import (
     Location,
     SourceError,
     locate,
-    own_files,
+    program_files,
     source_error,
 )
-from buddy.compiler.importers.sources.script import execute, import_module, prepare, reporting_user_errors, script_world
+from buddy.compiler.importers.sources.script import (
+    execute,
+    import_module,
+    prepare,
+    reporting_user_errors,
+    script_environment,
+)
 from buddy.compiler.importers.sources.tape import Tape, TracedFunction, trace_lazily
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
@@ -46,85 +52,85 @@ def load_program(
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
     `source` is `script.py`, `script.py:name` or `package.module:name`, relative to `directory` (the current folder if
-    empty); `arguments` are the script's command-line arguments. The graphs are those that the script itself compiles
-    (`torch.compile`, `DynamoCompiler`); if there are none, that of its `model` on its `example_inputs`; if it does not
-    define both, those of its outermost module calls. `shapes` (`x=4x128`) replace those of the tensors that a defined
-    or named model is called with. With the frontend `export`, called, defined and named models are captured by
-    `torch.export`.
+    empty); `arguments` are the script's command-line arguments. With a name, the graphs are those of this model.
+    Otherwise they are the first of these that exist: the graphs that the script itself compiles (`torch.compile`,
+    `DynamoCompiler`); those of its `model` on its `example_inputs`; those of its outermost module calls. `shapes`
+    (`x=4x128`) replace the shapes of the tensors that a defined or named model is called with. With the frontend
+    `export`, called, defined and named models are captured by `torch.export`.
 
-    The content of other files determines their kind (`opening.py`), and nothing in them is executed unless the user
-    `trusts` it. Raises `SourceError`.
+    The kind of a file that is not a script is determined by its content (`opening.py`); nothing in it is executed
+    unless the user `trusts` it. Raises `SourceError`.
     """
     with _folder(directory):
-        tell = on_progress or (lambda _text: None)
+        report = on_progress or (lambda _text: None)
         location = locate(source)
-        if location.path is not None and (sniffed := kind_of(location.path)).kind != "script":
+        if location.path is not None and (file_kind := kind_of(location.path)).kind != "script":
             title = source.removesuffix(f":{location.name}") if location.name else source
-            opening = Opening(location.path, location.name, title, shapes, frontend, trusts, tell)
-            return open_file(opening, sniffed)
-        return _Loading(location, source, arguments, tell, shapes, frontend).run()
+            opening = Opening(location.path, location.name, title, shapes, frontend, trusts, report)
+            return open_file(opening, file_kind)
+        return _Loading(location, source, arguments, report, shapes, frontend).run()
 
 
 @contextmanager
 def _folder(directory: str) -> Iterator[None]:
-    before = os.getcwd()
+    previous = os.getcwd()
     try:
-        os.chdir(directory or before)
+        os.chdir(directory or previous)
     except OSError as error:
         raise source_error(f"there is no folder {directory}", todo="check the path") from error
     try:
         yield
     finally:
-        os.chdir(before)
+        os.chdir(previous)
 
 
 class _Loading:
     """Loads one source."""
 
     def __init__(
-        self, location: Location, source: str, arguments: tuple[str, ...], tell: OnProgress, shapes: tuple[str, ...],
+        self, location: Location, source: str, arguments: tuple[str, ...], report: OnProgress, shapes: tuple[str, ...],
         frontend: Frontend,
     ) -> None:  # fmt: skip
-        self._shapes, self._reshaped = shapes, False
+        self._shapes, self._has_applied_shapes = shapes, False
         self._location = location
         self._source = source
         self._arguments = arguments
-        self._tell = tell
+        self._report = report
         self._names: Mapping[str, Any] = {}
         self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
 
     def run(self) -> CapturedProgram:
         notes: list[str] = []
-        with script_world(self._location.path, self._arguments), offline_models(notes), self._tape.running():
+        with script_environment(self._location.path, self._arguments), offline_models(notes), self._tape.running():
             self._run_code()
-            self._tell("capturing")
-            module = None if self._tape.asked else find_module(self._names, self._location.name)
+            self._report("capturing")
+            module = None if self._tape.requested else find_module(self._names, self._location.name)
             if module is not None:
                 return self._open_module(module, notes)
-            if not self._tape.asked and (lazy := trace_lazily(self._names, self._location.name)) is not None:
-                self._capture_traced(lazy)
+            if not self._tape.requested and (traced := trace_lazily(self._names, self._location.name)) is not None:
+                self._capture_traced(traced)
             elif self._location.name:
                 self._capture_named()
-            elif not self._tape.asked and (defines_both(self._names) or not self._tape.called):
+            elif not self._tape.requested and (defines_both(self._names) or not self._tape.called):
                 self._capture_defined()
         notes += self._tape.notes
-        if self._shapes and not self._reshaped:
+        if self._shapes and not self._has_applied_shapes:
             raise source_error(
-                f"{self._source} calls its model itself, with shapes of its own",
+                f"{self._source} calls its model itself, so --shape has no effect",
                 self._where(),
                 "define `model` and `example_inputs`, or name the model (script.py:name)",
             )
-        return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), own_files(self._location.path))
+        return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), program_files(self._location.path))
 
     def _open_module(self, module: Any, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
-        program.files = own_files(self._location.path)
+        program.files = program_files(self._location.path)
         return program
 
     def _run_code(self) -> None:
-        self._tell(f"running {self._source}")
+        self._report(f"running {self._source}")
         path, name = self._location.path, self._location.name
         if path is None:
             self._names = vars(import_module(self._location.module))
@@ -136,22 +142,22 @@ class _Loading:
     def _capture_named(self) -> None:
         name = self._location.name
         if name not in self._names:
-            have = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
+            names = ", ".join(key for key, value in self._names.items() if callable(value) and not key.startswith("_"))
             raise source_error(
-                f"{self._source}: there is no {name}", self._where(), f"it defines {have}" if have else ""
+                f"{self._where()} does not define {name}", self._where(), f"name one of {names}" if names else ""
             )
         target, inputs = self._names[name], self._names.get(INPUTS)
         if inputs is None and isinstance(target, torch.nn.Module) and self._tape.called:
             return
-        self._tape.asked.clear()
+        self._tape.requested.clear()
         self._capture(target, inputs, f"{self._where()}:{name}")
 
-    def _capture_traced(self, lazy: TracedFunction) -> None:
+    def _capture_traced(self, traced: TracedFunction) -> None:
         """Captures the script's trace on PyTorch's lazy device."""
-        before = len(self._tape.asked)
-        self._tape.capture(lazy.function, lazy.tensors, {})
-        name = ", ".join(lazy.names)
-        for graph in self._tape.asked[before:]:
+        n_before = len(self._tape.requested)
+        self._tape.capture(traced.function, traced.tensors, {})
+        name = ", ".join(traced.names)
+        for graph in self._tape.requested[n_before:]:
             graph.info = msgspec.structs.replace(graph.info, name=name)
         self._tape.notes.append(f"{name}: the trace on the lazy device, through Lazy Tensor's TorchScript graph")
 
@@ -164,7 +170,7 @@ class _Loading:
         with reporting_user_errors(self._location.path, self._location.module):
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:
-                args, kwargs = self._other_shapes(function, args, kwargs)
+                args, kwargs = self._change_shapes(function, args, kwargs)
             try:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
@@ -174,35 +180,35 @@ class _Loading:
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
 
-    def _other_shapes(
+    def _change_shapes(
         self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The call with other shapes, after a test run in eager."""
+        """The call with the shapes that the user set, after a test run in eager."""
         args, kwargs = apply_shapes(function, args, kwargs, self._shapes)
         try:
             with torch.no_grad():
                 function(*args, **kwargs)
         except Exception as error:
             raise shape_error(self._shapes, error) from error
-        self._reshaped = True
+        self._has_applied_shapes = True
         return args, kwargs
 
     def _graphs(self) -> list[CapturedGraph]:
-        graphs = self._tape.asked or self._tape.called
+        graphs = self._tape.requested or self._tape.called
         if not graphs:
             raise source_error(
-                f"{self._source} ran, but no model of it was captured",
+                f"{self._source} ran, but no model was captured",
                 self._tape.notes[-1] if self._tape.notes else self._where(),
                 "call a torch.nn.Module in it, use torch.compile, or define `model` and `example_inputs`",
             )
-        return with_own_names(graphs)
+        return with_unique_names(graphs)
 
     def _where(self) -> str:
         return str(self._location.path or self._location.module)
 
 
-def with_own_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
-    """Appends a number to equal graph names, from the second on."""
+def with_unique_names(graphs: list[CapturedGraph]) -> list[CapturedGraph]:
+    """Appends a number to the name of each graph whose name an earlier graph has."""
     counts: Counter[str] = Counter()
     for graph in graphs:
         counts[graph.info.name] += 1

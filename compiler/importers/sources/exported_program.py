@@ -29,13 +29,23 @@ from buddy.compiler.runtime.torch_values import from_torch
 FILE_OPS = ("from_file", "save", "_save", "load")
 _NAMED_MODULE = re.compile(rb'default_factory_module\\*"\s*:\s*\\*"([\w.]+)')
 # Exceptions of `zipfile` for archives that are truncated, encrypted, or have invalid names.
-DAMAGED = (zipfile.BadZipFile, zlib.error, OSError, EOFError, RuntimeError, NotImplementedError, ValueError, KeyError)
-_PLAIN_MODULES = (b"builtins", b"collections")
+ARCHIVE_ERRORS = (
+    zipfile.BadZipFile,
+    zlib.error,
+    OSError,
+    EOFError,
+    RuntimeError,
+    NotImplementedError,
+    ValueError,
+    KeyError,
+)
+_ALLOWED_MODULES = (b"builtins", b"collections")
+_DEFAULT_SIZE = 4
 _HINT = "write it again with torch.export.save, by a PyTorch of this version or an earlier one"
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The graphs of an exported program, on the inputs that it was exported with, or random ones like them.
+    """The graphs of an exported program, on the inputs that it was exported with, or on random inputs of their shapes.
 
     Raises `SourceError`.
     """
@@ -60,17 +70,19 @@ def _read(opening: Opening) -> ExportedProgram:
     content = opening.path.read_bytes()
     _check_modules(opening)
     try:
-        with without_running_code(), _collect_causes() as said, warnings.catch_warnings():
+        with without_running_code(), _collect_causes() as logged_causes, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return torch.export.load(io.BytesIO(content))
     except Exception as error:
-        unsafe = _cause(error, UnsafeError) or next((found for found in said if isinstance(found, UnsafeError)), None)
+        unsafe = _cause(error, UnsafeError) or next(
+            (cause for cause in logged_causes if isinstance(cause, UnsafeError)), None
+        )
         if unsafe is not None:
             what = f"{opening.title} would execute code when read: {unsafe}"
             raise source_error(what, opening.title, "export it again without objects of your own classes") from error
-        reason = next((found for found in said), error)
-        first = str(reason).strip().partition("\n")[0] or type(reason).__name__
-        what = f"{opening.title} cannot be read by PyTorch {torch.__version__}: {first[:300]}"
+        reason = next(iter(logged_causes), error)
+        first_line = str(reason).strip().partition("\n")[0] or type(reason).__name__
+        what = f"{opening.title} cannot be read by PyTorch {torch.__version__}: {first_line[:300]}"
         raise source_error(what, opening.title, _HINT) from error
 
 
@@ -88,38 +100,38 @@ def _cause(error: BaseException | None, kind: type[BaseException]) -> BaseExcept
 @contextmanager
 def _collect_causes() -> Iterator[list[BaseException]]:
     """Collects the first causes of exceptions that PyTorch logs, in order; PyTorch then raises other exceptions."""
-    found: list[BaseException] = []
+    causes: list[BaseException] = []
 
-    class Keeper(logging.Handler):
+    class CauseCollector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             if record.exc_info and record.exc_info[1] is not None:
                 cause = record.exc_info[1]
-                found.append(_cause(cause, UnsafeError) or cause)
+                causes.append(_cause(cause, UnsafeError) or cause)
 
-    logger, keeper = logging.getLogger("torch.export"), Keeper()
-    before = logger.propagate
-    logger.addHandler(keeper)
+    logger, collector = logging.getLogger("torch.export"), CauseCollector()
+    propagate = logger.propagate
+    logger.addHandler(collector)
     logger.propagate = False
     try:
-        yield found
+        yield causes
     finally:
-        logger.removeHandler(keeper)
-        logger.propagate = before
+        logger.removeHandler(collector)
+        logger.propagate = propagate
 
 
 def _check_modules(opening: Opening) -> None:
-    """Raises `SourceError` if the structure of inputs names a module that reading would import."""
+    """Raises `SourceError` for a damaged archive, and if reading its structure of inputs would import a module."""
     try:
         with zipfile.ZipFile(opening.path) as archive:
             for name in archive.namelist():
                 if not name.endswith(".json"):
                     continue
-                strange = set(_NAMED_MODULE.findall(archive.read(name))) - set(_PLAIN_MODULES)
-                if strange:
-                    module = sorted(strange)[0].decode()
+                unexpected = set(_NAMED_MODULE.findall(archive.read(name))) - set(_ALLOWED_MODULES)
+                if unexpected:
+                    module = sorted(unexpected)[0].decode()
                     what = f"{opening.title} would import the module {module} when read"
                     raise source_error(what, opening.title, "export it with inputs in Python's own containers")
-    except DAMAGED as error:
+    except ARCHIVE_ERRORS as error:
         raise source_error(
             f"{opening.title} is damaged: {error}", opening.title, "check that the file is complete"
         ) from error
@@ -129,21 +141,21 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
     """Raises `SourceError` for a node that is not a PyTorch op on tensors and sizes, or that accesses files."""
     for module in program.graph_module.modules():
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
-            for called in _forbidden_callees(node):
-                what = f"{opening.title} calls {called}, which is not a computation on tensors"
+            for callee in _forbidden_callees(node):
+                what = f"{opening.title} calls {callee}, which is not a computation on tensors"
                 raise source_error(what, f"node {node.name}", "export the model without it")
 
 
 def _forbidden_callees(node: torch.fx.Node) -> Iterator[Any]:
     """The forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
-    if node.op == "call_function" and not _is_plain(node.target):
+    if node.op == "call_function" and not _is_allowed(node.target):
         yield node.target
     for value in filter(callable, tree_leaves((node.args, node.kwargs))):
-        if not isinstance(value, torch._ops.OperatorBase) or not _is_plain(value):
+        if not isinstance(value, torch._ops.OperatorBase) or not _is_allowed(value):
             yield value
 
 
-def _is_plain(target: Any) -> bool:
+def _is_allowed(target: Any) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2] not in FILE_OPS
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -152,21 +164,21 @@ def _is_plain(target: Any) -> bool:
 
 
 def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
-    """The inputs stored with the program; random ones of its shapes if there are none."""
+    """The inputs stored with the program, else random inputs of its shapes; and a note on random inputs."""
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
         return tuple(args), dict(kwargs), []
-    given = _user_inputs(program)
-    leaves, generator, words = [], new_generator(), shapes_of(opening, list(given))
-    for place, (name, value) in enumerate(given.items()):
+    user_inputs = _user_inputs(program)
+    leaves, generator, words = [], new_generator(), shapes_of(opening, list(user_inputs))
+    for index, (name, value) in enumerate(user_inputs.items()):
         if not isinstance(value, torch.Tensor):
             leaves.append(_size(value) if isinstance(value, torch.SymInt) else value)
             continue
-        said = shape_for(words, name, place)
+        user_shape = shape_for(words, name, index)
         dtype = from_torch(value.dtype)
         if dtype is None:
             raise source_error(f"{opening.title} takes {value.dtype}, for which there are no random inputs", name)
-        shape = said.shape if said is not None else tuple(_size(size) for size in value.shape)
+        shape = user_shape.shape if user_shape is not None else tuple(_size(size) for size in value.shape)
         leaves.append(random_tensor(shape, dtype, generator))
     args, kwargs = tree_unflatten(leaves, program.call_spec.in_spec)
     return tuple(args), dict(kwargs), [f"{opening.title} contains no inputs: random ones are used"]
@@ -180,11 +192,11 @@ def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
 
 
 def _size(size: Any) -> int:
-    """A size; for a symbolic size its hint, which is the value at export."""
+    """The value of a size; for a symbolic size its value at export, or the default if that is unknown."""
     if isinstance(size, int):
         return size
     hint = size.node.hint
-    return int(hint) if hint is not None else 4
+    return int(hint) if hint is not None else _DEFAULT_SIZE
 
 
 def _change_shapes(

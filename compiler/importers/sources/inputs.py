@@ -36,10 +36,11 @@ def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def call_of(target: Any, inputs: Any, where: str) -> Call:
-    """The call that `target` and `inputs`, which are values or functions that return them, define.
+    """The call of the model `target` on `inputs`. `inputs` may be a function that returns them.
 
-    A function without parameters returns the model (or the pair of model and inputs) if there are inputs to pass.
-    Raises `SourceError` if inputs are missing or do not fit.
+    `target` may also be a class of modules, or a function that needs no arguments although there are inputs: it is
+    called, and returns the model, or a pair of model and inputs. Raises `SourceError` if inputs are missing or do not
+    fit.
     """
     values = inputs() if callable(inputs) and not isinstance(inputs, (torch.Tensor, Mapping)) else inputs
     if _is_builder(target, values):
@@ -62,15 +63,17 @@ def call_of(target: Any, inputs: Any, where: str) -> Call:
 
 
 def _is_builder(target: Any, values: Any) -> bool:
-    """Whether a function or class without parameters returns the model instead of being the model."""
+    """Whether `target` has to be called to get the model: a class of modules, or a function that needs no arguments
+    although there are inputs.
+    """
     if isinstance(target, torch.nn.Module) or not callable(target):
         return False
     if inspect.isclass(target):
         return issubclass(target, torch.nn.Module)
-    return _takes_nothing(target) and values is not None and as_call(values) != ((), {})
+    return _needs_no_arguments(target) and values is not None and as_call(values) != ((), {})
 
 
-def _takes_nothing(target: Callable[..., Any]) -> bool:
+def _needs_no_arguments(target: Callable[..., Any]) -> bool:
     signature = _signature(target)
     return signature is not None and _binds(signature, (), {})
 
@@ -98,13 +101,15 @@ def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
 def _check_fits(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> None:
     signature = _signature(target)
     if signature is not None and not _binds(signature, args, kwargs):
-        given = ", ".join([*(_kind(a) for a in args), *(f"{k}={_kind(v)}" for k, v in kwargs.items())])
+        arguments = ", ".join(
+            [*(_describe_type(a) for a in args), *(f"{k}={_describe_type(v)}" for k, v in kwargs.items())]
+        )
         raise source_error(
-            f"the example inputs ({given}) do not fit {where}{signature}", where, "give one value per parameter"
+            f"the example inputs ({arguments}) do not fit {where}{signature}", where, "give one value per parameter"
         )
 
 
-def _kind(value: Any) -> str:
+def _describe_type(value: Any) -> str:
     return f"tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
@@ -113,8 +118,8 @@ def _article(value: Any) -> str:
 
 
 SEED = 0
-# Random integers are below this, because they may be positions in a tensor.
-_NUMBERS = 4
+# Random integers are less than this, because a program may use them as positions in a tensor.
+_INTEGER_BOUND = 4
 
 
 def new_generator() -> torch.Generator:
@@ -122,25 +127,25 @@ def new_generator() -> torch.Generator:
 
 
 def random_tensor(shape: tuple[int, ...], dtype: TensorDType, generator: torch.Generator) -> torch.Tensor:
-    """Normally distributed floats, small integers, random booleans; dense."""
-    wanted = to_torch(dtype)
-    if wanted.is_floating_point or wanted.is_complex:
-        drawn = wanted if wanted.is_complex or wanted is torch.float64 else torch.float32
-        return torch.randn(shape, generator=generator, dtype=drawn).to(wanted)
-    bound = 2 if wanted is torch.bool else _NUMBERS
-    return torch.randint(bound, shape, generator=generator).to(wanted)
+    """A dense tensor of normally distributed floats, integers in [0, 4), or booleans."""
+    torch_dtype = to_torch(dtype)
+    if torch_dtype.is_floating_point or torch_dtype.is_complex:
+        drawn_dtype = torch_dtype if torch_dtype.is_complex or torch_dtype is torch.float64 else torch.float32
+        return torch.randn(shape, generator=generator, dtype=drawn_dtype).to(torch_dtype)
+    bound = 2 if torch_dtype is torch.bool else _INTEGER_BOUND
+    return torch.randint(bound, shape, generator=generator).to(torch_dtype)
 
 
 def dtype_of(word: ShapeWord) -> TensorDType:
     """The dtype in a shape word, f32 by default. Raises `SourceError`."""
-    known = {dtype.value: dtype for dtype in TensorDType}
-    if word.dtype and word.dtype not in known:
-        names = ", ".join(name for name in known if "<" not in name)
+    dtypes = {dtype.value: dtype for dtype in TensorDType}
+    if word.dtype and word.dtype not in dtypes:
+        names = ", ".join(name for name in dtypes if "<" not in name)
         raise source_error(f"unknown element type {word.dtype}", "the shapes to open with", f"there are {names}")
-    return known[word.dtype or "f32"]
+    return dtypes[word.dtype or "f32"]
 
 
-_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
+_SHAPE_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is called with"
 
 
 def apply_shapes(
@@ -148,35 +153,35 @@ def apply_shapes(
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The arguments, with those in `shapes` replaced by random tensors of the given shapes.
 
-    A name is that of a parameter, a number that of a positional argument, from 0. If the dtype is unchanged, the new
-    tensor has the distribution of the script's. Raises `SourceError`.
+    Each of `shapes` starts with a parameter's name, or the index of a positional argument. If the dtype is unchanged,
+    the new tensor has the distribution of the replaced one. Raises `SourceError`.
     """
-    changed, named = list(args), dict(kwargs)
+    new_args, new_kwargs = list(args), dict(kwargs)
     names = _parameters(function)
     generator = torch.Generator().manual_seed(0)
     for text in shapes:
         try:
             word = shape_word(text)
         except ValueError as error:
-            raise source_error(str(error), "the shapes to capture with", _HINT) from error
+            raise source_error(str(error), "the shapes to capture with", _SHAPE_HINT) from error
         name, dtype = word.name, dtype_of(word)
-        place: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
-        holder, key = (named, name) if name in named else (changed, place)
-        value = holder[key] if name in named or 0 <= place < len(changed) else None  # type: ignore[index]
+        position: Any = int(name) if name.isdigit() else names.index(name) if name in names else -1
+        holder, key = (new_kwargs, name) if name in new_kwargs else (new_args, position)
+        value = holder[key] if name in new_kwargs or 0 <= position < len(new_args) else None  # type: ignore[index]
         if not isinstance(value, torch.Tensor):
-            have = ", ".join(_tensors(names, args, kwargs)) or "none"
-            raise source_error(f"the model has no tensor argument {name}; with {have}", "the shapes", _HINT)
-        kept = not word.dtype or to_torch(dtype) == value.dtype
-        made = random_of(value, word.shape, generator) if kept else random_tensor(word.shape, dtype, generator)
-        holder[key] = made  # type: ignore[index]
-    return tuple(changed), named
+            tensors = ", ".join(_tensors(names, args, kwargs)) or "none"
+            raise source_error(f"the model has no tensor argument {name}; with {tensors}", "the shapes", _SHAPE_HINT)
+        keeps_dtype = not word.dtype or to_torch(dtype) == value.dtype
+        tensor = random_of(value, word.shape, generator) if keeps_dtype else random_tensor(word.shape, dtype, generator)
+        holder[key] = tensor  # type: ignore[index]
+    return tuple(new_args), new_kwargs
 
 
 def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
-    """The error if the model raises `error` for other shapes."""
+    """The error to raise if the model raises `error` on tensors of the shapes that the user set."""
     line = next((line for line in str(error).splitlines() if line.strip()), "")
     what = f"the model does not accept {' '.join(shapes)}: {type(error).__name__}: {line}"
-    return source_error(what, "the shapes to capture with", "give other shapes, or none for the script's own")
+    return source_error(what, "the shapes to capture with", "give other shapes, or no --shape")
 
 
 def _parameters(function: Callable[..., Any]) -> list[str]:

@@ -22,29 +22,29 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 
 # MLIR reads files in a separate process, because it may crash on its input.
 _READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
-_TIMEOUT = 120.0
-LONGEST = 512 << 20
+_TIMEOUT_SECONDS = 120.0
+MAX_FILE_BYTES = 512 << 20
 ReferenceFunction = Callable[..., Any]
 
 
 def load(opening: Opening) -> CapturedProgram:
     """The functions of a file as programs, one graph each, on random inputs. Raises `SourceError`."""
     size = opening.path.stat().st_size
-    if size > LONGEST:
-        what = f"{opening.title} has {size >> 20} MiB; at most {LONGEST >> 20} MiB are supported"
+    if size > MAX_FILE_BYTES:
+        what = f"{opening.title} has {size >> 20} MiB; at most {MAX_FILE_BYTES >> 20} MiB are supported"
         raise source_error(what, opening.title, "pass its weights to the function as arguments, not as constants")
     return program_of(ReadRequest(opening.path.read_bytes(), opening.title, opening.name, opening.shapes))
 
 
 def program_of(
-    question: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: ReferenceFunction | None = None
+    request: ReadRequest, inputs: Sequence[torch.Tensor] | None = None, reference: ReferenceFunction | None = None
 ) -> CapturedProgram:
-    """The program in the answer to a question.
+    """The program that another process reads for `request`.
 
-    `inputs` replace random ones in a graph with matching arguments; `reference` computes the expected results in
-    Python. Raises `SourceError`.
+    `inputs` replace the random inputs of each graph whose arguments have their shapes and dtypes; for such a graph,
+    `reference` computes the expected results in Python. Raises `SourceError`.
     """
-    answer = _read_in_process(question)
+    answer = _read_in_process(request)
     if answer.problem is not None:
         raise SourceError(answer.problem)
     notes, graphs = list(answer.notes), []
@@ -52,20 +52,22 @@ def program_of(
         graphs.append(_to_captured(entry, inputs, reference))
         notes += entry.notes
     if inputs is None and any(graph.tensors for graph in graphs):
-        notes.append(f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them")
+        notes.append(
+            f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
+        )
     return CapturedProgram(graphs, notes)
 
 
-def _read_in_process(question: ReadRequest) -> ReadAnswer:
+def _read_in_process(request: ReadRequest) -> ReadAnswer:
     try:
-        return asyncio.run(call_in_process(_READER, question, ReadAnswer, _TIMEOUT))
+        return asyncio.run(call_in_process(_READER, request, ReadAnswer, _TIMEOUT_SECONDS))
     except TookTooLong as error:
-        what = f"reading {question.title} was stopped: {error}"
-        raise source_error(what, question.title, "give a smaller file") from error
+        what = f"reading {request.title} was stopped: {error}"
+        raise source_error(what, request.title, "give a smaller file") from error
     except CallFailed as error:
-        what = f"MLIR crashed while it read {question.title}, or did not finish"
+        what = f"MLIR crashed while it read {request.title}, or did not finish"
         todo = "check that the file is complete, and that it was written by this version of MLIR"
-        raise source_error(what, question.title, todo) from error
+        raise source_error(what, request.title, todo) from error
 
 
 def _to_captured(
@@ -86,8 +88,8 @@ def _to_captured(
 
 def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
     def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
-        found = reference(*tensors)
-        return [torch.as_tensor(value) for value in (found if isinstance(found, (list, tuple)) else [found])]
+        results = reference(*tensors)
+        return [torch.as_tensor(value) for value in (results if isinstance(results, (list, tuple)) else [results])]
 
     return eager
 
@@ -96,10 +98,10 @@ MODULE, REFERENCE = "module", "reference"
 
 
 def find_module(names: Mapping[str, Any], name: str) -> Any:
-    """The script's value `name` (by default `module`), if that is an MLIR module, else `None`."""
-    found = names.get(name or MODULE)
-    operation = getattr(found, "operation", None)
-    return found if getattr(operation, "name", "") == "builtin.module" and hasattr(found, "context") else None
+    """The script's global `name` (default: `module`) if it is an MLIR module, else `None`."""
+    value = names.get(name or MODULE)
+    operation = getattr(value, "operation", None)
+    return value if getattr(operation, "name", "") == "builtin.module" and hasattr(value, "context") else None
 
 
 def program_of_module(
@@ -107,17 +109,16 @@ def program_of_module(
 ) -> CapturedProgram:
     """The functions of a module as programs.
 
-    A script's `example_inputs` are their inputs if they fit, and `reference`, a function of the same values, computes
-    the expected results. Raises `SourceError`.
+    A script's `example_inputs` are the inputs of the functions that they fit, and its function `reference` computes the
+    expected results from them. Raises `SourceError`.
     """
-
     text = module.operation.get_asm(enable_debug_info=False)
     return program_of(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
 
 
 def _inputs(names: Mapping[str, Any]) -> list[torch.Tensor] | None:
-    given = names.get(INPUTS)
-    values = as_call(given)[0] if given is not None else ()
+    example_inputs = names.get(INPUTS)
+    values = as_call(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
 
 
@@ -126,15 +127,17 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _reference(names: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """The script's function, called with arrays if its example inputs are arrays."""
-    found = names.get(REFERENCE)
-    if not callable(found):
+    """The script's function `reference`, as a function of tensors also if the example inputs are NumPy arrays."""
+    reference = names.get(REFERENCE)
+    if not callable(reference):
         return None
-    given = names.get(INPUTS)
-    if not any(isinstance(value, np.ndarray) for value in (as_call(given)[0] if given is not None else ())):
-        return found
+    example_inputs = names.get(INPUTS)
+    if not any(
+        isinstance(value, np.ndarray) for value in (as_call(example_inputs)[0] if example_inputs is not None else ())
+    ):
+        return reference
 
     def on_arrays(*tensors: torch.Tensor) -> Any:
-        return found(*(tensor.numpy() for tensor in tensors))
+        return reference(*(tensor.numpy() for tensor in tensors))
 
     return on_arrays

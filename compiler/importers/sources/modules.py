@@ -19,11 +19,11 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
 from buddy.compiler.runtime.captured import CapturedGraph
 
-_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
+_SHAPE_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"
 
 
 def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram:
-    """The program of a module from a file, on random inputs of the given shapes. Raises `SourceError`."""
+    """The program of a module from a file, on random inputs of the shapes that the user sets. Raises `SourceError`."""
     names = [name for name in _parameters(module) if name not in ("args", "kwargs")]
     args = make_inputs(opening, names)
     return capture_call(opening, module, args, {})
@@ -33,70 +33,74 @@ def capture_call(
     opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
 ) -> CapturedProgram:
     """The graphs of a call, named after the file. Raises `SourceError`."""
-    from buddy.compiler.importers.sources import with_own_names
+    from buddy.compiler.importers.sources import with_unique_names
 
     tape = Tape(skip_calls=lambda: True, frontend=opening.frontend)
     try:
         with tape.running():
-            opening.tell("capturing")
+            opening.report("capturing")
             tape.capture(function, tuple(args), dict(kwargs))
     except TorchDynamoException as error:
         raise source_error(f"TorchDynamo cannot capture {opening.title}: {error}", opening.title) from error
     except Exception as error:
-        first = str(error).strip().partition("\n")[0]
-        what = f"{opening.title} does not accept these inputs: {type(error).__name__}: {first[:300]}"
-        raise source_error(what, "the inputs to open with", _HINT) from error
-    if not tape.asked:
-        notes = tape.notes[-1] if tape.notes else opening.title
-        raise source_error(f"{opening.title} was read, but no graph of it was captured", notes)
-    named = with_own_names([_rename(graph, callable_name(function), opening.stem) for graph in tape.asked])
-    return CapturedProgram(named, [*dict.fromkeys(tape.notes), *_break_notes(opening, named)])
+        first_line = str(error).strip().partition("\n")[0]
+        what = f"{opening.title} does not accept these inputs: {type(error).__name__}: {first_line[:300]}"
+        raise source_error(what, "the inputs to open with", _SHAPE_HINT) from error
+    if not tape.requested:
+        where = tape.notes[-1] if tape.notes else opening.title
+        raise source_error(f"{opening.title} was read, but no graph of it was captured", where)
+    graphs = with_unique_names([_rename(graph, callable_name(function), opening.stem) for graph in tape.requested])
+    return CapturedProgram(graphs, [*dict.fromkeys(tape.notes), *_break_notes(opening, graphs)])
 
 
 def _break_notes(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
-    """The notes on graph breaks: no graph contains a branch between two graphs."""
+    """Notes on graph breaks, each with its reason."""
     reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
-    said = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
-    return [f"{said}: {reason}" for reason in reasons]
+    prefix = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
+    return [f"{prefix}: {reason}" for reason in reasons]
 
 
-def _rename(graph: CapturedGraph, before: str, name: str) -> CapturedGraph:
-    """Names a graph after the file, because the class of its module is meaningless."""
-    graph.info = msgspec.structs.replace(graph.info, name=graph.info.name.replace(before, name, 1))
+def _rename(graph: CapturedGraph, class_name: str, name: str) -> CapturedGraph:
+    """Replaces the class name of the module by `name` in the name of a graph: in a file, the class says little."""
+    graph.info = msgspec.structs.replace(graph.info, name=graph.info.name.replace(class_name, name, 1))
     graph.graph.name = graph.info.name
     return graph
 
 
 def make_inputs(opening: Opening, names: Sequence[str]) -> tuple[torch.Tensor, ...]:
-    """Random tensors for the parameters `names`, of the shapes that the user gives. Raises `SourceError`."""
+    """Random tensors for the parameters `names`, of the shapes that the user sets. Raises `SourceError`."""
     words = shapes_of(opening, names)
     generator = new_generator()
-    found = [shape_for(words, name, place) for place, name in enumerate(names)]
-    missing = [name for name, word in zip(names, found, strict=True) if word is None]
+    user_shapes = [shape_for(words, name, index) for index, name in enumerate(names)]
+    missing = [name for name, user_shape in zip(names, user_shapes, strict=True) if user_shape is None]
     if missing:
         what = f"{opening.title} does not describe its inputs: {', '.join(missing)}"
         options = " ".join(f"--shape {name}=…" for name in missing)
         raise source_error(what, f"forward({', '.join(names)})", f"give {options}, as x=1x3x224x224 or ids=1x128xi64")
-    return tuple(random_tensor(word.shape, dtype_of(word), generator) for word in found if word is not None)
+    return tuple(
+        random_tensor(user_shape.shape, dtype_of(user_shape), generator)
+        for user_shape in user_shapes
+        if user_shape is not None
+    )
 
 
 def shapes_of(opening: Opening, names: Sequence[str]) -> list[ShapeWord]:
-    """The shapes that the user gives for the parameters `names`. Raises `SourceError`."""
+    """The shapes that the user sets. Raises `SourceError` also for one that is not for a parameter in `names`."""
     words = shape_words(opening)
     try:
         check_names(words, names)
     except ValueError as error:
-        raise source_error(str(error), "the shapes to open with", _HINT) from error
+        raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
     return words
 
 
 def shape_words(opening: Opening) -> list[ShapeWord]:
-    """The shapes that the user gives, for any parameters. Raises `SourceError`."""
+    """The shapes that the user sets, for parameters of any name. Raises `SourceError`."""
     try:
         return [shape_word(text) for text in opening.shapes]
     except ValueError as error:
-        raise source_error(str(error), "the shapes to open with", _HINT) from error
+        raise source_error(str(error), "the shapes to open with", _SHAPE_HINT) from error
 
 
 def _parameters(module: torch.nn.Module) -> list[str]:
@@ -106,26 +110,26 @@ def _parameters(module: torch.nn.Module) -> list[str]:
         return []
 
 
-_SHOWN = 4
+_MAX_LISTED_TENSORS = 4
 
 
 def load_weights(opening: Opening) -> CapturedProgram:
-    """The program of a pickled module that the user trusts. Raises `SourceError`, also for weights alone."""
-    found = read_weights(opening.path, opening.title, opening.trusts)
-    if isinstance(found, torch.nn.Module):
-        return capture_module(opening, found.eval())
-    raise _only_weights(opening.title, found)
+    """The program of a pickled module that the user trusts. Raises `SourceError`, also for a file with weights only."""
+    content = read_weights(opening.path, opening.title, opening.trusts)
+    if isinstance(content, torch.nn.Module):
+        return capture_module(opening, content.eval())
+    raise _weights_only_error(opening.title, content)
 
 
-def _only_weights(title: str, found: Any) -> SourceError:
-    tensors = list(_tensors("", found))
+def _weights_only_error(title: str, content: Any) -> SourceError:
+    tensors = list(_tensors("", content))
     if not tensors:
-        what = f"{title} holds a {type(found).__name__}, which is neither weights nor a program"
+        what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"
         return source_error(what, title, "open the script that uses it")
     count = sum(tensor.numel() for _, tensor in tensors)
-    shown = ", ".join(f"{name or 'a tensor'} {_describe(tensor)}" for name, tensor in tensors[:_SHOWN])
-    more = f" and {len(tensors) - _SHOWN} more" if len(tensors) > _SHOWN else ""
-    what = f"{title} contains weights but no program: {len(tensors)} tensors, {count:,} numbers ({shown}{more})"
+    listed = ", ".join(f"{name or 'a tensor'} {_describe(tensor)}" for name, tensor in tensors[:_MAX_LISTED_TENSORS])
+    remainder = f" and {len(tensors) - _MAX_LISTED_TENSORS} more" if len(tensors) > _MAX_LISTED_TENSORS else ""
+    what = f"{title} contains weights but no program: {len(tensors)} tensors, {count:,} numbers ({listed}{remainder})"
     return source_error(what, title, "open the script that defines the model and loads them")
 
 
@@ -137,8 +141,8 @@ def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
         for key, item in value.items():
             yield from _tensors(f"{name}.{key}".lstrip("."), item)
     elif isinstance(value, (list, tuple)):
-        for place, item in enumerate(value):
-            yield from _tensors(f"{name}.{place}".lstrip("."), item)
+        for index, item in enumerate(value):
+            yield from _tensors(f"{name}.{index}".lstrip("."), item)
 
 
 def _describe(tensor: torch.Tensor) -> str:

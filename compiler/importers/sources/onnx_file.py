@@ -23,14 +23,14 @@ from buddy.compiler.runtime.torch_values import to_torch
 
 
 def load(opening: Opening) -> CapturedProgram:
-    """The model of a file as one graph, on random inputs, with ONNX's own evaluator as the reference.
+    """The model of a file as one graph, on random inputs, with ONNX Runtime or ONNX's evaluator as the reference.
 
     Raises `SourceError`.
     """
     model = prepare_model(opening.path, shape_words(opening))
     name = model.model.graph.name or opening.stem
     graph = graph_of(model, name, opening.path)
-    opening.tell("importing by torch-mlir")
+    opening.report("importing by torch-mlir")
     text = import_onnx(model.model, opening.path)
     graph.imported_ir = ImportedIR(text)
     info = ir_graph_info(graph, name, graph.imported_ir.phase, (ONNX, "torch"))
@@ -39,12 +39,12 @@ def load(opening: Opening) -> CapturedProgram:
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),
         parameters=frozenset(range(len(model.weights))), code=text,
     )  # fmt: skip
-    told = f"the inputs are random numbers (seed {SEED}); --seed chooses others, --inputs a file of them"
-    return CapturedProgram([captured], [*model.notes, told])
+    note = f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
+    return CapturedProgram([captured], [*model.notes, note])
 
 
 def _tensors(graph: Graph, model: PreparedModel) -> list[torch.Tensor]:
-    """The weights, and random inputs. Integers are 0 or 1: valid positions in any table, and valid masks."""
+    """The weights, and random inputs. Integers are 0 or 1, which are valid both as positions and as masks."""
     generator = new_generator()
     return [
         torch.tensor(model.weights[op.name]) if op.kind is NodeType.FakeNode else _random(op.tensor_meta, generator)

@@ -18,29 +18,36 @@ import torch
 from buddy.compiler.importers.sources.program import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
-_PICKLE = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
+_PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")
 _REFUSAL = re.compile(r"GLOBAL (\S+) was not an allowed global")
-# Names that a pickle of tensors uses; all others are foreign code.
-_PLAIN = ("torch._utils", "torch.storage", "torch ", "collections OrderedDict", "torch.nn.parameter", "torch._tensor")
-# The nodes of an expression of sizes, in Python's own grammar.
-_NODES = (
+# Starts of the `module name` of globals that a pickle of tensors uses; all others are foreign code.
+_TENSOR_GLOBALS = (
+    "torch._utils",
+    "torch.storage",
+    "torch ",
+    "collections OrderedDict",
+    "torch.nn.parameter",
+    "torch._tensor",
+)
+# The nodes of Python's syntax tree that an expression of sizes may have.
+_ALLOWED_NODES = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.Name, ast.Constant,
     ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
 )  # fmt: skip
 # The names of sympy in printed numbers, symbols and conditions.
-_SYMPY = frozenset({
+_SYMPY_NAMES = frozenset({
     "Symbol", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "floor", "ceiling", "oo",
     "Eq", "Ne", "Lt", "Le", "Gt", "Ge", "Equality", "Unequality", "StrictLessThan", "LessThan", "StrictGreaterThan",
     "GreaterThan", "And", "Or", "Not", "Piecewise", "true", "false",
 })  # fmt: skip
 # PyTorch's symbols of sizes and of numbers, and the permitted text between quotes in `Symbol('s77')`.
 _SYMBOL = re.compile(r"(?:[su]|zuf|zf|f|uf)\d+")
-_QUOTED = re.compile(r"\w+")
-TRUST = "--trust allows it to run code, if you trust where it comes from"
+_QUOTED_TEXT = re.compile(r"\w+")
+TRUST = "--trust allows the file to run code: use it only if you trust the origin of the file"
 
 
 class UnsafeError(Exception):
-    """Reading the file would run code; the text says which."""
+    """Reading the file would run code; the message names the code."""
 
 
 @contextmanager
@@ -52,7 +59,7 @@ def without_running_code() -> Iterator[None]:
     """
     load = torch.load
 
-    def weights(file: Any, *args: Any, **options: Any) -> Any:
+    def load_weights(file: Any, *args: Any, **options: Any) -> Any:
         options["weights_only"] = True
         try:
             return load(file, *args, **options)
@@ -63,7 +70,7 @@ def without_running_code() -> Iterator[None]:
             raise refusal from error
 
     with ExitStack() as stack:
-        stack.enter_context(patch.object(torch, "load", weights))
+        stack.enter_context(patch.object(torch, "load", load_weights))
         stack.enter_context(patch("pickle.loads", _reject_class))
         stack.enter_context(patch.object(torch._C, "_pickle_load_obj", _reject_class))
         stack.enter_context(patch.object(sympy, "sympify", _check_sympify(sympy.sympify)))
@@ -75,54 +82,54 @@ def _reject_class(*_: Any, **__: Any) -> NoReturn:
 
 
 def _check_sympify(sympify: Any) -> Any:
-    def checked(expression: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(expression, str) and not _is_of_sizes(expression, options.get("locals") or {}):
+    def sympify_sizes(expression: Any, *args: Any, **options: Any) -> Any:
+        if isinstance(expression, str) and not _is_size_expression(expression, options.get("locals") or {}):
             raise UnsafeError(f"it contains {expression[:80]!r} in place of an expression of sizes")
         return sympify(expression, *args, **options)
 
-    return checked
+    return sympify_sizes
 
 
-def _is_of_sizes(text: str, known: Any) -> bool:
-    """Whether `text` is only arithmetic on symbols of sizes."""
+def _is_size_expression(text: str, local_names: Any) -> bool:
+    """Whether `text` contains only arithmetic on symbols of sizes, on sympy's functions and on `local_names`."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return all(isinstance(node, _NODES) and _is_plain(node, known) for node in nodes)
+    return all(isinstance(node, _ALLOWED_NODES) and _is_allowed_node(node, local_names) for node in nodes)
 
 
-def _is_plain(node: ast.AST, known: Any) -> bool:
+def _is_allowed_node(node: ast.AST, local_names: Any) -> bool:
     if isinstance(node, ast.Name):
-        return node.id in known or node.id in _SYMPY or _SYMBOL.fullmatch(node.id) is not None
+        return node.id in local_names or node.id in _SYMPY_NAMES or _SYMBOL.fullmatch(node.id) is not None
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return _QUOTED.fullmatch(node.value) is not None
+        return _QUOTED_TEXT.fullmatch(node.value) is not None
     return not isinstance(node, ast.Call) or isinstance(node.func, ast.Name)
 
 
 def _unsafe_error(error: Exception) -> UnsafeError | None:
-    """PyTorch's message about a pickle that would run code, in one line; `None` for other errors."""
-    found = _REFUSAL.search(str(error))
+    """The error for a pickle that PyTorch rejects because it would run code; `None` for other errors."""
+    match = _REFUSAL.search(str(error))
     if "weights_only" not in str(error) and "Weights only" not in str(error):
         return None
-    return UnsafeError(f"it would run {found[1]}" if found else "it contains more than tensors")
+    return UnsafeError(f"it would run {match[1]}" if match else "it contains more than tensors")
 
 
 def classes_in(path: Path) -> list[str]:
     """The names of the classes and functions that the pickles of a file import; nothing is executed."""
-    found: list[str] = []
+    names: list[str] = []
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                for name in filter(_PICKLE.search, archive.namelist()):
-                    with archive.open(name) as file:
-                        found += _globals(file)  # type: ignore[arg-type]
+                for member in filter(_PICKLE_NAME.search, archive.namelist()):
+                    with archive.open(member) as file:
+                        names += _globals(file)  # type: ignore[arg-type]
         else:
             with path.open("rb") as file:
-                found += _globals(file)
+                names += _globals(file)
     except Exception:  # a truncated or invalid pickle: the names found so far are returned
         pass
-    return [name for name in dict.fromkeys(found) if not name.startswith(_PLAIN)]
+    return [name for name in dict.fromkeys(names) if not name.startswith(_TENSOR_GLOBALS)]
 
 
 def _globals(file: BinaryIO) -> Iterator[str]:
@@ -149,8 +156,8 @@ def pickle_error(path: Path, title: str, error: Exception) -> SourceError:
     """The error for a pickle that was not read: it would run code, or it is damaged."""
     classes = [name.replace(" ", ".") for name in classes_in(path)]
     if not classes or isinstance(error, (EOFError, zipfile.BadZipFile)):
-        first = str(error).strip().partition("\n")[0]
-        what = f"{title} cannot be read as weights: {type(error).__name__}: {first[:200]}"
+        first_line = str(error).strip().partition("\n")[0]
+        what = f"{title} cannot be read as weights: {type(error).__name__}: {first_line[:200]}"
         return source_error(what, title, "check that the file is complete, or save it again with torch.save")
     names = ", ".join(classes[:5]) + (", …" if len(classes) > 5 else "")
     todo = f"save the program with torch.export.save or torch.jit.save, or open the script that makes it; {TRUST}"

@@ -37,24 +37,24 @@ def offline_models(notes: list[str]) -> Iterator[None]:
 # ---- fallbacks -------------------------------------------------------------------------------------------------------
 
 
-def _model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+def _build_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
     """A model of class `cls` in eval mode, with weights from `SEED`."""
-    return _build_seeded(cls, options.get("config") or _config(cls.config_class, name))
+    return _build_seeded(cls, options.get("config") or _load_config(cls.config_class, name))
 
 
-def _auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
-    return _build_seeded(cls.from_config, options.get("config") or _guessed_config(name))
+def _build_auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+    return _build_seeded(cls.from_config, options.get("config") or _guess_config(name))
 
 
-def _auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
+def _make_auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
     """The model's tokenizer class without a vocabulary: every word is unknown to it."""
     mapping = importlib.import_module("transformers.models.auto.tokenization_auto").TOKENIZER_MAPPING
-    found = mapping[type(_guessed_config(name))]
-    candidates = found if isinstance(found, (tuple, list)) else [found]
+    entry = mapping[type(_guess_config(name))]
+    candidates = entry if isinstance(entry, (tuple, list)) else [entry]
     return next(candidate for candidate in candidates if candidate is not None)()
 
 
-def _config(config_class: Any, name: str) -> Any:
+def _load_config(config_class: Any, name: str) -> Any:
     """The cached config of `name`, else the defaults of its class."""
     try:
         return config_class.from_pretrained(name)
@@ -62,7 +62,7 @@ def _config(config_class: Any, name: str) -> Any:
         return config_class()
 
 
-def _guessed_config(name: str) -> Any:
+def _guess_config(name: str) -> Any:
     """The cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
 
     Raises `LookupError` if nothing matches.
@@ -71,10 +71,10 @@ def _guessed_config(name: str) -> Any:
     try:
         return auto.AutoConfig.from_pretrained(name)
     except (OSError, ValueError):
-        known = [key for key in auto.CONFIG_MAPPING_NAMES if key in name.lower()]
-        if not known:
+        architectures = [key for key in auto.CONFIG_MAPPING_NAMES if key in name.lower()]
+        if not architectures:
             raise LookupError(f"no known architecture is named in {name!r}") from None
-        return auto.CONFIG_MAPPING[max(known, key=len)]()
+        return auto.CONFIG_MAPPING[max(architectures, key=len)]()
 
 
 def _build_seeded(build: Loader, config: Any) -> Any:
@@ -83,9 +83,9 @@ def _build_seeded(build: Loader, config: Any) -> Any:
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
     """
     with torch.device("meta"):
-        wanted = sum(p.numel() * p.element_size() for p in build(config).parameters())
-    if wanted > MEMORY_SHARE * _free_memory():
-        raise MemoryError(f"built from its config it would take {wanted / 1e9:.1f} GB")
+        n_bytes = sum(p.numel() * p.element_size() for p in build(config).parameters())
+    if n_bytes > MEMORY_SHARE * _free_memory():
+        raise MemoryError(f"built from its config it would take {n_bytes / 1e9:.1f} GB")
     with torch.random.fork_rng():
         torch.manual_seed(SEED)
         return build(config).eval()
@@ -100,12 +100,12 @@ class _NotCachedError(OSError):
     """No fallback could be built for a model that is not in the local cache."""
 
 
-# By module, the class whose `from_pretrained` is replaced, and the replacement. Overrides in subclasses of the module
-# are replaced too: each class of `modeling_auto` has a copy of its base's method.
+# By module, the class whose `from_pretrained` gets a fallback, and the fallback. Overrides in subclasses in the same
+# module get it too: each class of `modeling_auto` has a copy of the method of its base.
 _PATCHES: dict[str, tuple[str, Fallback]] = {
-    "transformers.modeling_utils": ("PreTrainedModel", _model),
-    "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _auto_model),
-    "transformers.models.auto.tokenization_auto": ("AutoTokenizer", _auto_tokenizer),
+    "transformers.modeling_utils": ("PreTrainedModel", _build_model),
+    "transformers.models.auto.modeling_auto": ("_BaseAutoModelClass", _build_auto_model),
+    "transformers.models.auto.tokenization_auto": ("AutoTokenizer", _make_auto_tokenizer),
 }
 
 
@@ -118,7 +118,7 @@ def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[
     def patch(module: Any) -> Callable[[], None]:
         base = getattr(module, owner_name)
         classes: set[Any] = {
-            each for each in vars(module).values() if isinstance(each, type) and issubclass(each, base)
+            value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)
         }
         undo = ExitStack()
         for owner in classes:
@@ -131,12 +131,12 @@ def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[
 
 
 def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
-    """The class method `original`, with `fallback` if it finds nothing."""
+    """The class method `original`, which calls `fallback` if the model is not found."""
 
     def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
         try:
             return original.__get__(None, cls)(name, *args, **options)
-        except _NotCachedError:  # the method of a base class has tried already
+        except _NotCachedError:  # the fallback in the method of a base class has failed already
             raise
         except (OSError, ValueError) as error:
             return _apply_fallback(cls, name, options, fallback, error, notes)
@@ -147,18 +147,22 @@ def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
 def _apply_fallback(
     cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
 ) -> Any:
-    """The result of `fallback`. Raises `_NotCachedError` with the reason if it fails."""
+    """The result of `fallback`, with a note. Raises `_NotCachedError` with the reason if the fallback fails."""
     try:
-        found = fallback(cls, str(name), options)
+        result = fallback(cls, str(name), options)
     except (LookupError, MemoryError) as reason:
         raise _NotCachedError(f"{name} is not in the local cache, and {reason}") from error
-    kind = "built from its config with seed 0" if isinstance(found, torch.nn.Module) else "made without a vocabulary"
-    notes.append(f"{name} is not in the local cache: {type(found).__name__} was {kind}")
-    return found
+    how = (
+        f"built from its config with seed {SEED}"
+        if isinstance(result, torch.nn.Module)
+        else "made without a vocabulary"
+    )
+    notes.append(f"{name} is not in the local cache: {type(result).__name__} was {how}")
+    return result
 
 
 class _AfterImport(importlib.abc.MetaPathFinder):
-    """Patches modules, those not imported yet as soon as they are imported."""
+    """Patches modules: loaded ones when it becomes active, others when they are imported."""
 
     def __init__(self, patches: dict[str, Callable[[Any], Callable[[], None]]]) -> None:
         self._patches = patches
@@ -180,13 +184,13 @@ class _AfterImport(importlib.abc.MetaPathFinder):
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
         if fullname not in self._patches:
             return None
-        others = (finder for finder in sys.meta_path if finder is not self)
-        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in others)), None)
+        other_finders = (finder for finder in sys.meta_path if finder is not self)
+        spec = next(filter(None, (finder.find_spec(fullname, path, target) for finder in other_finders)), None)
         if spec is not None and spec.loader is not None:
-            run = spec.loader.exec_module
+            original = spec.loader.exec_module
 
             def exec_module(module: Any) -> None:
-                run(module)
+                original(module)
                 self._patch(module)
 
             spec.loader.exec_module = exec_module  # type: ignore[method-assign]

@@ -15,7 +15,7 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 
 class SourceError(Exception):
-    """No program could be loaded; `diagnostic` says what, where, and what to do."""
+    """No program could be loaded; `diagnostic` says what happened, where, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -28,7 +28,7 @@ def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -
 
 @dataclass
 class CapturedProgram:
-    """The graphs of a program, in the order they ran, notes, and the program's files."""
+    """The graphs of a program in the order in which they ran, notes for the user, and the program's files."""
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -47,7 +47,7 @@ class Location:
 def locate(source: str) -> Location:
     """Parses `script.py`, `script.py:name` or `package.module:name`, relative to the current folder.
 
-    Other files may take the place of scripts. Raises `SourceError` for a missing file, or a folder.
+    A file of any other kind may be given in place of a script. Raises `SourceError` for a missing file, or a folder.
     """
     head, separator, name = source.rpartition(":")
     if separator and _is_name(name) and not os.path.exists(source):
@@ -96,27 +96,27 @@ def _missing_file_error(text: str, path: Path) -> SourceError:
     return source_error(f"there is no file {text}", where=os.getcwd(), todo=hint)
 
 
-_INSTALLED = ("stdlib", "platstdlib", "purelib", "platlib")
+_INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")
 
 
-def own_files(script: Path | None) -> tuple[str, ...]:
+def program_files(script: Path | None) -> tuple[str, ...]:
     """The absolute paths of the Python files of a program, the script first.
 
     Files of installed packages and of this package are left out.
     """
-    others = tuple(f"{folder}{os.sep}" for folder in _foreign_folders())
-    found = [str(script.resolve())] if script is not None else []
+    library_prefixes = tuple(f"{folder}{os.sep}" for folder in _library_folders())
+    paths = [str(script.resolve())] if script is not None else []
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if not isinstance(file, str) or not file.endswith(".py"):
             continue
         folder, name = os.path.split(file)
-        if f"{_resolve_links(folder)}{os.sep}".startswith(others):
+        if f"{_resolve_links(folder)}{os.sep}".startswith(library_prefixes):
             continue
         path = os.path.realpath(os.path.join(_resolve_links(folder), name))
-        if os.path.isfile(path) and not f"{path}{os.sep}".startswith(others):
-            found.append(path)
-    return tuple(dict.fromkeys(found))
+        if os.path.isfile(path) and not f"{path}{os.sep}".startswith(library_prefixes):
+            paths.append(path)
+    return tuple(dict.fromkeys(paths))
 
 
 @lru_cache(maxsize=4096)
@@ -128,12 +128,12 @@ def _resolve_links(folder: str) -> str:
     return os.path.realpath(folder)
 
 
-def _foreign_folders() -> list[Path]:
+def _library_folders() -> list[Path]:
     """The standard library, installed packages, and this package."""
-    places = {sysconfig.get_path(name) for name in _INSTALLED} | {str(Path(sys.executable).parent)}
-    ours = {str(Path(__file__).resolve().parents[2])}
+    installed = {sysconfig.get_path(name) for name in _INSTALLATION_PATHS} | {str(Path(sys.executable).parent)}
+    package_paths = {str(Path(__file__).resolve().parents[2])}
     for name in ("buddy.app", "buddy.themes", "buddy_tui", "mlir"):
         module = sys.modules.get(name)
         if (file := getattr(module, "__file__", None)) is not None:
-            ours.add(str(Path(file).parent if name.startswith("buddy.") else file))
-    return [Path(place).resolve() for place in (*places, *ours) if place]
+            package_paths.add(str(Path(file).parent if name.startswith("buddy.") else file))
+    return [Path(path).resolve() for path in (*installed, *package_paths) if path]

@@ -35,18 +35,21 @@ class _NoInput(io.TextIOBase):
 
 
 @contextmanager
-def script_world(path: Path | None, arguments: Sequence[str]) -> Iterator[None]:
-    """`sys.argv`, `sys.path[0]` and standard input as a script at `path`, or a module of this folder, expects them."""
+def script_environment(path: Path | None, arguments: Sequence[str]) -> Iterator[None]:
+    """While active, `sys.argv` and `sys.path[0]` are those of a script at `path`, or of a module in the current folder.
+
+    Reading standard input raises `ScriptInputError`.
+    """
     folder = str(path.resolve().parent) if path else os.getcwd()
-    kept = sys.argv, list(sys.path), sys.stdin, sys.modules.get("__main__")
+    argv, search_path, stdin, main = sys.argv, list(sys.path), sys.stdin, sys.modules.get("__main__")
     sys.argv, sys.stdin = [str(path) if path else "", *arguments], _NoInput()
     sys.path.insert(0, folder)
     try:
         yield
     finally:
-        sys.argv, sys.path[:], sys.stdin = kept[0], kept[1], kept[2]
-        if kept[3] is not None:
-            sys.modules["__main__"] = kept[3]
+        sys.argv, sys.path[:], sys.stdin = argv, search_path, stdin
+        if main is not None:
+            sys.modules["__main__"] = main
 
 
 def prepare(path: Path, name: str) -> types.ModuleType:
@@ -65,8 +68,7 @@ def execute(path: Path, module: types.ModuleType) -> None:
     """
     with reporting_user_errors(path):
         try:
-            # Without the `__future__` imports of this module: annotations are evaluated unless the script says
-            # otherwise.
+            # `dont_inherit`: the `__future__` imports of this module must not apply to the script.
             code = compile(path.read_bytes(), module.__file__ or str(path), "exec", dont_inherit=True)
             exec(code, module.__dict__)
         except SystemExit as stop:
@@ -75,9 +77,9 @@ def execute(path: Path, module: types.ModuleType) -> None:
 
 
 def _exit_error(path: Path, stop: SystemExit) -> SourceError:
-    why = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
+    reason = f"status {stop.code}" if isinstance(stop.code, int) else f"the message: {stop.code}"
     return source_error(
-        f"{path} ended itself with {why}",
+        f"{path} exited with {reason}",
         _line_of(stop, path),
         "see what it printed, and pass the arguments it needs",
     )
@@ -93,7 +95,7 @@ def import_module(name: str) -> types.ModuleType:
                 raise source_error(
                     f"there is no module {name}",
                     where=os.getcwd(),
-                    todo="run from the folder that holds it, or install it",
+                    todo="run in the folder that contains it, or install it",
                 ) from error
             raise
 
@@ -124,7 +126,7 @@ def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]
             f"{subject} raised {type(error).__name__}: {_first_lines(error)}",
             _line_of(error, path),
             f"run `python {subject}` to see the error" if path else f"run `python -m {module}` to see it fail",
-            _own_traceback(error, path),
+            _user_traceback(error),
         ) from error
 
 
@@ -140,15 +142,15 @@ def _frames(error: BaseException) -> list[traceback.FrameSummary]:
 
 
 def _line_of(error: BaseException, path: Path | None) -> str:
-    """The innermost line in the script, else in any other code of the user."""
+    """The innermost line of the traceback in the script, else in other code of the user."""
     frames = _frames(error)
     script = str(path.resolve()) if path else ""
-    own = [f for f in frames if os.path.abspath(f.filename) == script] or frames
-    if not own:
+    candidates = [f for f in frames if os.path.abspath(f.filename) == script] or frames
+    if not candidates:
         return str(path or "")
-    where = f"{path if own[-1].filename == script else own[-1].filename}:{own[-1].lineno}"
-    return where if own[-1].name == "<module>" else f"{where} in {own[-1].name}"
+    where = f"{path if candidates[-1].filename == script else candidates[-1].filename}:{candidates[-1].lineno}"
+    return where if candidates[-1].name == "<module>" else f"{where} in {candidates[-1].name}"
 
 
-def _own_traceback(error: BaseException, path: Path | None) -> str:
+def _user_traceback(error: BaseException) -> str:
     return "".join(traceback.format_list(_frames(error))).rstrip()

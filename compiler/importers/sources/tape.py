@@ -37,14 +37,14 @@ from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.runtime.captured import CapturedGraph
 
 DEVICE = "lazy"
-# A number of the program is a tensor without dims in the trace; this op converts it to a number.
+# A number of the program is a 0-d tensor in the trace; this op converts it to a number.
 _NUMBER = re.compile(r": Scalar = aten::ScalarImplicit\(%p(\d+)\)")
 _SOURCE = re.compile(r"\[source=\"[^\"]*\"\]")
 
 
 @dataclass(frozen=True)
 class TracedFunction:
-    """A function of ATen ops and the tensors that it was traced on; `names` are those of the script's results."""
+    """A function of ATen ops and the tensors it was traced on; `names` are the script's names of its results."""
 
     function: Callable[..., Any]
     tensors: tuple[torch.Tensor, ...]
@@ -60,17 +60,17 @@ def any_lazy(args: Any, kwargs: Any) -> bool:
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
-def trace_lazily(names: Mapping[str, Any], wanted: str = "") -> TracedFunction | None:
-    """The trace of the lazy tensors among a script's globals, or only of the one called `wanted`.
+def trace_lazily(names: Mapping[str, Any], name: str = "") -> TracedFunction | None:
+    """The trace of the lazy tensors among a script's globals, or only of the global `name`.
 
-    `None` if there are none with pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
+    `None` if no such tensor has pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
     of Lazy Tensor.
     """
-    found = {key: value for key, value in names.items() if is_lazy(value) and wanted in ("", key)}
-    if not found:
+    lazy_tensors = {key: value for key, value in names.items() if is_lazy(value) and name in ("", key)}
+    if not lazy_tensors:
         return None
-    backend = _backend()
-    pending = {key: value for key, value in found.items() if "aten::" in backend.text([value])}
+    backend = _lazy_backend()
+    pending = {key: value for key, value in lazy_tensors.items() if "aten::" in backend.text([value])}
     if not pending:
         return None
     values = list(pending.values())
@@ -84,8 +84,8 @@ def trace_lazily(names: Mapping[str, Any], wanted: str = "") -> TracedFunction |
 def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
     """The trace with the program's numbers as constants."""
 
-    def constant(found: re.Match[str]) -> str:
-        number = tensors[int(found[1])].item()
+    def constant(match: re.Match[str]) -> str:
+        number = tensors[int(match[1])].item()
         kind = "bool" if isinstance(number, bool) else "int" if isinstance(number, int) else "float"
         value = int(number) if isinstance(number, bool) else repr(number)
         return f": {kind} = prim::Constant[value={value}]()"
@@ -94,15 +94,15 @@ def _inline_numbers(text: str, tensors: Sequence[torch.Tensor]) -> str:
 
 
 @dataclass(frozen=True)
-class _Backend:
-    """PyTorch's own functions: the trace of tensors as text and as a TorchScript graph, and its input data."""
+class _LazyBackend:
+    """PyTorch's functions that return, for lazy tensors, the trace as text, its TorchScript graph, and its inputs."""
 
     text: Callable[[list[torch.Tensor]], str]
     graph: Callable[[list[torch.Tensor]], str]
     data: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 
 
-def _backend() -> _Backend:
+def _lazy_backend() -> _LazyBackend:
     try:
         lazy, script = torch._C._lazy, torch._C._lazy_ts_backend
         text, graph, data = lazy._get_tensors_text, lazy._get_tensors_backend, script._get_tensors_ts_device_data_node
@@ -110,9 +110,10 @@ def _backend() -> _Backend:
         what = f"PyTorch {torch.__version__} has no TorchScript backend of Lazy Tensor, so its traces cannot be read"
         todo = "run the program on the CPU's device, where TorchDynamo captures it"
         raise source_error(what, "a tensor on the lazy device", todo) from error
-    return _Backend(text, graph, lambda tensors: data(tensors)[1])
+    return _LazyBackend(text, graph, lambda tensors: data(tensors)[1])
 
 
+# Maximum number of graphs in each list of a tape, and of captured module calls.
 MAX_GRAPHS = 32
 MAX_CALLS = 8
 _real_compile = torch.compile
@@ -121,7 +122,7 @@ _real_call = torch.nn.Module.__call__
 
 @dataclass
 class _Trainable:
-    """A graph that ran with gradients enabled, and the inference graph (one of `graphs`) that represents it so far."""
+    """A Dynamo graph that ran with gradients enabled, and its inference graph, an element of `graphs`."""
 
     graphs: list[CapturedGraph]
     inference: CapturedGraph
@@ -131,21 +132,22 @@ class _Trainable:
 
 
 class Tape:
-    """Collects graphs while `running` is entered. The script itself runs in eager, including gradients.
+    """Collects graphs while the context `running` is active. The script itself runs in eager, including gradients.
 
-    `asked` are graphs that the script compiled itself, `called` those of plain outermost module calls, one per module
-    and input signature. If `skip_calls` returns True, plain calls are not captured, because the script names its model.
+    `requested` are the graphs that the script compiles itself and those of `capture`. `called` are the graphs of plain
+    outermost module calls, one per module and input signature. While `skip_calls` returns True, plain calls are not
+    captured: the script names its model.
     """
 
     def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
         self._exports = frontend == "export"
-        self.asked: list[CapturedGraph] = []
+        self.requested: list[CapturedGraph] = []
         self.called: list[CapturedGraph] = []
         self.notes: list[str] = []
         self._skip_calls = skip_calls
-        self._seen: dict[object, Any] = {}
+        self._captured_calls: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
-        self._backward = False
+        self._has_backward = False
         # This is a function, because a bound method would not receive the module.
         self._call = lambda module, *args, **kwargs: self._on_module_call(module, *args, **kwargs)
 
@@ -159,24 +161,24 @@ class Tape:
             stack.enter_context(patch.object(torch.nn.Module, "__call__", self._call))
             stack.enter_context(patch.object(torch.autograd, "backward", self._note_backward(torch.autograd.backward)))
             stack.enter_context(patch.object(torch.autograd, "grad", self._note_backward(torch.autograd.grad)))
-            compiled_before = self._backend("compiled", self.asked)
-            stack.enter_context(listening(self._on_import, self._pause_recording, compiled_before))
+            backend = self._backend("compiled", self.requested)
+            stack.enter_context(listening(self._on_import, self._pause_recording, backend))
             stack.enter_context(_quiet_logs())
             try:
                 yield
             finally:
                 torch._dynamo.reset()
-        if self._backward:
+        if self._has_backward:
             self._capture_training()
 
     def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `asked`."""
+        """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `requested`."""
         if self._exports:
             with self._pause_recording():
-                self._export(function, args, kwargs, self.asked)
+                self._export(function, args, kwargs, self.requested)
             return
         with self._pause_recording(), torch.no_grad():
-            _real_compile(function, backend=self._backend(callable_name(function), self.asked), dynamic=False)(
+            _real_compile(function, backend=self._backend(callable_name(function), self.requested), dynamic=False)(
                 *args, **kwargs
             )
 
@@ -192,8 +194,8 @@ class Tape:
         backend = options.get("backend")
         if not isinstance(backend, DynamoCompiler):
             strict = backend == "buddy" and (options.get("options") or {}).get("fallback") == "error"
-            backend = self._backend(callable_name(model), self.asked, strict)
-        # By default, sizes are those of the call, except for dims that the script marks as dynamic.
+            backend = self._backend(callable_name(model), self.requested, strict)
+        # `dynamic=None`: sizes are static, except for dims that the script marks as dynamic.
         dynamic = options.get("dynamic")
         compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
         return compiled if isinstance(compiled, torch.nn.Module) else self._wrap_compiled(compiled)
@@ -217,35 +219,35 @@ class Tape:
     def _note_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self._backward = True
+            self._has_backward = True
             return function(*args, **kwargs)
 
         return call
 
     def _on_import(self, graph: CapturedGraph) -> None:
-        self.asked.append(graph)
+        self.requested.append(graph)
 
     @contextmanager
     def _pause_recording(self) -> Iterator[None]:
         """Restores PyTorch's own `Module.__call__`: calls inside are part of the graph that is being captured."""
-        break_at_ops_without_fake()  # those that the script has defined so far
-        before = torch.nn.Module.__call__
+        break_at_ops_without_fake()  # for ops that the script has defined so far
+        patched_call = torch.nn.Module.__call__
         torch.nn.Module.__call__ = _real_call
         try:
             yield
         finally:
-            torch.nn.Module.__call__ = before
+            torch.nn.Module.__call__ = patched_call
 
     # ---- capture ----
 
     def _capture_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        signature = (id(module), module.training, *map(_shape, tree_leaves((args, kwargs))))
-        if signature in self._seen:
+        signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
+        if signature in self._captured_calls:
             return _real_call(module, *args, **kwargs)
-        if len(self._seen) >= MAX_CALLS:
+        if len(self._captured_calls) >= MAX_CALLS:
             self._note_once(f"only the first {MAX_CALLS} modules and input shapes that were called are captured")
             return _real_call(module, *args, **kwargs)
-        self._seen[signature] = module  # kept alive, so that its id is not reused
+        self._captured_calls[signature] = module  # kept alive, so that its id is not reused
         backend = self._backend(type(module).__name__, self.called)
         try:
             if self._exports:
@@ -258,7 +260,7 @@ class Tape:
             return result
 
     def _export(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], into: list[CapturedGraph]
+        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], graphs: list[CapturedGraph]
     ) -> None:
         """Adds the graph that `torch.export` makes of a call. Raises `TorchDynamoException` if it fails."""
         recorder = GraphRecorder(callable_name(function))
@@ -271,16 +273,16 @@ class Tape:
             raise UserError(
                 UserErrorType.INVALID_INPUT, f"torch.export cannot export {recorder.name}: {error}"
             ) from error
-        into.extend(recorder.graphs)
+        graphs.extend(recorder.graphs)
 
-    def _backend(self, name: str, into: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
-        """A Dynamo backend that records the inference graph and runs the Dynamo graph in eager.
+    def _backend(self, name: str, graphs: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
+        """A Dynamo backend that adds the inference graph to `graphs` and runs the Dynamo graph in eager.
 
-        A `strict` one raises for a graph that cannot be captured.
+        With `strict`, it raises for a graph that cannot be captured; otherwise it adds a note.
         """
 
         def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
-            if len(into) >= MAX_GRAPHS:
+            if len(graphs) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
             recorder = GraphRecorder(name, strict=strict)
@@ -294,22 +296,22 @@ class Tape:
                     raise
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
                 return module.forward
-            into.extend(recorder.graphs)
+            graphs.extend(recorder.graphs)
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
                 origins = origins_of(module, inputs)
-                self._trainable += [_Trainable(into, g, module, list(inputs), origins) for g in recorder.graphs]
+                self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
             return module.forward
 
         return backend
 
     def _capture_training(self) -> None:
         """Replaces each inference graph that ran with gradients by its forward and backward graphs."""
-        for found in self._trainable:
-            recorder = GraphRecorder(found.inference.info.name, strict=found.inference.info.strict)
+        for trainable in self._trainable:
+            recorder = GraphRecorder(trainable.inference.info.name, strict=trainable.inference.info.strict)
             with torch.random.fork_rng():
-                record_training(found.module, found.inputs, found.origins, recorder)
-            position = next(index for index, graph in enumerate(found.graphs) if graph is found.inference)
-            found.graphs[position : position + 1] = recorder.graphs
+                record_training(trainable.module, trainable.inputs, trainable.origins, recorder)
+            position = next(index for index, graph in enumerate(trainable.graphs) if graph is trainable.inference)
+            trainable.graphs[position : position + 1] = recorder.graphs
         self._note_once("the program calls backward: forward and backward graphs were captured, with gradients of ones")
 
     def _note_once(self, text: str) -> None:
@@ -341,7 +343,7 @@ def _is_tracing() -> bool:
     )
 
 
-def _shape(value: Any) -> object:
+def _call_signature(value: Any) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype)
     return value if isinstance(value, (bool, int, float, str)) else type(value)

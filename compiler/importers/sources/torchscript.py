@@ -22,7 +22,7 @@ from buddy.compiler.runtime.compare import compare
 # Calls of these ops in the text of a module's methods.
 _FILE_CALL = re.compile(rf"\b(?:torch|ops\.\w+)\.({'|'.join(FILE_OPS)})\(")
 # The method that `torch.utils.bundled_inputs` adds to a module with inputs.
-_BUNDLED = "get_all_bundled_inputs"
+_BUNDLED_INPUTS_METHOD = "get_all_bundled_inputs"
 _SAVE = "save the model again with torch.jit.save"
 _EXPORT = "export the model with torch.export.save instead, if you have its Python code"
 
@@ -34,7 +34,7 @@ def load(opening: Opening) -> CapturedProgram:
     """
     module = _read(opening)
     args = _inputs(opening, module)
-    opening.tell("converting TorchScript")
+    opening.report("converting TorchScript")
     program = _convert(opening, module, args)
     captured = captured_program(_without_shapes(opening), program)
     captured.notes[:0] = _compare_with_script(module, program, args)
@@ -50,7 +50,7 @@ def _read(opening: Opening) -> torch.jit.ScriptModule:
     except SourceError:
         raise
     except Exception as error:
-        what = f"{opening.title} is not TorchScript that PyTorch {torch.__version__} can read: {_first(error)}"
+        what = f"{opening.title} is not TorchScript that PyTorch {torch.__version__} can read: {_first_line(error)}"
         raise source_error(what, opening.title, f"check that the file is complete, or {_SAVE}") from error
     if not hasattr(module, "forward"):
         raise source_error(f"{opening.title} has no method forward", opening.title, _SAVE)
@@ -61,28 +61,27 @@ def _check_code(opening: Opening) -> None:
     """Raises `SourceError` if a method accesses files: reading a module runs its `__setstate__`, if it has one."""
     with zipfile.ZipFile(opening.path) as archive:
         for name in archive.namelist():
-            found = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
-            if found is not None:
-                what = f"{opening.title} calls {found[0][:-1]}, which accesses files"
+            match = _FILE_CALL.search(archive.read(name).decode(errors="replace")) if name.endswith(".py") else None
+            if match is not None:
+                what = f"{opening.title} calls {match[0][:-1]}, which accesses files"
                 raise source_error(what, f"{name} in it", _EXPORT)
 
 
 def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:
-    """The first inputs bundled with the module; if there are none, or shapes are given, one tensor per parameter."""
-    if hasattr(module, _BUNDLED) and not opening.shapes:
-        bundled = getattr(module, _BUNDLED)()
+    """The first inputs bundled with the module; without bundled inputs, and if the user sets shapes, random tensors."""
+    if hasattr(module, _BUNDLED_INPUTS_METHOD) and not opening.shapes:
+        bundled = getattr(module, _BUNDLED_INPUTS_METHOD)()
         if bundled:
             return tuple(bundled[0])
-    wanted = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever its name
-    needed = [a.name for a in wanted if not a.has_default_value()]
-    others = [a for a in wanted if a.name in needed and str(a.type) != "Tensor"]
-    if others:
-        what = (
-            f"{opening.title} takes {', '.join(f'{a.name}: {a.type}' for a in others)}, which a shape cannot describe"
-        )
+    parameters = list(module.forward.schema.arguments)[1:]  # without the module itself, whatever its name
+    needed = [a.name for a in parameters if not a.has_default_value()]
+    unsupported = [a for a in parameters if a.name in needed and str(a.type) != "Tensor"]
+    if unsupported:
+        types = ", ".join(f"{a.name}: {a.type}" for a in unsupported)
+        what = f"{opening.title} takes {types}, which a shape cannot describe"
         raise source_error(what, "its forward", "bundle inputs with it (torch.utils.bundled_inputs)")
-    made = dict(zip(needed, make_inputs(opening, needed), strict=True))
-    return tuple(made.get(a.name, a.default_value) for a in wanted)
+    tensors = dict(zip(needed, make_inputs(opening, needed), strict=True))
+    return tuple(tensors.get(a.name, a.default_value) for a in parameters)
 
 
 def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[Any]) -> Any:
@@ -96,19 +95,19 @@ def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[An
     except SourceError:
         raise
     except Exception as error:
-        what = f"PyTorch's converter does not support {opening.title}: {type(error).__name__}: {_first(error)}"
+        what = f"PyTorch's converter does not support {opening.title}: {type(error).__name__}: {_first_line(error)}"
         raise source_error(what, "TorchScript to an exported program", _EXPORT, str(error)[:4000]) from error
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
     logger = logging.getLogger("torch._export.converter")
-    before = logger.level
+    level = logger.level
     logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        logger.setLevel(level)
 
 
 def _compare_with_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
@@ -122,11 +121,11 @@ def _compare_with_script(module: torch.jit.ScriptModule, program: Any, args: Seq
 
 
 def _without_shapes(opening: Opening) -> Opening:
-    """The request without shapes, which the inputs have already."""
+    """The request without shapes, because the inputs already have them."""
     from dataclasses import replace
 
     return replace(opening, shapes=())
 
 
-def _first(error: BaseException) -> str:
+def _first_line(error: BaseException) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:300]

@@ -19,7 +19,7 @@ from buddy.compiler.frontend import backend
 from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.program import locate
-from buddy.compiler.importers.sources.script import execute, prepare, script_world
+from buddy.compiler.importers.sources.script import execute, prepare, script_environment
 from buddy.compiler.mlir.bindings import torch_fx
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
 
@@ -61,7 +61,7 @@ def load(source: str, arguments: tuple[str, ...]) -> LoadedModel:
     """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError`."""
     location, notes = locate(source), list[str]()
     assert location.path is not None
-    with script_world(location.path, arguments), offline_models(notes):
+    with script_environment(location.path, arguments), offline_models(notes):
         module = prepare(location.path, "subject")
         execute(location.path, module)
     names = vars(module)

@@ -43,7 +43,7 @@ def bisect(
     Every trial runs in a separate process, and stops after `criterion.each` seconds; after `criterion.within` seconds
     no trial starts that would only make the answer smaller. Raises `Stopped` when `master` disconnects.
     """
-    trials = RecipeTrials(master, criterion, captured.first)
+    trials = RecipeTrials(master, criterion, captured.user_lowerings)
     warm_up(trials, recipe.dialect)
     part = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot, target_key
 from buddy.compiler.frontend.backend import BackendSettings, CompilerOverrides, buddy_backend, compile_aten
-from buddy.compiler.frontend.graph_splitter import BETWEEN, SplitGraph, computing
+from buddy.compiler.frontend.graph_splitter import BETWEEN, SplitGraph, computing_nodes
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.operations.effects import PhiloxOp
 from buddy.compiler.ops.lowering import LoweredModule
@@ -147,7 +147,7 @@ class CoverageRecorder:
         left = [_first_line(warning.message) for warning in told if "eager" in str(warning.message)]
         self.reasons |= dict.fromkeys(left)
         if compiled is aten.module:
-            self._count((target_key(node.target), EAGER) for node in computing(aten.module))
+            self._count((target_key(node.target), EAGER) for node in computing_nodes(aten.module))
             return compiled
         if isinstance(compiled, SplitGraph):
             self._count((target_key(node.target), EAGER) for node in compiled.in_eager)

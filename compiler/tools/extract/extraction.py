@@ -232,7 +232,14 @@ def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
     parameters = frozenset(place for place, kind in enumerate(kinds) if kind is NodeType.FakeNode)
     eager = partial(results_of, graph)
     return CapturedGraph(
-        graph, info, part.tensors, eager, rows_table(rows), parameters, first=captured.first, code=code_of(graph)
+        graph,
+        info,
+        part.tensors,
+        eager,
+        rows_table(rows),
+        parameters,
+        user_lowerings=captured.user_lowerings,
+        code=code_of(graph),
     )
 
 

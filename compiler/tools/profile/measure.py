@@ -13,7 +13,7 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.profile import ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, timed, with_threads
+from buddy.compiler.runtime.measure import OnProgress, fingerprints, summarize, time_call, with_threads
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, counter, reader
@@ -48,7 +48,7 @@ def profile(
         raise RuntimeError("no known cycle counter on this machine: x86-64 and AArch64 have one")
     with with_threads(threads), torch.no_grad():
         tell("loading the compiled code", 0.0)
-        pair = LoadedProgram(plain, frozen=True, located=True), LoadedProgram(counted, frozen=True)
+        pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
         same = _equal(captured, *pair)
         pace = TickRate(reader(found))
         meter = LoadMeter()
@@ -63,7 +63,7 @@ def profile(
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
     told = attribute_time(captured.graph, counted.regions, regions, symbols)
     one = 1 if pair[0].threads != plain.threads else threads
-    times = [summary(column, one) for column in zip(*seconds, strict=True)]
+    times = [summarize(column, one) for column in zip(*seconds, strict=True)]
     return ProfileReport(
         graph,
         told.nodes,
@@ -111,7 +111,7 @@ def _run_interleaved(
         # The order alternates, because the code between pairs affects the caches for the first run of a pair.
         pair = {}
         for program in (plain, counted) if index % 2 else (counted, plain):
-            pair[program] = timed(partial(program, captured.tensors, captured.numbers))[1]
+            pair[program] = time_call(partial(program, captured.tensors, captured.numbers))[1]
         seconds.append((pair[plain], pair[counted]))
         ticks.append(counted.take_ticks())
         tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)

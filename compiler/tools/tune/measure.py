@@ -17,8 +17,8 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import timed, with_threads
-from buddy.compiler.runtime.sensitivity import compared
+from buddy.compiler.runtime.measure import time_call, with_threads
+from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
 from buddy.compiler.tools.bisect.slowness import time_pairs
@@ -80,19 +80,19 @@ def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
     """Tries one recipe in this process. Raises `CompilationError`, and exceptions of ops in eager."""
     if captured.eager is None:
         return RecipeTried(problem="there is no reference for its results")
-    artifact, seconds = timed(lambda: _compiled(captured, request.recipe))
+    artifact, seconds = time_call(lambda: _compiled(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
         problem = _difference(captured, captured.eager, program)
         if problem:
             return RecipeTried(compile_seconds=seconds, problem=problem)
-        ours, theirs = _time_pairs(captured, captured.timed or captured.eager, program, request)
+        ours, theirs = _time_pairs(captured, captured.eager_to_time or captured.eager, program, request)
     ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
     return RecipeTried(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
 
 
 def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
-    first: Any = captured.first()
+    first: Any = captured.user_lowerings()
     return compile_graph(captured.graph, recipe, first)
 
 
@@ -105,7 +105,7 @@ def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -
     expected = eager(captured.tensors)
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
-            report = compared(captured, expected, index, next(results, None), equal_nan=True)
+            report = compare_result(captured, expected, index, next(results, None), equal_nan=True)
             tensors += 1
             if report.verdict != "ok":
                 return f"{report.name} differs from eager by {report.max_abs:.3g}"
@@ -122,9 +122,9 @@ def _time_pairs(
     theirs: list[float] = []
     deadline = time.monotonic() + _SECONDS
     while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
-        ours.append(timed(lambda: program(captured.tensors, captured.numbers))[1])
+        ours.append(time_call(lambda: program(captured.tensors, captured.numbers))[1])
         with with_threads(request.eager_threads):
-            theirs.append(timed(lambda: eager(captured.tensors))[1])
+            theirs.append(time_call(lambda: eager(captured.tensors))[1])
         if not math.isinf(request.bound) and ours[0] > _HOPELESS * request.bound * theirs[0]:
             break
     return ours, theirs

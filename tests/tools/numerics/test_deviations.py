@@ -34,8 +34,8 @@ def test_one_walk_tells_what_torch_tells(shape: tuple[int, ...]) -> None:
     found, apart = compare_in_one_pass(ours, reference), ours - reference
     assert found.largest == float(apart.abs().max())
     # Single precision adds up a few hundred squares a lane: each adds half a unit in the last place at most.
-    assert found.apart == pytest.approx(float(apart.double().square().sum()), rel=1e-4)
-    assert found.size == pytest.approx(float(reference.double().square().sum()), rel=1e-4)
+    assert found.squared_difference == pytest.approx(float(apart.double().square().sum()), rel=1e-4)
+    assert found.squared_reference == pytest.approx(float(reference.double().square().sum()), rel=1e-4)
     turned = reference.transpose(0, 1).contiguous().transpose(0, 1)
     assert ErrorMetrics().of(ours, turned) == ErrorMetrics().of(ours, reference)
 

@@ -102,7 +102,10 @@ def test_a_program_that_borrows_gives_what_one_that_packs_gives() -> None:
     alone = captured(layers[0], torch.randn(48, 64))
     artifact = compile_graph(alone.graph, default_recipe())
     places = [number for number, tensor in enumerate(alone.tensors) if tensor.shape == (64, 64)]
-    lender, packer = LoadedProgram(artifact, frozen=True, in_turn=True, elsewhere=copies), LoadedProgram(artifact)
+    lender, packer = (
+        LoadedProgram(artifact, frozen=True, sequential_calls=True, shared_weights=copies),
+        LoadedProgram(artifact),
+    )
     for layer in layers:
         tensors = [layer.weight if number in places else tensor for number, tensor in enumerate(alone.tensors)]
         (found,), (wanted,) = lender(tensors), packer(tensors)
