@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -324,15 +325,16 @@ class PackedGemm(BlockedGemm):
             self._copy_rows(source, first, rows, k_range)
             self._all_panels(_Tile(0, 0, origin, rows, columns), raw, panel, results, k_range)
 
+        c_sums = self.results.adding()
         if not block.blocks_k(c):
             multiply(self.results, place, None)
-        elif (sums := self.results.adding()) is not None:
+        elif c_sums is not None:
             multiply(self.results, place, (0, block.depth))
-            self._over_blocks(block.depth, lambda k_range: multiply(sums, place[-1:], k_range))
+            self._over_blocks(block.depth, functools.partial(multiply, c_sums, place[-1:]))
         else:
             buffer, sums = self.partial_sums(rows, columns)
             self.move(rows, columns, self.results, place, sums, sums.origin)
-            self._over_blocks(0, lambda k_range: multiply(sums, sums.origin, k_range))
+            self._over_blocks(0, functools.partial(multiply, sums, sums.origin))
             self.move(rows, columns, sums, sums.origin, self.results, place)
             memref.dealloc(buffer)
         memref.dealloc(panel)
