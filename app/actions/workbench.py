@@ -120,7 +120,7 @@ ACTIONS: tuple[Action, ...] = (
         ("g b",),
         "Back to full graph",
         "Go from an extracted subgraph back to the graph that it comes from",
-        "subgraphs.back_to_whole",
+        "subgraphs.back_to_origin_graph",
         "app",
         needs_extract,
     ),

@@ -14,7 +14,7 @@ from buddy.app.reports.formatting import table
 from buddy.app.reports.node_history import (
     EVERY_LINE,
     NodeRemark,
-    in_machine_code,
+    instruction_count_remark,
     is_computed,
     node_history,
     remark_text,
@@ -96,14 +96,14 @@ async def _machine_code(engine: Headless, compilation: CollectedCompilation, row
     symbols = (await client.request(ListSymbols(0, text, "asm"))).symbols
     frame = FollowNode(0, (text,), row.stable, EVERY_LINE)
     traces = (await client.request(frame)).traces
-    return [in_machine_code(traces, symbols)]
+    return [instruction_count_remark(traces, symbols)]
 
 
 def _json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
-    said = [{"who": one.who, "text": one.text, "times": one.times} for one in history]
+    said = [{"who": one.source, "text": one.text, "times": one.times} for one in history]
     return {**node_json(row), "fate": said}
 
 
 def _text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
-    rows = [[one.who, remark_text(one)] for one in history]
+    rows = [[one.source, remark_text(one)] for one in history]
     return f"{node_line(row)}\n{table(['who', 'what'], rows, frozenset({'who', 'what'}))}"

@@ -239,7 +239,7 @@ class GraphPane(NodeTable):
 
     def toggle(self) -> None:
         """Run the picked nodes, the module's, or the one under the cursor in eager, or compile them again."""
-        rows = [row for row in self.targets if self._can_toggle(row)]
+        rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
             self.say("these nodes can only run in eager")
             return
@@ -383,5 +383,5 @@ def role_of_opcode(opcode: str) -> str:
 
 
 def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets as they are."""
+    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")

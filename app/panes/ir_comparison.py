@@ -15,11 +15,11 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 Against = Literal["previous", "marked", "edit", "other"]
-HOW: tuple[How, ...] = ("off", "line", "structural")
+DIFF_MODES: tuple[How, ...] = ("off", "line", "structural")
 AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
-class Side(NamedTuple):
+class TitledRecipe(NamedTuple):
     """A recipe to compare with, and its title."""
 
     title: str
@@ -132,7 +132,7 @@ class IrComparison:
 
     def next_diff(self) -> None:
         """Go from no diff to a line diff, to a structural diff, and back to none."""
-        self.how = HOW[(HOW.index(self.how) + 1) % len(HOW)]
+        self.how = DIFF_MODES[(DIFF_MODES.index(self.how) + 1) % len(DIFF_MODES)]
         self._view.open_stage()
         self._context.say("diff off" if self.how == "off" else " ".join(self._description()))
 

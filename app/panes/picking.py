@@ -70,8 +70,8 @@ class NodeTable(TablePane[NodeRow]):
         return self.entry if isinstance(self.entry, NodeRow) else None
 
     @property
-    def targets(self) -> list[NodeRow]:
-        """The nodes an action applies to: the picked nodes, else the module's, else the one under the cursor."""
+    def selected_rows(self) -> list[NodeRow]:
+        """The nodes that an action applies to: all picked nodes, or, if none is picked, those under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):

@@ -115,7 +115,7 @@ class SourcePane(Pane, CodeView):
         if self.line is not None and self.line.nodes:
             self.context.selection.go_node(self.line.nodes)
         else:
-            self.say("no node of the graph maps to this line")
+            self.say("this line comes from no node of the graph")
 
     def source_left(self) -> None:
         self.sideways(-SIDEWAYS)

@@ -112,7 +112,7 @@ def is_computed(row: NodeRow) -> bool:
     return row.opcode not in ("placeholder", "get_attr", "output")
 
 
-def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
+def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
     """The number of instructions that come from a node, and their functions (of `symbols`)."""
     own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
     derived = sum(trace.derived for trace in traces)

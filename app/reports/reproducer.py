@@ -64,8 +64,8 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
         return f"the reproducer lacks imported files: {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
-class EngineDescription(NamedTuple):
-    """The functions of an engine that write a reproducer."""
+class EngineFunctions(NamedTuple):
+    """The functions of an engine that `write_reproducer` needs: compile, fetch a text by its name, and run."""
 
     compile: Callable[[Recipe], Awaitable[Compiled]]
     fetch: Callable[[str], Awaitable[str]]
@@ -89,7 +89,7 @@ def text_hash(text: str) -> str:
 
 
 def has_foreign_files(folder: Path) -> bool:
-    """Whether `folder` contains files that are not of a reproducer. Raises `OSError` if it is not a folder."""
+    """Whether `folder` has files but is not a reproducer. Raises `OSError` if it is not a folder."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     try:
@@ -100,7 +100,7 @@ def has_foreign_files(folder: Path) -> bool:
 
 
 async def write_reproducer(
-    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+    folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
     """Compile, run and write a reproducer. If the run fails with `failure`, the description has the failure.
 
@@ -143,7 +143,7 @@ def _move_into(folder: Path, made: Path) -> None:
 
 
 async def _write_all(
-    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+    folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
     recipe = subject.recipe
     (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
@@ -164,7 +164,7 @@ async def _write_all(
     return described
 
 
-async def _write_stage(folder: Path, stage: Stage, engine: EngineDescription) -> StageFile:
+async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> StageFile:
     text = await engine.fetch(stage.text)
     name = f"stages/{file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)

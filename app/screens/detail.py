@@ -94,7 +94,7 @@ class TextScreen(ListScreen[ScreenResultType]):
         self._lines = list(lines)
         super().__init__(title, keys, TextLines(self._lines))
 
-    def wanted_height(self) -> int:
+    def full_height(self) -> int:
         width = max(20, min(self.app.size.width - 4, 118) - 4)
         return sum(len(wrap_line(line, width)) for line in self._lines) + 2
 

@@ -85,15 +85,15 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         self._heading = f"Pass history of {node}"
         self._title = f"{self._heading}: {status}" if status else self._heading
 
-    def tell(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def about(self, row: NodeRemark) -> str:
-        return f"{row.who}: {remark_text(row)}"
+        return f"{row.source}: {remark_text(row)}"
 
 
 _HISTORY_COLUMNS: tuple[Column[NodeRemark], ...] = (
-    Column("who", 28, lambda remark: (remark.who, "accent")),
+    Column("who", 28, lambda remark: (remark.source, "accent")),
     Column("what", 0, lambda remark: (remark_text(remark), "text")),
 )
 
@@ -165,7 +165,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
     def on_resize(self, event: events.Resize) -> None:
         self.fit()
 
-    def tell(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
         self.set_box_title(f"{self._title}: {text}" if text else self._title)
 
     # ---- compiling both ------------------------------------------------------------------------------------------
@@ -177,7 +177,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
             await self._compile_side(side)
-        self.tell("")
+        self.show_progress("")
 
     async def _compile_side(self, side: int) -> None:
         pipeline, received = self._pipelines[side], list[Stage]()
@@ -185,9 +185,9 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         def take(frame: Frame) -> None:
             if isinstance(frame, StageDone):
                 received.append(frame.stage)
-                self.tell(f"{pipeline.title}, {frame.stage.name}")
+                self.show_progress(f"{pipeline.title}, {frame.stage.name}")
             elif isinstance(frame, Progress):
-                self.tell(f"{pipeline.title}, {frame.what}")
+                self.show_progress(f"{pipeline.title}, {frame.what}")
 
         problems: list[str] = []
         request = self._session.compile_beside(pipeline.recipe, take)
@@ -199,7 +199,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self._draw(side)
 
     async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        return await Requester(self._session, self.tell).answered(self._request_lines(pipeline, stages)) or []
+        return await Requester(self._session, self.show_progress).answered(self._request_lines(pipeline, stages)) or []
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
         found = phase_stages(pipeline, stages)

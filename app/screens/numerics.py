@@ -69,21 +69,21 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
-        self.tell("compiling")
+        self.show_progress("compiling")
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
-        report = await Requester(self._session, self.tell).answered(request)
+        report = await Requester(self._session, self.show_progress).answered(request)
         if report is not None:
             self._show_report(report)
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
-            self.tell(frame.what)
+            self.show_progress(frame.what)
 
     def _show_report(self, report: NumericsReport) -> None:
         self._report = report
         wrong = sum(not found.ok for found in report.nodes)
         beside = numerics.REFERENCES[report.reference]
-        self.tell(
+        self.show_progress(
             f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})"
             if wrong
             else f"all nodes within tolerance ({beside})"

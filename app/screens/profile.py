@@ -105,7 +105,7 @@ class FlameScreen(ListScreen[str | None]):
         self._tree_view = FlameTree(root)
         super().__init__(story, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
 
-    def wanted_height(self) -> int:
+    def full_height(self) -> int:
         return max(self._tree_view.row_count, 4) + 3
 
     def action_choose(self) -> None:

@@ -112,7 +112,7 @@ class ResultsScreen(ListScreen[StagePosition | None]):
             f"{title}: {story}", "enter goes to the line, space unfolds, Z all, { } stages, q closes", self._list
         )
 
-    def wanted_height(self) -> int:
+    def full_height(self) -> int:
         return max(self._list.row_count, 4) + 2
 
     def action_choose(self) -> None:

@@ -287,7 +287,7 @@ class Workbench(App[int]):
             runs=bool(state.runs),
             profile=state.profile is not None,
             report=state.report is not None,
-            picked=len(self.graph.targets),
+            picked=len(self.graph.selected_rows),
             tree=self.graph.as_tree,
             extract=self.subgraph_commands.is_extract,
             compiling=state.compiled != workspace.recipe,
