@@ -204,7 +204,7 @@ class SubgraphCommands:
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
-        """Show the latest result. If there is none, ask what is wrong and start a bisection."""
+        """Show the latest result. Before the first one, ask what is wrong and start a bisection."""
         if not self.bisection.may_begin():
             return
         if self.bisection_result is not None:
@@ -251,7 +251,7 @@ class SubgraphCommands:
         if answer is None:
             return
         self.bisection_result = answer.finding
-        if self._context.dialogs.engaged:
+        if self._context.dialogs.is_open:
             # Do not open the result now: it would receive the keys that the user is typing.
             self._context.say("the bisection has finished: press b to see the result")
         else:

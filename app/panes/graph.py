@@ -233,7 +233,7 @@ class GraphPane(NodeTable):
         """Move the cursor to a node, without a `Moved` message."""
         place = self.place_of(stable)
         if place is not None:
-            self.center(place, tell=False)
+            self.center(place, notify=False)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 

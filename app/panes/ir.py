@@ -126,13 +126,13 @@ class IrPane(Pane):
             self.post_message(self.StageShown(opened))
         self.open_stage()
 
-    def choose(self, row: StageRow, *, tell: bool = True) -> None:
-        """Show the stage of `row`; `tell` posts `StageShown`."""
+    def choose(self, row: StageRow, *, notify: bool = True) -> None:
+        """Show the stage of `row`; with `notify`, posts `StageShown`."""
         if row.key != self.key:
             self._loader.keep_position()
         self.stages.choose(row)
         self.open_stage()
-        if tell:
+        if notify:
             self.post_message(self.StageShown(row))
 
     def show_line(self, row: StageRow, line: int) -> None:
@@ -167,7 +167,7 @@ class IrPane(Pane):
         self.cursor = 0
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
-        self.center(cursor, tell=False)
+        self.center(cursor, notify=False)
         self.names.mark()
         self.types.name_types()
         self.context.status.redraw()
@@ -294,14 +294,14 @@ class IrPane(Pane):
         place = await self.context.queries.find_place(text, self.context.selection.node) if text else -1
         if place >= 0 and self.document.text == text:
             row = self.document.folds.row_of(place) if self.document.diff is None else self.row_of(place)
-            self.center(row, tell=False)
+            self.center(row, notify=False)
 
     def nodes_of(self, row: int) -> tuple[str, ...]:
         """The nodes that the line on `row` comes from."""
         line = self.line_at(row)
         return line.nodes if line else ()
 
-    def moved(self) -> None:
+    def after_move(self) -> None:
         # Not by a message, so that the move and the change of the selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
         self.names.mark()
@@ -388,6 +388,6 @@ class IrPane(Pane):
 
     def _pick_name_at(self, x: int, y: int) -> None:
         """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
-        line, spot = self.line_at(self.cursor), self.spot_at(y)
-        if line is not None and spot is not None and self.document.diff is None:
-            self.names.pick_at(*self.painter.character_at(line, x, spot.line))
+        line, row_line = self.line_at(self.cursor), self.row_line_at(y)
+        if line is not None and row_line is not None and self.document.diff is None:
+            self.names.pick_at(*self.painter.character_at(line, x, row_line.line))

@@ -130,7 +130,7 @@ class PassesPane(TablePane[PassRow]):
         """Move the cursor to the row of a stage, without a `Moved` message."""
         place = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
         if place is not None:
-            self.center(place, tell=False)
+            self.center(place, notify=False)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 

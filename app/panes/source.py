@@ -69,7 +69,7 @@ class SourcePane(Pane, CodeView):
             self._path = path
             self._load_file(path)
         elif self._lines:
-            self.center(min(line, self._lines - 1), tell=False)
+            self.center(min(line, self._lines - 1), notify=False)
 
     def _follow_new_graph(self, path: str) -> None:
         """Show the file of another graph or of a reloaded program; the file may have changed or may not exist."""
@@ -91,15 +91,15 @@ class SourcePane(Pane, CodeView):
         wanted, newer = self.context.selection.python_line
         line = newer if line < 0 and wanted == path else line
         if lines and line >= 0:
-            self.center(min(line, lines - 1), tell=False)
+            self.center(min(line, lines - 1), notify=False)
 
     def _set_text(self, text: str, lines: int, problem: str = "") -> None:
         self._text, self._lines, self._problem = text, lines, problem
         self.cursor = self.left = 0
         self.rows_changed()
 
-    def moved(self) -> None:
-        super().moved()
+    def after_move(self) -> None:
+        super().after_move()
         self._select_line_node()
 
     def _select_line_node(self) -> None:

@@ -207,7 +207,7 @@ class Workbench(App[int]):
 
     def compose(self) -> ComposeResult:
         yield CellLine(self._header, id="header", background="panel")
-        yield CellLine(self._graphs, id="graphs", background="panel", clicked=self._graph_clicked)
+        yield CellLine(self._graphs, id="graphs", background="panel", on_column_clicked=self._graph_clicked)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -447,7 +447,7 @@ class Workbench(App[int]):
         """Show the stage of the selected pass in the IR pane when it is available."""
         row = self.passes.current
         if row is not None and row.stage is not None and row.stage.key != self.ir.key:
-            self.ir.choose(row.stage, tell=False)
+            self.ir.choose(row.stage, notify=False)
 
     def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
         if isinstance(event.view, GraphPane | PassesPane):

@@ -16,7 +16,7 @@ from textual.geometry import Region
 
 from buddy.app.actions import PANES
 from buddy.app.panes.ir_painter import DRAWN
-from buddy.app.reports.value_pages import entries_of
+from buddy.app.reports.value_pages import viewed_tensors
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -212,7 +212,7 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
-        screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
+        screen._tensors = viewed_tensors((KeptTensor("input", "x", "f32", (2, 2)),))
         screen._request_missing()
         screen._request_missing()
         await pilot.pause()

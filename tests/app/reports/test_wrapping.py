@@ -124,7 +124,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         for _ in range(long):
             await bench.press("j")
         assert ir.line_number == long
-        shown = [spot for spot in ir.spots() if spot.row == ir.cursor]
+        shown = [spot for spot in ir.visible_lines() if spot.row == ir.cursor]
         assert len(shown) == ir.row_height(ir.cursor) > 1
         room = ir.width - ir.document.digits - 2
         drawn = "".join(piece_of(ir, spot.row, spot.line) for spot in shown)
@@ -135,7 +135,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         await bench.press("enter")
         await bench.until(lambda: bool(ir.search.matches.lines), "the match")
         await bench.press("G")
-        assert ir.spots()[-1].row == ir.cursor == ir.row_count - 1
+        assert ir.visible_lines()[-1].row == ir.cursor == ir.row_count - 1
         await bench.press("ctrl+b", "ctrl+b", "ctrl+f", "n")
         assert ir.cursor in ir.rows_on_screen()
         await bench.press("z")
@@ -168,7 +168,7 @@ async def test_elided_constants_are_expanded_in_the_pane(workbench: Callable[...
         await bench.press("W", "e")
         await bench.until(lambda: len(ir.line_at(ir.cursor).text) > len(elided), "the rest")
         assert "more characters" not in ir.line_at(ir.cursor).text
-        assert len([spot for spot in ir.spots() if spot.row == ir.cursor]) > 5
+        assert len([spot for spot in ir.visible_lines() if spot.row == ir.cursor]) > 5
         await bench.press("e")
         await bench.until(lambda: ir.line_at(ir.cursor).text == elided, "it elided again")
 
