@@ -15,7 +15,7 @@ from buddy.app.cli.headless import Failure, Headless, run_verb_on_program, save_
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import table
-from buddy.app.reports.numerics import without_each
+from buddy.app.reports.numerics import variants_without
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import CompareNodes, Extract, GraphInfo
 from buddy.compiler.protocol.numerics import NumericsReport
@@ -127,7 +127,7 @@ async def _toggles(
     """The error of the results with all passes, and without each pass that changes the numerics."""
     whole = numerics.results_error(report)
     found: list[dict[str, Any]] = []
-    for without in without_each(recipe):
+    for without in variants_without(recipe):
         try:
             error = numerics.results_error(await _compared(engine, options, without.recipe, own=False, every=False))
             result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(whole, error)}

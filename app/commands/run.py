@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.reports.searches import VariationError, attempt_line, plot_of, read_variation, summary
+from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_lines, tuning_plot
 from buddy.app.workspace.inputs import file_choice, typed_path, typed_seconds, typed_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
@@ -211,10 +211,10 @@ class TuneCommands:
         """Plot the ratio of each attempt, then ask whether to use the best recipe."""
         from buddy.app.screens.plot import PlotScreen
 
-        lines = summary(tuned, self._attempts[0].choices if self._attempts else ())
+        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
         self._context.say("; ".join(line.strip() for line in lines))
         offer = lambda _=None: self._offer_recipe(recipe, tuned)  # noqa: E731
-        plot = plot_of(self._attempts)
+        plot = tuning_plot(self._attempts)
         if any(series.x for series in plot.series):
             self._context.dialogs.open(PlotScreen([plot], self._context.glyphs), offer)
         else:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import CRITERIA, parse_criterion, write_finding
+from buddy.app.reports.searches import CRITERIA, parse_criterion, write_bisection
 from buddy.app.workspace.command_line import ScreenState, write_script
 from buddy.app.workspace.inputs import typed_path
 from buddy.compiler.protocol import (
@@ -280,7 +280,7 @@ class SubgraphCommands:
         if not text.strip() or self.bisection_result is None:
             return
         try:
-            written = write_finding(typed_path(text), self.bisection_result)
+            written = write_bisection(typed_path(text), self.bisection_result)
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
         else:

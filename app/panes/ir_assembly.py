@@ -104,7 +104,7 @@ class AssemblyGutter:
             function, lanes = self._function_of(number), self._lanes
             blank: Cells = [(" " * (lanes + 1), "dim")]
             first += function.arrows.cells(number, self._view.line_number, lanes, glyphs) if function else blank
-            below += function.arrows.below(number, lanes, glyphs) if function else blank
+            below += function.arrows.continuation_cells(number, lanes, glyphs) if function else blank
             first.append((" ", "dim"))
             below.append((" ", "dim"))
         return first, below

@@ -168,7 +168,7 @@ class IrDocument:
 
     def line_of_text(self, text: str, number: int) -> AnnotatedLine | None:
         """A line with its expanded constants; `None` until it is cached."""
-        return self.expansions.applied(text, number, self._cache.get(text, number))
+        return self.expansions.apply(text, number, self._cache.get(text, number))
 
     def line_at(self, row: int) -> AnnotatedLine | None:
         """The line on `row`; a removed line is a line of the other text."""
@@ -198,9 +198,9 @@ class IrDocument:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     @property
-    def narrowed(self) -> bool:
+    def is_narrowed(self) -> bool:
         """Whether a part of the text or of the diff is hidden."""
-        return self.folds.count < self.lines if self.diff is None else self.diff.narrowed
+        return self.folds.count < self.lines if self.diff is None else self.diff.is_narrowed
 
     @property
     def folded(self) -> set[TextFold]:
@@ -240,7 +240,7 @@ class IrDocument:
     def _end(self) -> int:
         """The line after the text, or after the function `only`."""
         folds = self.folds
-        return folds.start + folds.count + sum(folds.behind(fold.first) for fold in folds.shown)
+        return folds.start + folds.count + sum(folds.hidden_count(fold.first) for fold in folds.visible_folds)
 
     def _window(self, symbols: Sequence[Symbol]) -> tuple[int, int] | None:
         return next(((one.first, one.last) for one in symbols if one.name == self.only), None)

@@ -67,13 +67,13 @@ class IrFolds:
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
         """Limit a diff to the function that is shown alone, and fold functions if they are all folded."""
-        wanted = self._document.only or self._document.all_folded or diff.narrowed
+        wanted = self._document.only or self._document.all_folded or diff.is_narrowed
         self._document.narrow(diff, await self._symbols.of(stage) if wanted else ())
 
     def header_texts(self) -> list[str]:
         """The function that is shown alone."""
         document = self._document
-        return [f"only @{document.only}"] if document.only and document.narrowed else []
+        return [f"only @{document.only}"] if document.only and document.is_narrowed else []
 
     # ---- one region ----------------------------------------------------------------------------------------------
 
@@ -82,7 +82,7 @@ class IrFolds:
         document, line = self._document, self._view.line_number
         if document.diff is not None:
             self._toggle_equal_lines(document.diff)
-        elif document.folds.behind(line):
+        elif document.folds.hidden_count(line):
             self._refold({fold for fold in document.folded if fold.first != line}, line)
         else:
             self._context.jobs.begin("ir-fold", self._fold_region, line)

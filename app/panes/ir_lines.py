@@ -10,7 +10,7 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.folds import LONGEST_EXPANSION, TypeNames, abbreviate_types
+from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.inputs import relative_to_current
@@ -59,7 +59,7 @@ class IrTypes:
                 found = await self._context.queries.types(text)
                 if found is None:
                     return False
-                self._names.take(text, found)
+                self._names.add(text, found)
         return self._names.show(*texts)
 
     def list_types(self) -> None:
@@ -75,7 +75,7 @@ class IrTypes:
         if await self._load_types() and self.short:
             self._view.redraw_lines()
         stage = self._stages.stage
-        found = self._names.of(stage.text) if stage is not None else []
+        found = self._names.types_of(stage.text) if stage is not None else []
         choices: list[Any] = [
             PickerChoice(f"{name} ×{formatting.count(one.uses)}", one.text, one.first) for name, one in found
         ]
@@ -94,7 +94,7 @@ class IrTypes:
         text = line.text.expandtabs(TAB_WIDTH)
         if not self.short or line.full:
             return text
-        return abbreviate_types(self._names.named(text), self._context.glyphs.ellipsis)
+        return abbreviate_types(self._names.abbreviate(text), self._context.glyphs.ellipsis)
 
     def abbreviates(self, line: AnnotatedLine) -> bool:
         """Whether a part of a line is not drawn."""
@@ -107,7 +107,7 @@ class IrTypes:
             return []
         line = document.line_at(self._view.cursor)
         cells: Cells = [(" ", "text")]
-        for name, text in (self._names.inside(line.text) if line is not None else {}).items():
+        for name, text in (self._names.types_on(line.text) if line is not None else {}).items():
             room = width - sum(len(part) for part, _ in cells) - len(name) - 3
             if room < len(text) and len(cells) > 1:
                 break
@@ -165,16 +165,16 @@ class IrLines:
             return
         expansions, drawn = document.expansions, document.line_of_text(text, number)
         if drawn is not None and document.diff is None and self._types.abbreviates(drawn):
-            expansions.draw_full(text, number)
+            expansions.show_full(text, number)
             self._view.rows_changed()
             return
         following = expansions.next_gap(text, number, line.text)
         if following is None:
-            closed = expansions.close(text, number)
+            closed = expansions.collapse(text, number)
             say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
         else:
             place, gap = following
-            wanted = LONGEST_EXPANSION if gap.tail else min(gap.missing, LONGEST_EXPANSION)
+            wanted = MAX_EXPANDED if gap.tail else min(gap.missing, MAX_EXPANDED)
             found = await self._context.queries.characters(text, number, gap.start, wanted)
             if found is None:
                 return

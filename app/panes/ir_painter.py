@@ -124,7 +124,7 @@ class LinePainter:
         text = self.drawn_text(line) if cells is None else "".join(part for part, _ in cells)
         if self._view.wrapped:
             strip = self._style(text, each.language, cells, each.found)
-            return [_indent(strip.crop(piece.first, piece.last), piece.indent) for piece in wrap_segments(text, room)]
+            return [_indent(strip.crop(piece.start, piece.end), piece.indent) for piece in wrap_segments(text, room)]
         more = len(text) > left + room
         end = left + room - more
         strip = self._style(text[: end + BEYOND], each.language, cells, each.found).crop(left, end)
@@ -175,7 +175,7 @@ class RowPainter:
         if self._view.wrapped:
             pieces = wrap_segments(text, self._view.width - margin)
             part = pieces[min(piece, len(pieces) - 1)]
-            place = part.first + max(0, place - part.indent)
+            place = part.start + max(0, place - part.indent)
         return text, place
 
     def strips(self, row: int, width: int) -> list[Strip]:
@@ -218,7 +218,7 @@ class RowPainter:
 
     def _fold_note(self, number: int) -> Cells:
         """The number of lines that are folded under a line."""
-        behind = self._document.folds.behind(number)
+        behind = self._document.folds.hidden_count(number)
         return [(f" {self._dots} {formatting.count(behind)} lines ", "fold")] if behind else []
 
     def _node_note(self, row: int, line: AnnotatedLine | None, room: int) -> Cells:

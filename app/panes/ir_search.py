@@ -11,7 +11,7 @@ from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.search_hits import (
-    NOTHING,
+    NO_PATTERN,
     Pattern,
     StageHits,
     first_and_last_text,
@@ -27,7 +27,7 @@ class Matches:
     """The lines with matches of a pattern, in order."""
 
     def __init__(self) -> None:
-        self.pattern = NOTHING
+        self.pattern = NO_PATTERN
         self.lines: list[int] = []
         self._set: set[int] = set()
         self._more = False

@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.pane import Column, columns_at, table_head, table_row
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import PassPreview, deltas_text, finding_lines, rank_previews
+from buddy.app.reports.searches import PassPreview, bisection_lines, deltas_text, rank_previews
 from buddy.app.screens.detail import TextScreen
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
@@ -46,7 +46,7 @@ class BisectionScreen(TextScreen[str | None]):
 
 def _result_lines(result: BisectionResult) -> list[Cells]:
     """The result, followed by the IR before and after the culprit pass."""
-    lines = [_result_line(number, line) for number, line in enumerate(finding_lines(result))]
+    lines = [_result_line(number, line) for number, line in enumerate(bisection_lines(result))]
     after = result.after if result.after != result.before else ""
     for title, text in (("before the pass", result.before), ("after the pass", after)):
         if text:

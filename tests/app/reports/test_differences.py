@@ -147,7 +147,7 @@ def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: L
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     whole = {line: diff.row(diff.reveal(line))[:3] for line in range(after_lines)}
     diff.narrow((first, last))
-    assert diff.narrowed
+    assert diff.is_narrowed
     assert [diff.holds(line) for line in range(after_lines)] == [first <= line <= last for line in range(after_lines)]
     after = [row[2] for row in (diff.row(diff.reveal(line)) for line in range(first, last + 1))]
     assert after == list(range(first, last + 1))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, viewed_tensors, role_of, value_text
+from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, role_of, value_text, viewed_tensors
 from buddy.app.screens.values import ValuesScreen
 from buddy.compiler.protocol import KeptTensor, Values
 
