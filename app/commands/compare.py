@@ -200,7 +200,7 @@ class ProfileCommands:
             self._context.say("the profile is out of date, because the recipe changed: press g c to profile again")
             return
         self._context.layout.show_pane("ir")
-        self._ir.jumps.go_from_here(StagePosition(assembly_row.key, spot.line))
+        self._ir.jumps.go_to_position(StagePosition(assembly_row.key, spot.line))
 
     def _profile_and_graph(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._context.state.profile, self._context.state.info

@@ -226,7 +226,7 @@ class FrontendCommands:
         if isinstance(result, ComparedStages):
             self._ir.comparison.compare_with(result)
         else:
-            self._ir.jumps.go_from_here(result)
+            self._ir.jumps.go_to_position(result)
 
 
 def _describe_choice(choice: _FrontendChoice) -> str:

@@ -101,7 +101,7 @@ class ProvenanceCommands:
     def _go_to_position(self, position: StagePosition | None) -> None:
         if position is not None:
             self._context.layout.show_pane("ir")
-            self._ir.jumps.go_from_here(position)
+            self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import NodeHistoryScreen

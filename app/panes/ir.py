@@ -168,7 +168,7 @@ class IrPane(Pane):
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, notify=False)
-        self.names.mark()
+        self.names.update()
         self.types.name_types()
         self.context.status.redraw()
         self.search.repeat()
@@ -208,7 +208,7 @@ class IrPane(Pane):
         self.cursor = self.document.folds.row_of(line)
         self.rows_changed()
         self.keep_cursor_at(offset)
-        self.names.mark()
+        self.names.update()
 
     def rows_changed(self) -> None:
         document, layout = self.document, layout_at(self.width)
@@ -304,7 +304,7 @@ class IrPane(Pane):
     def after_move(self) -> None:
         # Not by a message, so that the move and the change of the selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
-        self.names.mark()
+        self.names.update()
         self.assembly.refresh_arrows()
 
     # ---- actions -------------------------------------------------------------------------------------------------

@@ -43,12 +43,12 @@ class PassesPane(TablePane[PassRow]):
         self.rows: list[PassRow] = []
         self._columns: list[Column[PassRow]] = [
             Column("", 3, self._mark),
-            Column("on", 6, lambda row: (_level(row), "dim"), since=54),
+            Column("on", 6, lambda row: (_level(row), "dim"), min_pane_width=54),
             Column("pass", 0, lambda row: (row.name, self._name_role(row))),
-            Column("options", 0, lambda row: (_options(row.step), "dim"), since=76),
+            Column("options", 0, lambda row: (_options(row.step), "dim"), min_pane_width=76),
             Column("time", 7, self._time, right=True),
-            Column("", BAR, self._bar, since=100),
-            Column("ops", 11, self._change, right=True, since=54),
+            Column("", BAR, self._bar, min_pane_width=100),
+            Column("ops", 11, self._change, right=True, min_pane_width=54),
         ]
 
     # ---- the table -----------------------------------------------------------------------------------------------

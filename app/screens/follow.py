@@ -71,7 +71,7 @@ def _line_count_cell(step: ProvenanceStep) -> Cell:
 
 _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
-    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), since=100),
+    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_pane_width=100),
     Column("lines", 9, _line_count_cell, right=True),
     Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
     Column("text", 0, _text_cell),

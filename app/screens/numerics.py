@@ -53,12 +53,12 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
             Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
-            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), since=92),
-            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), since=72),
+            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
+            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
             Column("value", 12, lambda row: (row.seen, "dim")),
             Column("err", 7, lambda row: _error_cell(row.error), right=True),
             Column("own", 7, lambda row: _error_cell(row.own), right=True),
-            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), since=50, right=True),
+            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), min_pane_width=50, right=True),
         ]
 
     def _node_name(self, row: NodeNumbers) -> str:

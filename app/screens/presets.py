@@ -114,7 +114,7 @@ def _speedup_cell(row: PipelineFacts) -> Cell:
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
     Column("passes", 6, lambda row: _count_cell(row.passes), right=True),
-    Column("changing", 8, lambda row: _count_cell(row.changing), right=True, since=70),
+    Column("changing", 8, lambda row: _count_cell(row.changing), right=True, min_pane_width=70),
     Column("compile", 8, _compile_time_cell, right=True),
     Column("ops", 7, lambda row: _count_cell(row.operations), right=True),
     Column("asm", 8, lambda row: _count_cell(row.assembly_lines), right=True),

@@ -130,16 +130,22 @@ class HotSpotScreen(TableScreen[HotSpot]):
         self._title = f"Hot instructions: {profile.sampling_text(sampling)}"
 
     def about(self, row: HotSpot) -> str:
-        nodes = ", ".join(self._names.get(node, node) for node in row.nodes)
+        nodes = _node_names(row, self._names, ", ")
         return (
             f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; the previous instruction may be the cause"
         )
 
 
+def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
+    return separator.join(names.get(node, node) for node in spot.nodes)
+
+
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
     return (
         Column("share", 6, lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"), right=True),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), since=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), min_pane_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column("nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), since=70),
+        Column(
+            "nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), min_pane_width=70
+        ),
     )

@@ -162,7 +162,7 @@ class RunsScreen(TableScreen[RunRecord]):
         columns = (
             Column[RunRecord]("at", 8, lambda row: (row.clock, "dim")),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
-            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), since=90),
+            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_pane_width=90),
             Column[RunRecord](
                 "buddy", 8, lambda row: (formatting.seconds(row.report.compiled.median), "text"), right=True
             ),
@@ -271,7 +271,7 @@ def _change_cell(row: PassPreview) -> Cell:
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
-    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), since=90),
+    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_pane_width=90),
     Column("ops", 0, _change_cell),
     Column("time", 8, lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"), right=True),
 )

@@ -425,7 +425,7 @@ class Workbench(App[int]):
         layout.toggle_source()
         if layout.with_source and not selection.node:
             selection.select_row(self.graph.current)
-        self.source.follow()
+        self.source.go_to_selected_node()
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run

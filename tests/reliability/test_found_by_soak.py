@@ -15,7 +15,7 @@ from textual.color import Color
 from textual.geometry import Region
 
 from buddy.app.actions import PANES
-from buddy.app.panes.ir_painter import DRAWN
+from buddy.app.panes.ir_painter import MAX_CACHED_LINES
 from buddy.app.reports.value_pages import viewed_tensors
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
@@ -199,9 +199,9 @@ def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Pa
     """A row may be wrapped into hundreds."""
     lines = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir.line_painter
     for number in range(10):
-        lines.keep((number,), [([], 0)] * (DRAWN // 4))
+        lines.add((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
     assert lines.cached == [(6,), (7,), (8,), (9,)]
-    lines.keep((10,), [([], 0)] * (2 * DRAWN))
+    lines.add((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
     assert lines.cached == [(10,)]
 
 

@@ -266,7 +266,7 @@ class DiffRows:
         self._section = self._whole
         self._update_runs()
 
-    def holds(self, line: int) -> bool:
+    def is_shown(self, line: int) -> bool:
         """Whether a line of the new text is in the shown part."""
         return self._section.begin[1] <= line < max(self._section.end[1], 1)
 

@@ -76,14 +76,14 @@ def test_plain_text_is_not_read_as_an_expression() -> None:
 def test_jumps_go_back_and_forward_within_a_stage_and_across_stages() -> None:
     jumps = JumpHistory()
     one, other = ("lower", 0), ("cse", 1)
-    jumps.leave(StagePosition(one, 5))
-    jumps.leave(StagePosition(other, 7))
+    jumps.add(StagePosition(one, 5))
+    jumps.add(StagePosition(other, 7))
     here = StagePosition(one, 90)
-    assert jumps.back(here) == StagePosition(other, 7)
-    assert jumps.back(StagePosition(other, 7)) == StagePosition(one, 5)
-    assert jumps.back(StagePosition(one, 5)) is None
-    assert jumps.forward(StagePosition(one, 5)) == StagePosition(other, 7)
-    assert jumps.forward(StagePosition(other, 7)) == here
+    assert jumps.go_back(here) == StagePosition(other, 7)
+    assert jumps.go_back(StagePosition(other, 7)) == StagePosition(one, 5)
+    assert jumps.go_back(StagePosition(one, 5)) is None
+    assert jumps.go_forward(StagePosition(one, 5)) == StagePosition(other, 7)
+    assert jumps.go_forward(StagePosition(other, 7)) == here
 
 
 LINE = "  %3:2, %c = scf.for %i = %c0 to %12 iter_args(%a = %c0) -> (f32)"
