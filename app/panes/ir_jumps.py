@@ -25,11 +25,11 @@ class JumpHistory:
         self._forward.clear()
 
     def go_back(self, current: StagePosition) -> StagePosition | None:
-        """The position before the last jump; `None` if there is none. `current` is the cursor's position."""
+        """The position before the last jump, if any. `current` is the cursor's position."""
         return self._move(self._back, self._forward, current)
 
     def go_forward(self, current: StagePosition) -> StagePosition | None:
-        """The position from which the user went back; `None` if there is none. `current` is the cursor's position."""
+        """The position from which the user went back, if any. `current` is the cursor's position."""
         return self._move(self._forward, self._back, current)
 
     @staticmethod

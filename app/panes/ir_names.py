@@ -167,7 +167,7 @@ class IrReferences:
             self._context.say("no name on this line")
 
     def go_to_definition(self) -> None:
-        """Go to the definition of the picked name. Without one, of the line's operands in turn."""
+        """Go to the definition of the picked name. Without one, each call takes the next operand."""
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:

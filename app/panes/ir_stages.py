@@ -47,7 +47,7 @@ class IrStages:
 
     @property
     def expected_key(self) -> Key | None:
-        """The key of the stage that will be chosen when it is available; if there is none, of the chosen stage."""
+        """The key of the expected stage, or of the chosen stage if no other stage is expected."""
         return self._expected or self.key
 
     @property

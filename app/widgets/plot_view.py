@@ -280,11 +280,12 @@ class PlotView(PlotWidget, can_focus=False):
             return
         candidates = [(series, index) for series, points in enumerate(self._points) for index in range(len(points))]
         if candidates:
-            self.series, self._cursor = min(candidates, key=lambda point: self._distance(*point, offset.x, offset.y))
+            self.series, self._cursor = min(candidates, key=lambda point: self._distance(point, offset.x, offset.y))
             self._update_after_move()
 
-    def _distance(self, series: int, index: int, x: int, y: int) -> int:
+    def _distance(self, series_and_index: tuple[int, int], x: int, y: int) -> int:
         """The squared distance of a point from a cell of the plot, in cells."""
+        series, index = series_and_index
         point = self._points[series][index]
         point_x, point_y = self.get_pixel_from_coordinate(point.x, point.y)
         return int((point_x - x) ** 2 + (point_y - y) ** 2)

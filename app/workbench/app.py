@@ -334,7 +334,7 @@ class Workbench(App[int]):
         if "graph" in topics and self.state.info is not None:
             self.context.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
-            self.ir.lines_arrived()
+            self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)

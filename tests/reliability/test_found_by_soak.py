@@ -133,12 +133,12 @@ async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_pa
         screen = NodeHistoryScreen("mm.0", [])
         app.push_screen(screen)
         await pilot.pause()
-        screen.tell("running")
+        screen.show_progress("running")
         assert screen.query_one("#box").border_title == "Pass history of mm.0: running"
         await pilot.press("q")
         while screen.is_mounted and screen.query("#box"):
             await pilot.pause(0.02)
-        screen.tell("done")
+        screen.show_progress("done")
         screen.show([])
         await pilot.pause()
         assert app.is_running

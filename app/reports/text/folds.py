@@ -41,7 +41,7 @@ class TypeNames:
         self._shown_texts: tuple[str, ...] = ()
         self._pattern: re.Pattern[str] | None = None
 
-    def knows(self, text: str) -> bool:
+    def has_types_of(self, text: str) -> bool:
         """Whether the types of a text were added."""
         return text in self._types
 

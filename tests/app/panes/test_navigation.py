@@ -48,8 +48,8 @@ def test_a_click_on_any_column_of_a_tab_finds_it(width: int, active: str) -> Non
 def test_matches_go_round_at_both_ends() -> None:
     matches = Matches()
     matches.set_lines([3, 10, 20], False)
-    assert [matches.at_or_after(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
-    assert [matches.before(row) for row in (21, 10, 3)] == [20, 3, 20]
+    assert [matches.first_from(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
+    assert [matches.last_before(row) for row in (21, 10, 3)] == [20, 3, 20]
     assert matches.position_text(10) == "match 2 of 3"
 
 
