@@ -166,7 +166,7 @@ ACTIONS: tuple[Action, ...] = (
         ("!",),
         "Go to failure",
         "Show the IR at the failure and its diagnostic",
-        "overlays.go_failure",
+        "overlays.go_to_failure",
         "app",
         needs_problem,
     ),

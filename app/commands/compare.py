@@ -49,7 +49,7 @@ class CompareCommands:
         ]
         return choices
 
-    def choose_other(self) -> None:
+    def choose_recipe_to_compare(self) -> None:
         """Ask for the other recipe, compile it, and show the differences of each stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
@@ -153,7 +153,7 @@ class ProfileCommands:
             f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort nodes by time"
         )
 
-    def show_flame(self) -> None:
+    def show_flame_graph(self) -> None:
         """Show a flame graph: the time of each `torch.nn` module and of each node in it."""
         from buddy.app.screens.profile import FlameScreen
 
@@ -176,7 +176,7 @@ class ProfileCommands:
         elif profile_and_graph is not None:
             self._context.say("no node has both an operation count and a byte count")
 
-    def show_hot(self) -> None:
+    def show_hot_spots(self) -> None:
         """List the instructions with the most samples, if the system allows sampling."""
         from buddy.app.screens.profile import HotSpotScreen
 

@@ -172,7 +172,7 @@ class TextEditCommands:
             self._apply_ir(recipe, row, text, edited)
 
     def _in_external_editor(self, editor: str, row: StageRow, text: str) -> str | None:
-        """Returns the text that the user saves in `editor`, `None` if it cannot be run. Raises `EditorError`."""
+        """The text that the user saves in `editor`; `None` if `editor` cannot be run. Raises `EditorError`."""
         try:
             words = editor_words(editor)
             if not words:

@@ -131,7 +131,7 @@ class ProvenanceCommands:
                 screen.show_progress("")
 
     async def _fetch_llvm_remarks(self, recipe: Recipe) -> Remarks:
-        """LLVM's remarks on the code of a recipe. If they are not available, shows the reason and returns none."""
+        """LLVM's remarks on the code of a recipe; empty, after a message with the reason, if the request fails."""
         answer = await self._context.queries.request(ExplainCode(0, recipe))
         if answer is None:
             return ()

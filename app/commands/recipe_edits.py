@@ -128,7 +128,7 @@ class OverlayCommands:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
 
-    def go_failure(self) -> None:
+    def go_to_failure(self) -> None:
         """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
         stage = self._ir.stage
         shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"

@@ -234,7 +234,7 @@ class TuneCommands:
 
 
 def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...]]:
-    """Parses a time limit in seconds and variations, in any order. Raises `ValueError` for an invalid word."""
+    """Parses variations and a time limit in seconds (default: 60). Raises `VariationError` for an invalid word."""
     seconds, variations = 60.0, []
     for word in text.split():
         if "=" in word:

@@ -213,7 +213,7 @@ class GraphPane(NodeTable):
         self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
 
     def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
-        """Orders nodes by `sort_by`, and nodes with equal keys in graph order. Nodes without a lowering come last."""
+        """Orders nodes by `sort_by`, and nodes with equal keys in graph order. Nodes without a value come last."""
         keys = {"name": row.name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
         seconds = self.seconds(row) if self.sort_by == "time" else None
         return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)

@@ -25,6 +25,8 @@ from buddy.app.widgets.look import Cells, Look, length, underlined
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600
+# The Python line of a node is shown if a row has at least this many columns.
+MIN_ROOM_FOR_LOCATION = 60
 # The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
 LEXED_BEYOND_EDGE = 64
 # The sign before a line of a diff, by its kind.
@@ -239,7 +241,7 @@ class RowPainter:
         if not self.with_sources or line is None or not line.nodes:
             return []
         label = [(text, "dim") for text, _ in self._nodes_label(line, room)]
-        location = self._context.selection.short_location(line.nodes[0]) if room >= 60 else ""
+        location = self._context.selection.short_location(line.nodes[0]) if room >= MIN_ROOM_FOR_LOCATION else ""
         return [*label, (f"{location} ", "faint")] if location else label
 
     def _nodes_label(self, line: AnnotatedLine | None, room: int) -> Cells:

@@ -166,7 +166,7 @@ class IrSearch:
     # ---- in all stages -------------------------------------------------------------------------------------------
 
     def ask_search_all(self) -> None:
-        """Ask for a pattern, and list the stages and their lines that match it."""
+        """Ask for a pattern, and list the stages with matches and their matching lines."""
         self._context.dialogs.ask(
             "search all stages",
             self.matches.pattern.typed,
@@ -213,7 +213,7 @@ class IrSearch:
         return rows, stages
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
-        """List lines that match by stage, and go to the chosen line."""
+        """List the matching lines of `stages`, and go to the chosen line."""
         from buddy.app.screens.results import ResultsScreen
 
         self._context.dialogs.open(ResultsScreen(title, summary, stages), self._show_result)

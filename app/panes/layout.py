@@ -101,7 +101,7 @@ class Layout:
 class PhaseTab:
     """The tab of a phase. `number` counts from 1. `mark` is `!` if a pass failed, `~` if the text is out of date.
 
-    `has_content` is false for a phase without IR. `role`, if given, colours the tab while it is not active.
+    `has_content` is false for a phase without IR. `role`, if not empty, colours the tab while it is inactive.
     """
 
     name: str

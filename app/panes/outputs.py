@@ -156,6 +156,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
     previous_runs = _previous_runs(state)
     other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
     slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings), 1e-12)
+    # The names, times and quartiles of a timing need 40 columns.
     bar_width = max(6, min(40, width - 40))
     compiled_line = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, bar_width, "bar", glyphs)
     if report.not_compared:

@@ -53,13 +53,13 @@ class StageQueries(Requester):
 
     async def symbols(self, text: str, language: str) -> tuple[p.Symbol, ...]:
         """The functions, globals and graphs of a text."""
-        found = await self.request(p.ListSymbols(0, text, language))
-        return found.symbols if found is not None else ()
+        answer = await self.request(p.ListSymbols(0, text, language))
+        return answer.symbols if answer is not None else ()
 
     async def types(self, text: str) -> tuple[p.LongType, ...] | None:
         """The long types of an MLIR text."""
-        found = await self.request(p.ListTypes(0, text))
-        return found.types if found is not None else None
+        answer = await self.request(p.ListTypes(0, text))
+        return answer.types if answer is not None else None
 
     async def region(self, text: str, line: int) -> p.Region | None:
         """The region that a line opens, or the region that contains it."""
@@ -71,8 +71,8 @@ class StageQueries(Requester):
 
     async def origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
         """The nodes that the lines `first` to `last` come from, the node with the most lines first."""
-        found = await self.request(p.FindOrigins(0, text, first, last))
-        return found.origins if found is not None else ()
+        answer = await self.request(p.FindOrigins(0, text, first, last))
+        return answer.origins if answer is not None else ()
 
     async def characters(self, text: str, line: int, start: int, count: int) -> p.Characters | None:
         """The `count` characters from `start` on of a line with its constants in full."""
@@ -84,5 +84,5 @@ class StageQueries(Requester):
 
     async def describe_op(self, name: str) -> str | None:
         """The documentation of an op from its dialect."""
-        found = await self.request(p.DescribeOp(0, name))
-        return found.text if found is not None else None
+        answer = await self.request(p.DescribeOp(0, name))
+        return answer.text if answer is not None else None

@@ -81,6 +81,10 @@ class TextLines(CursorView):
         self.cursor = max(0, min(top, self.row_count - 1))
 
 
+# The maximum width of `#box` in `workbench.tcss`, and of the lines of diagnostics in it, in cells.
+MAX_BOX_WIDTH, DIAGNOSTIC_WIDTH = 118, 110
+
+
 class TextScreen(ListScreen[ScreenResultType]):
     """Shows lines, all of which `y` copies. A subclass adds keys that return a result."""
 
@@ -94,7 +98,8 @@ class TextScreen(ListScreen[ScreenResultType]):
         super().__init__(title, keys, TextLines(self._lines))
 
     def full_height(self) -> int:
-        width = max(20, min(self.app.size.width - 4, 118) - 4)
+        # Without the border and the padding of the box.
+        width = max(20, min(self.app.size.width - 4, MAX_BOX_WIDTH) - 4)
         return sum(len(wrap_line(line, width)) for line in self._lines) + 2
 
     def action_copy(self) -> None:
@@ -111,7 +116,7 @@ class DetailScreen(TextScreen[None]):
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:
     """A screen with the full diagnostic."""
-    lines = diagnostic_lines(problem, 110)
+    lines = diagnostic_lines(problem, DIAGNOSTIC_WIDTH)
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
     return DetailScreen({"error": "Error", "warning": "Warning", "note": "Note"}[problem.severity], lines)
@@ -209,7 +214,7 @@ def log_screen(state: State, path: Path | None) -> DetailScreen:
     lines: list[Cells] = [[("Engine", "title")], *_engine_lines(state), []]
     lines += [[("Diagnostics", "title")]]
     for entry in state.log:
-        lines += diagnostic_lines(entry, 110)
+        lines += diagnostic_lines(entry, DIAGNOSTIC_WIDTH)
     if not state.log:
         lines.append([("    none", "dim")])
     lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: use --log FILE to write one", "text")]]

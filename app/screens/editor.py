@@ -178,7 +178,7 @@ class IrEditor(EditorScreen):
 
 
 async def check_module(session: Session, text: str) -> TextProblem | None:
-    """The first error that MLIR's parser or verifier finds in a module, or the error of a failed request, or `None`."""
+    """The first error that MLIR's parser or verifier finds in a module, or why it cannot be checked, or `None`."""
     problems: list[str] = []
     check = await Requester(session, problems.append).request(CheckIr(0, text))
     if check is None:

@@ -88,7 +88,7 @@ class PlotScreen(AnsweringScreen[str | None]):
 
     def _point_line(self, width: int) -> Cells:
         """The number, name and values of the point under the cursor."""
-        point, series = self._view.point, self._view.current
+        point, series = self._view.point, self._view.current_series
         if point is None or series is None:
             return [(" nothing to plot", "dim")]
         x, y = self._view.format_point(point)
@@ -145,7 +145,7 @@ class PlotScreen(AnsweringScreen[str | None]):
         self._update_lines()
 
     def action_choose(self) -> None:
-        point, series = self._view.point, self._view.current
+        point, series = self._view.point, self._view.current_series
         if self._chooses and point is not None and series is not None and point.number < len(series.names):
             self.dismiss(series.names[point.number])
 

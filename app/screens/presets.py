@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """Returns `("use", preset)`, `("compare", preset)` or `None`. Closing the screen cancels compilations and runs."""
+    """The table of presets. Returns `("use", preset)`, `("compare", preset)` or `None`.
+
+    Closing the screen cancels compilations and runs.
+    """
 
     TITLE_TEXT = "Presets side by side"
     KEYS_TEXT = "enter uses the preset, B compares stages, r runs all, q closes"

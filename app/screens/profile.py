@@ -93,7 +93,10 @@ class FlameTree(CursorView):
 
 
 class FlameScreen(ListScreen[str | None]):
-    """Returns the stable name of the chosen node, or `None`. `summary` is the title."""
+    """The time of each module, as a tree. Returns the stable name of the chosen node, or `None`.
+
+    `summary` is the title.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
@@ -120,7 +123,10 @@ class FlameScreen(ListScreen[str | None]):
 
 
 class HotSpotScreen(TableScreen[HotSpot]):
-    """Returns the chosen instruction, or `None`. `names` maps stable names of nodes to names in the graph table."""
+    """The instructions with the most samples. Returns the chosen one, or `None`.
+
+    `names` maps the stable names of nodes to their names in the graph table.
+    """
 
     KEYS_TEXT = "enter goes to the line of assembly, q closes"
 

@@ -64,8 +64,9 @@ class ResultList(CursorView):
             name: Cells = [marker, (f"{sign} {stage.row.stage.name}", "title"), (f"  {stage.row.stage.phase}", "dim")]
             return align_both_ends(name, [(stage_note(stage, entry.stage == 0) + " ", "accent")], width)
         number, text = stage.hits.lines[entry.hit] + 1, stage.hits.excerpts[entry.hit]
-        room = width - 10
-        return [marker, (f"  {number:>6} ", "number"), (formatting.clip(text, room, self.glyphs), "text")]
+        number_cell = f"  {number:>6} "
+        room = width - len(number_cell) - 1
+        return [marker, (number_cell, "number"), (formatting.clip(text, room, self.glyphs), "text")]
 
     def toggle(self) -> None:
         """Fold or unfold the stage under the cursor."""
@@ -97,7 +98,7 @@ class ResultList(CursorView):
 
 
 class ResultsScreen(ListScreen[StagePosition | None]):
-    """Returns the position of the chosen line, or `None`."""
+    """The lines that match in all stages. Returns the position of the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),

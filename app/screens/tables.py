@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BisectionScreen(TextScreen[str | None]):
-    """Returns `use` (the correct recipe), `save`, `again`, or `None`."""
+    """The result of a bisection. Returns `use` (the correct recipe), `save`, `again` (bisect), or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "answer('use')", show=False, priority=True),
@@ -219,7 +219,7 @@ _TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Runs candidate passes on the text of a stage, and lists those that change it. Closing the screen cancels this.
+    """Runs candidate passes on the text of a stage, and lists those that change it. Closing it cancels the runs.
 
     Returns the pass to insert, or `None`.
     """

@@ -45,6 +45,7 @@ def _bindings(actions: Iterable[Action]) -> list[BindingType]:
 
 
 def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:
+    # `phase.number` has the keys 1 to 9 and 0, each of which passes the number of a phase; 0 is the tenth.
     if action.id == "phase.number":
         return [_binding(action, key, f", {int(key) or 10}", f".{key}") for key in keys]
     return [_binding(action, ",".join(keys))] if keys else []

@@ -113,7 +113,7 @@ class PlotView(PlotWidget, can_focus=False):
         return self._current_points[self._cursor] if self._cursor < len(self._current_points) else None
 
     @property
-    def current(self) -> Series | None:
+    def current_series(self) -> Series | None:
         """The series of the point under the cursor."""
         return self.plot_data.series[self.series] if self._current_points else None
 
