@@ -1,4 +1,4 @@
-"""A Pygments lexer for assembly of any target in GNU style. Each line can be lexed alone."""
+"""A Pygments lexer for assembly in GNU style, for any target. It can lex each line separately."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from typing import ClassVar
 from pygments.lexer import RegexLexer, bygroups
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
+# Registers of x86, Arm and RISC-V.
 REGISTER = (
     r"(?:%[\w()]+|[re]?(?:ax|bx|cx|dx|si|di|bp|sp|ip)\b|[abcd][lh]\b|r\d+[dwb]?\b|[xyz]mm\d+\b|k[0-7]\b|"
     r"[xwvqdsbhz]\d+(?:\.\d*[bhsdq])?\b|[atsf]\d+\b|sp\b|lr\b|xzr\b|wzr\b|zero\b|ra\b)"
 )
 
-# An address before the mnemonic; some mnemonics are also valid hexadecimal numbers.
+# An address before the mnemonic, as in a disassembly. Some mnemonics are also valid hexadecimal numbers.
 ADDRESS = r"^(\s+)(?!(?:adc|add|dec|fadd)\b)([0-9a-f]+)(\s{2,})(?=[a-z][\w.]*(?:\s|$))"
 
 
 class AssemblyLexer(RegexLexer):
-    """Assembly of any target. An address before the mnemonic, as in a disassembly, is a number."""
+    """Assembly for any target. An address before the mnemonic has the token `Number`."""
 
     name = "Assembly"
     aliases: ClassVar[list[str]] = ["buddy-asm"]

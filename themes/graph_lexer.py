@@ -1,4 +1,4 @@
-"""A Pygments lexer for graphs as text: the FX table of `print_tabular`, and the Buddy graph, one node per line."""
+"""A Pygments lexer for graphs as text: FX graphs as `print_tabular` prints them, and Buddy graphs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TYPE = r"(?:bf16|[fiu]\d+|bool|index|tensor|torch\.\w+)"
 
 
 class GraphLexer(RegexLexer):
-    """FX and Buddy graphs: a node's name is the table's second column, or the text before `=`."""
+    """FX and Buddy graphs. The name of a node is the second column of the FX table, or the text before `=`."""
 
     name = "Buddy graph"
     aliases: ClassVar[list[str]] = ["buddy-graph"]

@@ -1,4 +1,4 @@
-"""Maps languages of IR to lexers, and their tokens to the names of a theme's `[syntax]` table."""
+"""Lexers of the languages of IR, and the names in the `[syntax]` table of a theme for their tokens."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import lru_cache
 from pygments.lexer import Lexer
 from pygments.token import Token, _TokenType
 
+# The entry of `[syntax]` for a token and its subtypes.
 SYNTAX: dict[_TokenType, str] = {
     Token.Name.Builtin: "operation",
     Token.Name.Function: "symbol",
@@ -26,7 +27,7 @@ SYNTAX: dict[_TokenType, str] = {
 
 @lru_cache(maxsize=256)
 def syntax_name(token: _TokenType) -> str:
-    """The entry of `[syntax]` for `token` or its closest ancestor; "" for plain text."""
+    """The entry of `[syntax]` for `token` or its closest ancestor with an entry; "" for plain text."""
     while token is not Token:
         if token in SYNTAX:
             return SYNTAX[token]
@@ -36,9 +37,9 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. All of them can lex a line alone.
+    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. It can lex each line separately.
 
-    Raises `ValueError` that names an unknown language.
+    Raises `ValueError` for an unknown language.
     """
     if language in ("fx", "buddy"):
         from buddy.themes.graph_lexer import GraphLexer
@@ -60,11 +61,11 @@ def lexer_for(language: str) -> Lexer:
         from buddy.themes.ptx_lexer import PtxLexer
 
         return PtxLexer()
-    raise ValueError(f"no lexer for language {language!r}; there are fx, buddy, mlir, llvm, asm, ptx")
+    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx")
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:
-    """`line` split into `(syntax name, text)` runs; neighbours with the same name are merged."""
+    """Splits `line` into runs of (syntax name, text). Adjacent tokens with the same name are one run."""
     runs: list[tuple[str, str]] = []
     for _, token, text in lexer_for(language).get_tokens_unprocessed(line):
         name = syntax_name(token)

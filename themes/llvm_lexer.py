@@ -1,4 +1,4 @@
-"""A Pygments lexer for LLVM IR that can lex any line alone, with the token kinds that themes have colours for."""
+"""A Pygments lexer for LLVM IR. It can lex each line separately."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEYWORDS = (
 
 
 class LlvmIrLexer(RegexLexer):
-    """LLVM IR. Pygments' own `LlvmLexer` has a single kind for operations and keywords."""
+    """LLVM IR. Unlike the `LlvmLexer` of Pygments, it distinguishes operations from keywords."""
 
     name = "LLVM IR"
     aliases: ClassVar[list[str]] = ["llvm-ir"]

@@ -1,4 +1,4 @@
-"""A Pygments lexer for MLIR's textual form. Each line can be lexed alone."""
+"""A Pygments lexer for the textual form of MLIR. It can lex each line separately."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pygments.lexer import RegexLexer, bygroups
 from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Text
 
 ELEMENT = r"(?:[su]?i\d+|bf16|tf32|f\d+\w*|index|none|complex|tensor|memref|vector|tuple)\b(?!\.\w)"
-# A whole type is one token, which needs fewer bytes on a terminal.
-INSIDE = r"<(?:[^<>\n]|->|<(?:[^<>\n]|->|<(?:[^<>\n]|->)*>)*>)*>"
+# The parameters of a type. A type with its parameters is one token, so a terminal needs fewer bytes to colour it.
+TYPE_PARAMETERS = r"<(?:[^<>\n]|->|<(?:[^<>\n]|->|<(?:[^<>\n]|->)*>)*>)*>"
 KEYWORDS = (
     r"(?:ins|outs|to|into|step|iter_args|attributes|module|loc|private|public|nested|strided|offset|in|from|"
     r"affine_map|affine_set|dense|dense_resource|array|unit|true|false|init|else|do|shared_outs|permutation|"
@@ -18,7 +18,7 @@ KEYWORDS = (
 
 
 class MlirLexer(RegexLexer):
-    """MLIR with any dialects: `dialect.op` names are operations."""
+    """MLIR with any dialects. A name such as `dialect.op` is an operation."""
 
     name = "MLIR"
     aliases: ClassVar[list[str]] = ["mlir"]
@@ -34,8 +34,8 @@ class MlirLexer(RegexLexer):
             (r'@(?:[\w$.\-]+|"[^"\n]*")', Name.Function),
             (r"\^[\w$.\-]+", Name.Label),
             (r"#[A-Za-z_][\w$.\-]*", Name.Attribute),
-            (rf"![A-Za-z_][\w$.\-]*(?:{INSIDE})?", Keyword.Type),
-            (rf"(?:tensor|memref|vector|complex|tuple){INSIDE}", Keyword.Type),
+            (rf"![A-Za-z_][\w$.\-]*(?:{TYPE_PARAMETERS})?", Keyword.Type),
+            (rf"(?:tensor|memref|vector|complex|tuple){TYPE_PARAMETERS}", Keyword.Type),
             (r"0x[0-9A-Fa-f]{2,}(?!\w)", Number),
             (r"(?:(?:\d+|\?|\*|\[\d+\])x)+(?=[a-z!?\d])", Number),
             (ELEMENT, Keyword.Type),

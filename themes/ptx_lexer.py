@@ -1,4 +1,4 @@
-"""A Pygments lexer for PTX, the assembly language of NVIDIA's GPUs. Each line can be lexed alone."""
+"""A Pygments lexer for PTX, the assembly language of NVIDIA GPUs. It can lex each line separately."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ TYPES = r"(?:pred|[busf](?:8|16|32|64)|b128|f16x2|bf16(?:x2)?|tf32)"
 
 
 class PtxLexer(RegexLexer):
-    """PTX.
-
-    An instruction is its whole mnemonic, `ld.global.f32`; declarations of registers and parameters are types.
-    """
+    """PTX. A mnemonic with its suffixes, such as `ld.global.f32`, is one operation."""
 
     name = "PTX"
     aliases: ClassVar[list[str]] = ["ptx"]

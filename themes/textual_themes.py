@@ -1,4 +1,4 @@
-"""Converts the themes to Textual's."""
+"""Converts the themes of this folder and of the user to Textual themes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from textual.theme import Theme
 
 from buddy.themes.palette import ThemeData, themes
 
-# Variables in Textual's style sheets that its generator of ANSI themes leaves out.
+# Variables that Textual's style sheets use and that Textual does not define for ANSI themes.
 ANSI_VARIABLES = {
     "ansi-background": "ansi_default",
     "ansi-foreground": "ansi_default",
@@ -18,7 +18,7 @@ ANSI_VARIABLES = {
 
 
 def textual_themes() -> list[Theme]:
-    """A Textual theme for each of ours, under the same name."""
+    """The Textual theme of each theme, with the same name."""
     return [_textual_theme(theme) for theme in themes().values()]
 
 

@@ -1,4 +1,4 @@
-"""Parses TOML with the parser of this Python version, and finds the lines of entries."""
+"""Parses TOML with `tomllib`, or with `tomli` before Python 3.11, and finds the lines of entries."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _AT_LINE = re.compile(r"at line (\d+)")
 
 
 class TomlError(ValueError):
-    """An error in a TOML file; `line` is counted from 1, 0 for the whole file."""
+    """A TOML file is invalid. `line` is counted from 1; 0 means that the error has no line."""
 
     def __init__(self, what: str, line: int = 0) -> None:
         super().__init__(f"line {line}: {what}" if line else what)
@@ -19,10 +19,7 @@ class TomlError(ValueError):
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parses `text`.
-
-    Raises `TomlError` with the line of the error.
-    """
+    """Parses `text`. Raises `TomlError` for invalid TOML."""
     if sys.version_info >= (3, 11):
         import tomllib
     else:
@@ -30,23 +27,27 @@ def parse_toml(text: str) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise TomlError("it is nested too deeply") from error
+        raise TomlError("the TOML is nested too deeply") from error
     except ValueError as error:
-        found = _AT_LINE.search(str(error))
+        position = _AT_LINE.search(str(error))
         what = re.sub(r" ?\(at .*\)$", "", str(error))
-        raise TomlError(what, int(found[1]) if found else max(1, text.rstrip().count("\n") + 1)) from error
+        # An error without a line is at the end of the document.
+        raise TomlError(what, int(position[1]) if position else max(1, text.rstrip().count("\n") + 1)) from error
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:
-    """The line, from 1, of an entry of a table at most one level deep; that of the table if the entry is not found."""
+    """The line of an entry, counted from 1. `keys` are the name of its table, if any, and its key.
+
+    If there is no such line, returns the line of the table's heading, or 0.
+    """
     *tables, key = keys
-    inside, found = not tables, 0
+    in_table, heading_line = not tables, 0
     entry = re.compile(rf"""\s*(["']?){re.escape(key)}\1\s*=""")
     for number, line in enumerate(text.split("\n"), 1):
-        head = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
-        if head:
-            inside = head[1].strip("\"'") in tables
-            found = number if inside else found
-        elif inside and entry.match(line):
+        heading = re.match(r"\s*\[\s*([^\]]+?)\s*\]", line)
+        if heading:
+            in_table = heading[1].strip("\"'") in tables
+            heading_line = number if in_table else heading_line
+        elif in_table and entry.match(line):
             return number
-    return found
+    return heading_line

@@ -10,7 +10,7 @@ from typing import Any
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
-from buddy.app.reports.searches import finding_json, finding_lines, write_finding
+from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
 from buddy.compiler.protocol import Bisect, Criterion, Progress
 
 
@@ -57,9 +57,9 @@ async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[s
     saved: list[str] = []
     if options.output is not None:
         with reporting_write_errors(options.output):
-            saved = [str(path) for path in write_finding(options.output, finding)]
+            saved = [str(path) for path in write_bisection(options.output, finding)]
     if options.json:
-        print(json.dumps({"source": options.source, **finding_json(finding), "files": saved}, indent=2))
+        print(json.dumps({"source": options.source, **bisection_json(finding), "files": saved}, indent=2))
     else:
-        print("\n".join([*finding_lines(finding), *(f"wrote {path}" for path in saved)]))
+        print("\n".join([*bisection_lines(finding), *(f"wrote {path}" for path in saved)]))
     return 0

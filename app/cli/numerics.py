@@ -15,7 +15,7 @@ from buddy.app.cli.headless import Failure, Headless, run_verb_on_program, save_
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import table
-from buddy.app.reports.numerics import without_each
+from buddy.app.reports.numerics import variants_without
 from buddy.app.reports.run_report import failure_json
 from buddy.compiler.protocol import CompareNodes, Extract, GraphInfo
 from buddy.compiler.protocol.numerics import NumericsReport
@@ -139,7 +139,7 @@ async def _compare_without_passes(
     """
     full_error = numerics.results_error(report)
     variants: list[dict[str, Any]] = []
-    for variant in without_each(recipe):
+    for variant in variants_without(recipe):
         try:
             comparison = await _compare_nodes(engine, options, variant.recipe, own=False, every=False)
             error = numerics.results_error(comparison)

@@ -10,7 +10,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.reports.reproducer import EngineDescription, ReproducerSubject, has_foreign_files, write_reproducer
+from buddy.app.reports.reproducer import EngineFunctions, ReproducerSubject, has_foreign_files, write_reproducer
 from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Compile, Run
 
@@ -40,7 +40,7 @@ def main(words: Sequence[str]) -> int:
 async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = (await engine.open_program(options, script))[0]
     client, inputs = engine.client, inputs_of(options)
-    functions = EngineDescription(
+    functions = EngineFunctions(
         lambda recipe: client.request(Compile(0, recipe, beside=True)),
         client.fetch_text,
         lambda recipe: client.request(Run(0, recipe, 1, beside=True, inputs=inputs, values=True)),

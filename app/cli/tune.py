@@ -11,7 +11,7 @@ from typing import Any
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.searches import VariationError, as_json, attempt_line, read_variation, summary
+from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_json, tuning_lines
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 
@@ -69,10 +69,10 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
         with reporting_write_errors(options.output):
             options.output.write_text(to_toml(tuned.recipe), "utf-8")
     if options.json:
-        print(json.dumps({"source": options.source, **as_json(tuned, attempts)}, indent=2))
+        print(json.dumps({"source": options.source, **tuning_json(tuned, attempts)}, indent=2))
     else:
         saved = [f"wrote {options.output}"] if options.output is not None else []
-        print("\n".join([*summary(tuned, attempts[0].choices if attempts else ()), *saved]))
+        print("\n".join([*tuning_lines(tuned, attempts[0].choices if attempts else ()), *saved]))
     return 0
 
 

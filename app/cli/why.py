@@ -14,7 +14,7 @@ from buddy.app.reports.formatting import table
 from buddy.app.reports.node_history import (
     EVERY_LINE,
     NodeRemark,
-    in_machine_code,
+    instruction_count_remark,
     is_computed,
     node_history,
     remark_text,
@@ -94,15 +94,15 @@ async def _machine_code_remarks(engine: Headless, compilation: CollectedCompilat
     symbols = (await client.request(ListSymbols(0, text, "asm"))).symbols
     frame = FollowNode(0, (text,), row.stable, EVERY_LINE)
     traces = (await client.request(frame)).traces
-    return [in_machine_code(traces, symbols)]
+    return [instruction_count_remark(traces, symbols)]
 
 
 def _history_json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
-    remarks = [{"who": remark.who, "text": remark.text, "times": remark.times} for remark in history]
+    remarks = [{"who": remark.source, "text": remark.text, "times": remark.times} for remark in history]
     return {**node_json(row), "fate": remarks}
 
 
 def _history_text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
     heading = ["step", "remark"]
-    rows = [[remark.who, remark_text(remark)] for remark in history]
+    rows = [[remark.source, remark_text(remark)] for remark in history]
     return f"{node_line(row)}\n{table(heading, rows, frozenset(heading))}"

@@ -1,4 +1,4 @@
-"""Comparison of two recipes, and profiles of a run."""
+"""Compares recipes and presets, profiles the program, and shows the profile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
-from buddy.app.panes.ir_comparison import ComparedStages, Side
+from buddy.app.panes.ir_comparison import ComparedStages, TitledRecipe
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.session.stages import StagePosition
@@ -27,97 +27,106 @@ class CompareCommands:
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
 
-    def sides(self) -> list[tuple[Side, str]]:
-        """The recipes that can be compared with the current one, each with a description."""
+    def comparable_recipes(self) -> list[tuple[TitledRecipe, str]]:
+        """Returns the recipes that can be compared with the current one, each with a description."""
         workspace, state = self._context.workspace, self._context.state
-        mine, now = workspace.recipe, "compare later edits with the current state"
-        found = [(Side("the current recipe", mine), now)]
-        found += [
-            (Side(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
+        choices = [(TitledRecipe("the current recipe", workspace.recipe), "compare later edits with the current state")]
+        choices += [
+            (TitledRecipe(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
             for preset in state.presets
         ]
-        found += [
-            (Side(f"after: {edit.title}" if edit.title else "the first recipe", edit.recipe), "an earlier edit")
+        choices += [
+            (TitledRecipe(f"after: {edit.title}" if edit.title else "the first recipe", edit.recipe), "an earlier edit")
             for edit in workspace.edits
         ]
-        found += [
-            (Side(f"graph {number}, {info.name}", workspace.recipe_of(number)), f"{len(info.rows)} nodes, its recipe")
+        choices += [
+            (
+                TitledRecipe(f"graph {number}, {info.name}", workspace.recipe_of(number)),
+                f"{len(info.rows)} nodes; the recipe of that graph",
+            )
             for number, info in enumerate(state.graphs)
             if number != state.graph
         ]
-        return found
+        return choices
 
-    def choose_other(self) -> None:
+    def choose_recipe_to_compare(self) -> None:
         """Ask for the other recipe, compile it, and show the differences of each stage."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [PickerChoice(side.title, what, side) for side, what in self.sides()]
-        choices.append(PickerChoice("a recipe file", "as for `buddy-tui run --recipe`", "file"))
+        choices = [PickerChoice(other.title, summary, other) for other, summary in self.comparable_recipes()]
+        choices.append(PickerChoice("a recipe file", "a TOML file, as given to `buddy-tui run --recipe`", "file"))
         self._context.dialogs.open(PickerScreen("Compare with", choices), self._compare_with_choice)
 
-    def _compare_with_choice(self, side: Side | Literal["file"] | None) -> None:
-        if side == "file":
-            self._context.dialogs.ask("compare with the recipe in", "", self._compare_with_file)
-        elif side is not None:
-            self.compare_with(side)
+    def _compare_with_choice(self, other: TitledRecipe | Literal["file"] | None) -> None:
+        if other == "file":
+            self._context.dialogs.ask("compare with the recipe in the file", "", self._compare_with_file)
+        elif other is not None:
+            self.compare_with(other)
 
     def _compare_with_file(self, path: str) -> None:
         if not path.strip():
             return
         try:
-            found = from_toml(read_file(parse_path(path)))
+            file_recipe = from_toml(read_file(parse_path(path)))
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
-        # The plug-ins of the file are not used (see below), so they need no trust.
-        asked = claims(replace(found, plugins=()))
-        if asked and not self._context.session.trusts:
-            self._context.say(f"{path.strip()} is rejected: {refusal(asked)}")
+        # The plug-ins that the file names are never loaded (see below), so the user need not trust them.
+        needs_trust = claims(replace(file_recipe, plugins=()))
+        if needs_trust and not self._context.session.trusts:
+            self._context.say(f"{path.strip()} is rejected: {refusal(needs_trust)}")
             return
-        mine = self._context.workspace.recipe
+        current = self._context.workspace.recipe
         # Plug-ins are code: use those that the user has loaded, not those that the file names.
-        side = replace(found, source=mine.source, arguments=mine.arguments, graph=mine.graph, plugins=mine.plugins)
-        self.compare_with(Side(Path(path.strip()).name, side))
+        recipe = replace(
+            file_recipe,
+            source=current.source,
+            arguments=current.arguments,
+            graph=current.graph,
+            plugins=current.plugins,
+        )
+        self.compare_with(TitledRecipe(Path(path.strip()).name, recipe))
 
-    def compare_with(self, side: Side) -> None:
-        """Compile `side` in the background, then show the differences in the IR pane."""
-        self._context.say(f"compiling {side.title}{self._context.glyphs.ellipsis} press ctrl+c to cancel")
-        self._context.jobs.begin("versus", self._compile_and_compare, side)
+    def compare_with(self, other: TitledRecipe) -> None:
+        """Compile the recipe `other` in the background, then show the differences of its stages in the IR pane."""
+        self._context.say(f"compiling {other.title}{self._context.glyphs.ellipsis} press ctrl+c to cancel")
+        self._context.jobs.begin("compare", self._compile_and_compare, other)
 
-    async def _compile_and_compare(self, side: Side) -> None:
+    async def _compile_and_compare(self, other: TitledRecipe) -> None:
         compiled = await self._context.jobs.result_of(
-            self._context.session.compile_for_comparison(side.recipe), side.title
+            self._context.session.compile_for_comparison(other.recipe), other.title
         )
         if compiled is not None:
             self._context.layout.show_pane("ir")
-            self._ir.comparison.compare_with(ComparedStages(side.title, compiled.stages))
+            self._ir.comparison.compare_with(ComparedStages(other.title, compiled.stages))
 
     def compare_presets(self) -> None:
-        """Compile the program with every suitable preset, and compare the measurements."""
+        """Compile the program with every applicable preset; show compile times, op counts and code sizes in a table."""
         from buddy.app.screens.presets import PresetsScreen
 
-        mine, presets = self._context.workspace.recipe, self._context.state.presets
-        sides = [
+        current, presets = self._context.workspace.recipe, self._context.state.presets
+        recipes = [
             (preset.name, self._context.workspace.from_preset(preset.recipe))
             for preset in presets
-            if preset.suits(mine)
+            if preset.suits(current)
         ]
-        if mine not in [recipe for _, recipe in sides]:
-            sides.insert(0, ("(as edited)", mine))
-        self._context.dialogs.open(PresetsScreen(self._context.session, sides), self._use_preset_answer)
+        if current not in [recipe for _, recipe in recipes]:
+            recipes.insert(0, ("current recipe", current))
+        self._context.dialogs.open(PresetsScreen(self._context.session, recipes), self._use_preset_answer)
 
-    def _use_preset_answer(self, answer: tuple[str, Side] | None) -> None:
+    def _use_preset_answer(self, answer: tuple[str, TitledRecipe] | None) -> None:
         if answer is None:
             return
-        act, side = answer
-        if act == "compare":
-            self.compare_with(side)
+        action, preset = answer
+        if action == "compare":
+            self.compare_with(preset)
         else:
-            self._context.edits.edit(side.recipe, f"preset {side.title}")
+            self._context.edits.edit(preset.recipe, f"preset {preset.title}")
 
 
-# The factor by which the roofline extends beyond the nodes and beyond its ridge point.
-_ROOF_MARGIN = 2.0
+# The roofline starts at the lowest operational intensity (of the nodes and of the ridge point) divided by this factor,
+# and ends at the highest one multiplied by it.
+_ROOF_MARGIN_FACTOR = 2.0
 
 
 class ProfileCommands:
@@ -128,7 +137,7 @@ class ProfileCommands:
         self._job = context.jobs.single("profile", "a profile is running: press ctrl+c to stop it")
 
     def profile_program(self) -> None:
-        """Run instrumented code of the recipe in the background."""
+        """Compile the recipe with instrumentation, and run it in the background."""
         if not self._job.may_begin():
             return
         recipe = self._context.workspace.recipe
@@ -136,47 +145,47 @@ class ProfileCommands:
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
-        progress = self._context.jobs.progress(lambda what: f"profiling: {what}")
+        progress = self._context.jobs.progress(lambda activity: f"profiling: {activity}")
         report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
         if report is None:
             return
         self._context.state.record_profile(recipe, report)
         self._context.session.notify(frozenset({"graph"}))
         self._context.say(
-            f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort"
+            f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort nodes by time"
         )
 
-    def show_flame(self) -> None:
-        """Show the time of each module."""
+    def show_flame_graph(self) -> None:
+        """Show a flame graph: the time of each `torch.nn` module and of each node in it."""
         from buddy.app.screens.profile import FlameScreen
 
-        found = self._profile_and_graph()
-        if found is not None:
-            report, info = found
-            story = " ".join(profile.summary_lines(report)[:1])
-            self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), story), self._go_to_node)
+        profile_and_graph = self._profile_and_graph()
+        if profile_and_graph is not None:
+            report, info = profile_and_graph
+            summary = " ".join(profile.summary_lines(report)[:1])
+            self._context.dialogs.open(FlameScreen(profile.flame_tree(report, info), summary), self._go_to_node)
 
     def show_roofline(self) -> None:
         """Plot the rate of each node under the roofline of the machine."""
         from buddy.app.screens.plot import PlotScreen
 
-        found = self._profile_and_graph()
-        plot = roofline(*found) if found is not None else None
+        profile_and_graph = self._profile_and_graph()
+        plot = roofline(*profile_and_graph) if profile_and_graph is not None else None
         if plot is not None:
             self._context.dialogs.open(
                 PlotScreen([plot], self._context.glyphs, chooses="goes to the node"), self._go_to_named_node
             )
-        elif found is not None:
+        elif profile_and_graph is not None:
             self._context.say("no node has both an operation count and a byte count")
 
-    def show_hot(self) -> None:
+    def show_hot_spots(self) -> None:
         """List the instructions with the most samples, if the system allows sampling."""
         from buddy.app.screens.profile import HotSpotScreen
 
-        found = self._profile_and_graph()
-        if found is None:
+        profile_and_graph = self._profile_and_graph()
+        if profile_and_graph is None:
             return
-        report, info = found
+        report, info = profile_and_graph
         if not report.sampling.spots:
             self._context.say(profile.sampling_text(report.sampling))
             return
@@ -185,15 +194,15 @@ class ProfileCommands:
 
     def _go_to_instruction(self, spot: HotSpot | None) -> None:
         """Go to the assembly line of an instruction, unless the recipe has changed since the profile."""
-        rows = self._context.state.board.rows()
-        stage = next((row for row in rows if row.stage.language == "asm"), None)
         if spot is None or spot.line < 0:
             return
-        if stage is None or self._context.state.profile_is_stale:
+        rows = self._context.state.board.rows()
+        assembly_row = next((row for row in rows if row.stage.language == "asm"), None)
+        if assembly_row is None or self._context.state.profile_is_stale:
             self._context.say("the profile is out of date, because the recipe changed: press g c to profile again")
             return
         self._context.layout.show_pane("ir")
-        self._ir.jumps.go_from_here(StagePosition(stage.key, spot.line))
+        self._ir.jumps.go_to_position(StagePosition(assembly_row.key, spot.line))
 
     def _profile_and_graph(self) -> tuple[ProfileReport, GraphInfo] | None:
         report, info = self._context.state.profile, self._context.state.info
@@ -211,21 +220,24 @@ class ProfileCommands:
 
 
 def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
-    """Plots operations per second over operations per byte, with the roofline; `None` if no node has both."""
-    nodes = [each for each in profile.timed_nodes(report, info) if each.rate and each.intensity]
+    """Plots the operations per second of each node over its operations per byte, with the roofline of the machine.
+
+    Returns `None` if no node has both numbers.
+    """
+    nodes = [node for node in profile.timed_nodes(report, info) if node.rate and node.intensity]
     if not nodes:
         return None
-    reached = Series(
+    points = Series(
         "nodes",
-        tuple(each.intensity for each in nodes),
-        tuple(each.rate / 1e9 for each in nodes),
+        tuple(node.intensity for node in nodes),
+        tuple(node.rate / 1e9 for node in nodes),
         "points",
-        tuple(each.row.name for each in nodes),
+        tuple(node.row.name for node in nodes),
     )
-    series = (reached, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (reached,)
+    series = (points, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (points,)
     note = (
         f"{report.peak.gflops:.0f} GFLOP/s in f32 and {report.peak.gbytes:.1f} GB/s from memory, with "
-        f"{formatting.thread_count(report.plain.threads)}; caches are faster"
+        f"{formatting.thread_count(report.plain.threads)}; reads from caches can exceed it"
     )
     x, y = (
         PlotAxis("operations per byte", log=True, format=_three_digits),
@@ -236,11 +248,12 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
 
 def _roof(report: ProfileReport, nodes: list[profile.TimedNode]) -> Series:
     """The roofline: limited by memory bandwidth up to the ridge point, then by peak arithmetic."""
-    gflops, gbytes = report.peak.gflops, report.peak.gbytes
-    edge = gflops / gbytes
-    reached = [each.intensity for each in nodes]
-    x = (min(*reached, edge) / _ROOF_MARGIN, edge, max(*reached, edge) * _ROOF_MARGIN)
-    return Series("roof", x, tuple(min(gflops, at * gbytes) for at in x), names=("memory", "edge", "arithmetic"))
+    gflops, gb_per_s = report.peak.gflops, report.peak.gbytes
+    ridge = gflops / gb_per_s
+    intensities = [node.intensity for node in nodes]
+    x = (min(*intensities, ridge) / _ROOF_MARGIN_FACTOR, ridge, max(*intensities, ridge) * _ROOF_MARGIN_FACTOR)
+    y = tuple(min(gflops, intensity * gb_per_s) for intensity in x)
+    return Series("roof", x, y, names=("memory", "ridge point", "arithmetic"))
 
 
 def _three_digits(value: float) -> str:

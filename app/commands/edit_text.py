@@ -1,4 +1,4 @@
-"""Edits the recipe as text: its pipeline, and the IR of any stage, also in the user's own editor."""
+"""Edits the pipeline of the recipe as text, and the IR after any stage, in the workbench or in $EDITOR."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
 
 class EditorError(Exception):
-    """The editor returned no usable text. The message has the reason, and the path of a text that was rejected."""
+    """The editor returned no usable text. The message has the reason, and the path of the editor's output, if any."""
 
 
 class NoEditorError(EditorError):
-    """The editor was not found, so the user has not seen the text."""
+    """The editor could not be started, so the user has not seen the text."""
 
 
 def editor_words(command: str) -> list[str]:
-    """The words of `$EDITOR`. Raises `NoEditorError` if the shell cannot split them."""
+    """Splits the value of $EDITOR into words as a shell does. Raises `NoEditorError` if a quote is not closed."""
     try:
         return shlex.split(command)
     except ValueError as error:
@@ -44,10 +44,10 @@ def editor_words(command: str) -> list[str]:
 
 
 def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
-    """Edit `text` as a file called `name`. Returns the edited text.
+    """Open `text` in the editor as a file called `name`, and wait until the editor exits. Returns the edited text.
 
-    Raises `NoEditorError` if the editor does not start, and `EditorError` if it exits with a status other than 0 or
-    leaves no such file. Rejected files are not deleted.
+    Raises `NoEditorError` if the editor does not start. Raises `EditorError` if the editor exits with a status other
+    than 0 or the file cannot be read afterwards; then the files that the editor has changed are not deleted.
     """
     try:
         folder = Path(tempfile.mkdtemp(prefix="buddy-tui-"))
@@ -74,7 +74,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
 
 
 def _describe_output(folder: Path, files: Sequence[Path]) -> str:
-    """A suffix for a message with the path of the first file in `files`. Without files, deletes the folder."""
+    """Returns a suffix for a message: the path of the first of `files`. Without files, deletes the folder."""
     if files:
         return f"; its output is in {files[0]}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -82,26 +82,28 @@ def _describe_output(folder: Path, files: Sequence[Path]) -> str:
 
 
 def _run(words: Sequence[str]) -> int:
-    with _interrupts_are_for_the_child():
+    """Run a command and return its exit status."""
+    with _ignored_interrupts():
         return subprocess.run(words, check=False).returncode
 
 
 @contextmanager
-def _interrupts_are_for_the_child() -> Iterator[None]:
-    """Ignore ctrl+c, which reaches every process of the terminal, while the editor runs.
+def _ignored_interrupts() -> Iterator[None]:
+    """Ignore SIGINT in this process while the editor runs: ctrl+c in the terminal also reaches the workbench.
 
-    This uses an empty handler, because the editor would inherit `SIG_IGN`.
+    The handler is an empty function instead of `SIG_IGN`, because the editor would inherit `SIG_IGN`.
     """
-    before = signal.signal(signal.SIGINT, lambda *_: None)
+    previous = signal.signal(signal.SIGINT, lambda *_: None)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+        signal.signal(signal.SIGINT, previous if previous is not None else signal.SIG_DFL)
 
 
+# The pass that replaces the module by a text.
 REPLACE = "replace-ir"
 # Longest text, in characters, that the built-in editor handles without lag; $EDITOR has no such limit.
-LONGEST = 2_000_000
+MAX_BUILT_IN_CHARACTERS = 2_000_000
 
 
 class TextEditCommands:
@@ -113,7 +115,7 @@ class TextEditCommands:
     # ---- the pipeline --------------------------------------------------------------------------------------------
 
     def edit_pipeline(self) -> None:
-        """Edit the passes as text; accepted text is one edit of the recipe."""
+        """Edit the passes as text. The accepted text becomes one edit of the recipe."""
         from buddy.app.screens.editor import PipelineScreen
         from buddy.app.workspace.pipeline_text import pipeline_text
 
@@ -139,9 +141,14 @@ class TextEditCommands:
         self._context.jobs.begin("edit", self._edit, editor)
 
     def edit_ir_here(self) -> None:
+        """Edit the stage's IR in the built-in editor."""
         self._context.jobs.begin("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
+        """Edit the stage's IR with the command `editor`. Uses the built-in editor if `editor` is empty or does not run.
+
+        If the text that `editor` returns does not verify, the built-in editor opens with that text and the error.
+        """
         from buddy.app.screens.editor import check_module
 
         row = self._ir.shown
@@ -149,23 +156,23 @@ class TextEditCommands:
             self._context.say("no stage to edit yet")
             return
         recipe = self._context.workspace.recipe
-        text = await self._context.queries.whole_text(row.stage.text)
+        text = await self._context.queries.fetch_text(row.stage.text)
         if text is None:
             return
         try:
-            edited, wrong = self._in_external_editor(editor, row, text), None
+            edited, problem = self._in_external_editor(editor, row, text), None
         except EditorError as error:
             self._context.say(str(error))
             return
         if edited is not None and edited != text:
-            wrong = await check_module(self._context.session, edited)
-        if edited is None or wrong is not None:
-            edited = await self._in_workbench_editor(row, text if edited is None else edited, wrong, text)
+            problem = await check_module(self._context.session, edited)
+        if edited is None or problem is not None:
+            edited = await self._in_built_in_editor(row, text if edited is None else edited, problem, text)
         if edited is not None:
-            self._resume(recipe, row, text, edited)
+            self._apply_ir(recipe, row, text, edited)
 
     def _in_external_editor(self, editor: str, row: StageRow, text: str) -> str | None:
-        """The text that the user saves in `editor`, `None` if it cannot be run. Raises `EditorError`."""
+        """The text that the user saves in `editor`; `None` if `editor` cannot be run. Raises `EditorError`."""
         try:
             words = editor_words(editor)
             if not words:
@@ -178,33 +185,43 @@ class TextEditCommands:
             self._context.say(str(error))
             return None
 
-    async def _in_workbench_editor(
-        self, row: StageRow, text: str, wrong: TextProblem | None, before: str
+    async def _in_built_in_editor(
+        self, row: StageRow, text: str, problem: TextProblem | None, original: str
     ) -> str | None:
-        if len(text) > LONGEST:
-            what = "set $EDITOR, then press E"
-            if wrong is not None and text != before:
-                what = f"{wrong.message}, line {wrong.line + 1}; {self._save_rejected(text)}"
-            self._context.say(f"this stage is too long for the built-in editor: {what}")
+        """Returns the text that the user accepts, or `None` if the user cancels or the text is too long.
+
+        `problem` is the reason why `text` is rejected, if any; `original` is the text of the stage.
+        """
+        if len(text) > MAX_BUILT_IN_CHARACTERS:
+            message = "this stage is too long for the built-in editor"
+            if problem is not None and text != original:
+                message += f": {problem.message}, line {problem.line + 1}; {self._save_rejected(text)}"
+            else:
+                message += ": set $EDITOR, then press E"
+            self._context.say(message)
             return None
         from buddy.app.screens.editor import IrEditor
 
         draft = EditorDraft(self._context.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
-        screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, wrong, before, draft)
+        screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, problem, original, draft)
         return await self._context.dialogs.result_of(screen)
 
-    def _resume(self, recipe: Recipe, row: StageRow, before: str, after: str) -> None:
-        if before == after:
+    def _apply_ir(self, recipe: Recipe, row: StageRow, original: str, edited: str) -> None:
+        """Edit the recipe so that compilation continues from `edited` after the stage of `row`.
+
+        If `recipe` is no longer the current recipe, saves `edited` to a file instead.
+        """
+        if original == edited:
             self._context.say("the text was not changed")
             return
         rows = self._ir.rows
         row_index = next((k for k, other in enumerate(rows) if other.key == row.key), None)
         if self._context.workspace.recipe != recipe or row_index is None:
-            saved = self._save_rejected(after)
-            self._context.say(f"the recipe has changed meanwhile, so the edit cannot be applied: {saved}")
+            saved = self._save_rejected(edited)
+            self._context.say(f"the recipe has changed since the editor opened, so the edit is not applied: {saved}")
             return
         phase = phase_of(rows, row_index)
-        steps, step_index = with_ir(recipe.steps, row.stage.step, after, phase)
+        steps, step_index = with_ir(recipe.steps, row.stage.step, edited, phase)
         number = sum(step.name == REPLACE and step.enabled for step in steps[:step_index])
         self._ir.stages.expect((REPLACE, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
@@ -222,14 +239,15 @@ class TextEditCommands:
 
 
 def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
-    """The steps with `text` as the module after step `step` (-1: after the graph's lowering), and the new step's index.
+    """Adds a `replace-ir` step with `text` after step number `step` (-1: after the graph is lowered), in phase `phase`.
 
-    If step `step` itself replaces the IR, its text is replaced, and no step is added.
+    If step number `step` is itself a `replace-ir`, replaces its text instead. Returns the steps, and the index of the
+    `replace-ir` step.
     """
-    found = list(steps)
-    if step >= 0 and found[step].name == REPLACE:
-        found[step] = replace(found[step], options=(("text", text),), enabled=True)
-        return tuple(found), step
-    place = step + 1 if step >= 0 else sum(each.level == "graph" for each in steps)
-    found.insert(place, PassStep(REPLACE, options=(("text", text),), phase=phase))
-    return tuple(found), place
+    new_steps = list(steps)
+    if step >= 0 and new_steps[step].name == REPLACE:
+        new_steps[step] = replace(new_steps[step], options=(("text", text),), enabled=True)
+        return tuple(new_steps), step
+    index = step + 1 if step >= 0 else sum(other.level == "graph" for other in steps)
+    new_steps.insert(index, PassStep(REPLACE, options=(("text", text),), phase=phase))
+    return tuple(new_steps), index

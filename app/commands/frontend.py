@@ -17,27 +17,28 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
 
-# The values of flags for which the help of the compiler lists none.
-_VALUES = {"optimization level": ("O0", "O1", "O2", "O3")}
-_SWITCH = ("true", "false")
-_REMOVE, _TYPED = object(), object()
+# Values of flag kinds for which the help of the backend's compiler lists no values.
+_VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
+_BOOLEAN_VALUES = ("true", "false")
+# Answers of a picker: remove the flag; the user will type the flag or its value.
+_REMOVE, _ENTER_BY_HAND = object(), object()
 
 
 class BackendCommands:
-    """Edits the backend of a recipe and its flags. The backend's compiler checks a flag before it is set."""
+    """Edits the backend of the recipe and the flags of the backend's compiler, which checks a flag before it is set."""
 
     def __init__(self, context: WorkbenchContext) -> None:
         self._context = context
-        self._described: dict[str, BackendDescribed] = {}
+        self._descriptions: dict[str, BackendDescribed] = {}
 
     def choose_backend(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        now, found = self._context.workspace.recipe.backend, self._context.state.backends
-        if not found:
-            self._context.say("the engine has not listed its backends yet: try again in a moment")
+        current, backends = self._context.workspace.recipe.backend, self._context.state.backends
+        if not backends:
+            self._context.say("the engine has not listed its backends yet: try again after a few seconds")
             return
-        choices = [PickerChoice(each.name, each.summary, each.name, marked=each.name == now) for each in found]
+        choices = [PickerChoice(each.name, each.summary, each.name, marked=each.name == current) for each in backends]
         self._context.dialogs.open(PickerScreen("Backend", choices), self._use_backend)
 
     def _use_backend(self, backend: Backend | None) -> None:
@@ -50,67 +51,75 @@ class BackendCommands:
     # ---- flags ---------------------------------------------------------------------------------------------------
 
     def choose_flag(self) -> None:
-        """List the flags of the backend's compiler, the ones that are set first."""
+        """List the flags of the backend's compiler. The flags that the recipe sets come first."""
         self._context.jobs.begin("backend", self._list_flags)
 
     async def _list_flags(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        described = await self._describe_backend()
-        if described is None:
+        description = await self._describe_backend()
+        if description is None:
             return
-        given = self._context.workspace.recipe.backend_flags
-        choices = [PickerChoice(flag, "set: choose it to change or remove it", flag, marked=True) for flag in given]
-        choices += [PickerChoice(flag, "default of the recipe's backend", flag) for flag in described.defaults]
-        choices += [PickerChoice(f"--{flag.name}", _describe_flag(flag), flag) for flag in described.flags]
-        choices.append(PickerChoice("another flag", "a flag that the compiler's help does not list", _TYPED))
-        where = ", ".join(dict.fromkeys(f"{device.driver}" for device in described.devices))
-        title = f"Flags of {described.name} {next(iter(described.versions.values()), '')}; its runtime finds {where}"
+        recipe_flags = self._context.workspace.recipe.backend_flags
+        choices = [
+            PickerChoice(flag, "set in the recipe: choose it to change or remove it", flag, marked=True)
+            for flag in recipe_flags
+        ]
+        choices += [PickerChoice(flag, "default of the recipe's backend", flag) for flag in description.defaults]
+        choices += [PickerChoice(f"--{flag.name}", _describe_flag(flag), flag) for flag in description.flags]
+        choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _ENTER_BY_HAND))
+        drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices)) or "none"
+        version = next(iter(description.versions.values()), "")
+        title = f"Flags of {description.name} {version}; drivers of its runtime: {drivers}"
         self._context.dialogs.open(PickerScreen(title, choices), self._edit_chosen_flag)
 
     async def _describe_backend(self) -> BackendDescribed | None:
         name = self._context.workspace.recipe.backend
-        if name not in self._described:
-            found = await self._context.jobs.result_of(self._context.session.request(DescribeBackend(0, name)))
-            if found is None:
+        if name not in self._descriptions:
+            description = await self._context.jobs.result_of(self._context.session.request(DescribeBackend(0, name)))
+            if description is None:
                 return None
-            self._described[name] = found
-        return self._described[name]
+            self._descriptions[name] = description
+        return self._descriptions[name]
 
     def _edit_chosen_flag(self, answer: object) -> None:
         if answer is None:
             return
-        if answer is _TYPED:
+        if answer is _ENTER_BY_HAND:
             self._ask_flag("--")
         elif isinstance(answer, FlagInfo):
             self._choose_value(answer)
         else:
             name = str(answer).lstrip("-").partition("=")[0]
-            known = next((flag for flag in self._known_flags() if flag.name == name), FlagInfo(name, "value"))
-            self._choose_value(known, str(answer))
+            flag = next((flag for flag in self._listed_flags() if flag.name == name), FlagInfo(name, "value"))
+            self._choose_value(flag, str(answer))
 
-    def _known_flags(self) -> tuple[FlagInfo, ...]:
-        described = self._described.get(self._context.workspace.recipe.backend)
-        return described.flags if described is not None else ()
+    def _listed_flags(self) -> tuple[FlagInfo, ...]:
+        """The flags that the help of the backend's compiler lists; empty before the backend was described."""
+        description = self._descriptions.get(self._context.workspace.recipe.backend)
+        return description.flags if description is not None else ()
 
-    def _choose_value(self, flag: FlagInfo, now: str = "") -> None:
-        """Ask for the value: in a list if the values are known, else in the prompt."""
+    def _choose_value(self, flag: FlagInfo, current: str = "") -> None:
+        """Ask for the value of a flag: in a list if its values are known or the recipe sets it, else in the prompt.
+
+        `current` is the flag with its value in the recipe or by default, "" if it has none.
+        """
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        values = flag.values or _VALUES.get(flag.kind, ()) or (_SWITCH if not flag.kind else ())
-        given = any(_flag_name(each) == flag.name for each in self._context.workspace.recipe.backend_flags)
-        if not values and not given:
-            self._ask_flag(now or f"--{flag.name}=")
+        values = flag.values or _VALUES_OF_KIND.get(flag.kind, ()) or (_BOOLEAN_VALUES if not flag.kind else ())
+        is_set = any(_flag_name(each) == flag.name for each in self._context.workspace.recipe.backend_flags)
+        if not values and not is_set:
+            self._ask_flag(current or f"--{flag.name}=")
             return
         choices = [PickerChoice(f"--{flag.name}={value}", "", f"--{flag.name}={value}") for value in values]
-        choices += [PickerChoice("another value", "type it", _TYPED)] * (not values)
-        choices += [PickerChoice("remove", "restore the default", _REMOVE)] * given
+        choices += [PickerChoice("another value...", "type the value", _ENTER_BY_HAND)] * (not values)
+        choices += [PickerChoice("remove", "restore the default", _REMOVE)] * is_set
 
         def chosen(answer: object) -> None:
             if answer is _REMOVE:
                 self._set_flag(flag.name, "")
-            elif answer is _TYPED:
-                self._ask_flag(now or f"--{flag.name}=")
+            elif answer is _ENTER_BY_HAND:
+                self._ask_flag(current or f"--{flag.name}=")
             elif answer is not None:
                 self._begin_check(str(answer))
 
@@ -124,15 +133,15 @@ class BackendCommands:
             self._context.jobs.begin("backend", self._check_flag, text.strip())
 
     async def _check_flag(self, flag: str) -> None:
-        """Set the flag if the compiler accepts it; else show the error, and ask again."""
+        """Set the flag if the backend's compiler accepts it. Otherwise, show the error and ask for the flag again."""
         recipe, name = self._context.workspace.recipe, _flag_name(flag)
         others = tuple(each for each in recipe.backend_flags if _flag_name(each) != name)
         request = self._context.session.request(CheckFlags(0, recipe.backend, (*others, flag)))
-        found = await self._context.jobs.result_of(request)
-        if found is None:
+        check = await self._context.jobs.result_of(request)
+        if check is None:
             return
-        if found.problem:
-            self._context.say(found.problem)
+        if check.problem:
+            self._context.say(check.problem)
             self._ask_flag(flag)
         else:
             self._set_flag(name, flag)
@@ -146,11 +155,12 @@ class BackendCommands:
 
 
 def _flag_name(flag: str) -> str:
+    """The name of a flag: `iree-opt-level` of `--iree-opt-level=O2`."""
     return flag.lstrip("-").partition("=")[0]
 
 
 def _describe_flag(flag: FlagInfo) -> str:
-    """The values of a flag, and its summary."""
+    """The values or the kind of a flag in angle brackets, followed by its summary."""
     value = "|".join(flag.values) or flag.kind
     return " ".join(part for part in (f"<{value}>" if value else "", flag.summary) if part)
 
@@ -161,7 +171,7 @@ class _FrontendChoice(NamedTuple):
 
 
 class FrontendCommands:
-    """Changes the frontend or the dialect of the recipe, and its passes accordingly."""
+    """Edits the frontend and the dialect of the recipe, and replaces the passes that depend on them."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, provenance: ProvenanceCommands) -> None:
         self._context, self._ir, self._provenance = context, ir, provenance
@@ -171,35 +181,37 @@ class FrontendCommands:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         recipe = self._context.workspace.recipe
-        now = _FrontendChoice(recipe.frontend, recipe.dialect)
-        found = [_FrontendChoice(frontend, dialect) for frontend in FRONTENDS for dialect in dialects_of(frontend)]
+        current = _FrontendChoice(recipe.frontend, recipe.dialect)
+        pairs = [_FrontendChoice(frontend, dialect) for frontend in FRONTENDS for dialect in dialects_of(frontend)]
         choices = [
-            PickerChoice(f"{choice.frontend}, {choice.dialect}", _describe(choice), choice, marked=choice == now)
-            for choice in found
+            PickerChoice(f"{pair.frontend}, {pair.dialect}", _describe_choice(pair), pair, marked=pair == current)
+            for pair in pairs
         ]
         self._context.dialogs.open(PickerScreen("Frontend and target dialect", choices), self._use_frontend)
 
     def next_dialect(self) -> None:
         """Switch to the next dialect that the recipe's frontend supports."""
         recipe = self._context.workspace.recipe
-        given = dialects_of(recipe.frontend)
-        self._use_frontend(_FrontendChoice(recipe.frontend, given[(given.index(recipe.dialect) + 1) % len(given)]))
+        dialects = dialects_of(recipe.frontend)
+        next_dialect = dialects[(dialects.index(recipe.dialect) + 1) % len(dialects)]
+        self._use_frontend(_FrontendChoice(recipe.frontend, next_dialect))
 
     def _use_frontend(self, choice: _FrontendChoice | None) -> None:
         workspace = self._context.workspace
         recipe = workspace.recipe
         if choice is None or choice == (recipe.frontend, recipe.dialect):
             return
-        changed = with_frontend(recipe, self._context.state.presets, *choice)
+        new_recipe = with_frontend(recipe, self._context.state.presets, *choice)
         frontend = f"frontend {choice.frontend}, " if choice.frontend != recipe.frontend else ""
-        self._context.edits.edit(changed, f"{frontend}dialect {choice.dialect}")
+        self._context.edits.edit(new_recipe, f"{frontend}dialect {choice.dialect}")
 
     def compare_node(self) -> None:
         """Show the node under the cursor in this compiler's IR and in torch-mlir's IR."""
         from buddy.app.screens.follow import FrontendComparisonScreen
 
-        if self._context.state.info is not None and self._context.state.info.enters:
-            self._context.say(f"{self._context.state.info.name} starts as IR, so no frontend has captured its nodes")
+        info = self._context.state.info
+        if info is not None and info.enters:
+            self._context.say(f"{info.name} was given as IR, so it has no FX nodes to compare")
             return
         self._provenance.with_node(
             lambda row: self._context.dialogs.open(
@@ -207,17 +219,17 @@ class FrontendCommands:
             )
         )
 
-    def _show_result(self, found: StagePosition | ComparedStages | None) -> None:
-        if found is None:
+    def _show_result(self, result: StagePosition | ComparedStages | None) -> None:
+        if result is None:
             return
         self._context.layout.show_pane("ir")
-        if isinstance(found, ComparedStages):
-            self._ir.comparison.compare_with(found)
+        if isinstance(result, ComparedStages):
+            self._ir.comparison.compare_with(result)
         else:
-            self._ir.jumps.go_from_here(found)
+            self._ir.jumps.go_to_position(result)
 
 
-def _describe(choice: _FrontendChoice) -> str:
+def _describe_choice(choice: _FrontendChoice) -> str:
     if choice.frontend == TORCH_MLIR:
         return SUMMARIES[choice.frontend]
     return f"{SUMMARIES[choice.frontend]}, {choice.dialect} first"

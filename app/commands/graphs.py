@@ -1,4 +1,4 @@
-"""The graphs of a program: the status of each, the line of graph tabs, and the commands that switch graphs."""
+"""The graphs of a program: the status of a graph, the line of graph tabs, and the commands that switch graphs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GraphTab(PhaseTab):
-    """A tab of a graph: its number as for `--graph`; `mark` is its status."""
+    """A tab of a graph. `number` is the number that `--graph` takes, and `mark` the status of the graph."""
 
     @property
     def key(self) -> str:
@@ -30,39 +30,39 @@ class GraphTab(PhaseTab):
 
 
 def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, str]:
-    """The status of a graph under its recipe in one to three words, and the role that colours it."""
-    shown, jobs, recipe = state.of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
-    if shown.problems:
+    """The status of a graph under its recipe in at most four words, and the role that colours the status."""
+    graph_state, jobs, recipe = state.of(graph), state.running_jobs(graph), workspace.recipe_of(graph)
+    if graph_state.problems:
         return ("failed", "bad")
     if jobs:
         return ("running" if "run" in jobs else "compiling", "accent")
-    if shown.report is not None:
-        if shown.run_recipe != recipe:
+    if graph_state.report is not None:
+        if graph_state.run_recipe != recipe:
             return ("stale", "stale")
-        if shown.report.wrong:
-            return (shown.report.word, "bad")
-        if shown.report.not_compared:
+        if graph_state.report.wrong:
+            return (graph_state.report.word, "bad")
+        if graph_state.report.not_compared:
             return ("ran", "warn")
-        in_eager = shown.report.nodes_eager
+        in_eager = graph_state.report.nodes_eager
         return (f"ok, {in_eager} in eager", "warn") if in_eager else ("ok", "ok")
-    if shown.compiled_recipe != recipe:
+    if graph_state.compiled_recipe != recipe:
         return ("", "dim")
-    in_eager = sum(assignment.lowering == EAGER for assignment in shown.assignments.values())
+    in_eager = sum(assignment.lowering == EAGER for assignment in graph_state.assignments.values())
     return (f"{in_eager} in eager", "warn") if in_eager else ("compiled", "dim")
 
 
 def graph_break_text(info: GraphInfo) -> str:
-    """The place and the reason of the graph break that ends a graph, or an empty string without one."""
+    """The Python line and the reason of the graph break at the end of a graph; empty if no break ends the graph."""
     return f"graph break at {formatting.short_place(info.broke_at)}: {info.broke}" if info.broke else ""
 
 
 def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """The line of graph tabs: number, name if there is room, and status."""
+    """The line of graph tabs. Each tab has the number, the name if there is room, and the status of a graph."""
     return [(label, role) for label, role, _ in _tab_parts(state, workspace, width, glyphs)]
 
 
 def graph_at(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs, x: int) -> int | None:
-    """The graph whose tab is at column `x`, `None` if there is no tab."""
+    """The number of the graph whose tab is at column `x`, `None` if no tab is there."""
     for label, _, graph in _tab_parts(state, workspace, width, glyphs):
         x -= len(label)
         if x < 0:
@@ -73,7 +73,7 @@ def graph_at(state: State, workspace: Workspace, width: int, glyphs: formatting.
 def _tab_parts(
     state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs
 ) -> list[tuple[str, str, int | None]]:
-    """The parts of the line: text, role, and number of the graph."""
+    """The parts of the line of graph tabs: text, role, and the number of the graph, `None` if the part is not a tab."""
     statuses = [graph_status(state, workspace, number) for number in range(len(state.graphs))]
     tabs = [
         GraphTab(info.name, number, f" {word}" if word else "", True, role)
@@ -84,25 +84,25 @@ def _tab_parts(
     active = tabs[state.graph].name
     head = " graphs "
     texts = tab_labels(tabs, active, width - len(head))
-    first, last = _visible_range([len(text) for text in texts], state.graph, width - len(head) - 2)
-    found: list[tuple[str, str, int | None]] = [(head, "dim", None)]
-    found += [(glyphs.ellipsis, "dim", None)] if first else []
-    found += [(texts[k], tab_role(tabs[k], k == state.graph), k) for k in range(first, last)]
-    return found + ([(glyphs.ellipsis, "dim", None)] if last < len(tabs) else [])
+    start, stop = _visible_range([len(text) for text in texts], state.graph, width - len(head) - 2)
+    parts: list[tuple[str, str, int | None]] = [(head, "dim", None)]
+    parts += [(glyphs.ellipsis, "dim", None)] if start else []
+    parts += [(texts[k], tab_role(tabs[k], k == state.graph), k) for k in range(start, stop)]
+    return parts + ([(glyphs.ellipsis, "dim", None)] if stop < len(tabs) else [])
 
 
-def _visible_range(lengths: Sequence[int], place: int, width: int) -> tuple[int, int]:
-    """The largest range of tabs around `place` that fits in `width` characters."""
-    first, last, used = place, place + 1, lengths[place]
+def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int, int]:
+    """The range (start, stop) of tabs that are shown: `index` and as many tabs on both sides as fit in `width`."""
+    start, stop, used = index, index + 1, lengths[index]
     while True:
-        after = last < len(lengths) and used + lengths[last] <= width
-        before = first > 0 and used + lengths[first - 1] <= width
-        if after and (not before or last - place <= place - first):
-            used, last = used + lengths[last], last + 1
-        elif before:
-            used, first = used + lengths[first - 1], first - 1
+        next_fits = stop < len(lengths) and used + lengths[stop] <= width
+        previous_fits = start > 0 and used + lengths[start - 1] <= width
+        if next_fits and (not previous_fits or stop - index <= index - start):
+            used, stop = used + lengths[stop], stop + 1
+        elif previous_fits:
+            used, start = used + lengths[start - 1], start - 1
         else:
-            return first, last
+            return start, stop
 
 
 class GraphCommands:
@@ -110,7 +110,8 @@ class GraphCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._nodes: dict[int, str] = {}
+        # The node that was selected when the user left each graph.
+        self._selected_nodes: dict[int, str] = {}
 
     def next_graph(self) -> None:
         self._show_next(1)
@@ -126,10 +127,10 @@ class GraphCommands:
         """Show graph `number`, counted from 0."""
         if number == self._context.state.graph:
             return
-        self._nodes[self._context.state.graph] = self._context.selection.node
+        self._selected_nodes[self._context.state.graph] = self._context.selection.node
         self._ir.leave_graph()
         self._context.session.show_graph(number)
-        self._context.selection.node = self._nodes.get(number, "")
+        self._context.selection.node = self._selected_nodes.get(number, "")
         self._graph.show_graph(self._context.selection.node)
         self._context.say(self._describe(number))
 
@@ -147,17 +148,17 @@ class GraphCommands:
             PickerChoice(f"{number} {info.name}", self._summary(number, info), number, marked=number == state.graph)
             for number, info in enumerate(state.graphs)
         ]
-        self._context.dialogs.open(PickerScreen("Graphs of the program", choices), self._show_chosen)
+        self._context.dialogs.open(PickerScreen("Graphs of the program", choices), self._show_choice)
 
     def _summary(self, number: int, info: GraphInfo) -> str:
         word, _ = graph_status(self._context.state, self._context.workspace, number)
         parts = (f"{len(info.rows):>4} nodes", word, graph_break_text(info))
         return f" {self._context.glyphs.dot} ".join(part for part in parts if part)
 
-    def _show_chosen(self, number: int | None) -> None:
+    def _show_choice(self, number: int | None) -> None:
         if number is not None:
             self.show(number)
 
     def run_all(self) -> None:
-        """Run every graph, each with its own recipe."""
+        """Run every graph under the recipe of that graph."""
         self._context.session.run_all()

@@ -1,4 +1,4 @@
-"""Provenance of a node: its text at every stage, its history through all passes, and its Python line."""
+"""Provenance of a node: its IR at every stage, what each pass did to it, and its Python source line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from buddy.app.reports.node_history import (
     EVERY_LINE,
     MACHINE_CODE,
     NodeRemark,
-    in_machine_code,
+    instruction_count_remark,
     is_computed,
     node_history,
 )
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
 
-_LINES = 50
+# The number of a node's lines that are shown for each stage.
+_MAX_LINES_PER_STAGE = 50
 
 Remarks = tuple[tuple[str, str, str], ...]
 
@@ -37,15 +38,15 @@ class ProvenanceCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        # LLVM's remarks on the latest recipe for which they were requested.
-        self._code_remarks: dict[Recipe, Remarks] = {}
+        # A cache with at most one entry: LLVM's remarks on the recipe for which they were requested last.
+        self._llvm_remarks: dict[Recipe, Remarks] = {}
 
     def follow_node(self) -> None:
-        """Show the text of a node at every stage."""
+        """Show the IR of a node at every stage."""
         self.with_node(lambda row: self._context.jobs.begin("node", self._follow, row))
 
     def open_history(self) -> None:
-        """Show what each pass did to a node, or why it did nothing."""
+        """Show what each pass did to a node, or why the pass left it unchanged."""
         self.with_node(lambda row: self._context.jobs.begin("node", self._open_history, row))
 
     def open_python(self) -> None:
@@ -55,24 +56,24 @@ class ProvenanceCommands:
     # ---- which node ----------------------------------------------------------------------------------------------
 
     def with_node(self, act: Callable[[NodeRow], object]) -> None:
-        """Call `act` with the node under the cursor. Asks which one if a line comes from several nodes."""
+        """Call `act` with the node under the cursor. If the line comes from several nodes, the user picks one first."""
         info = self._context.state.info
         rows = {row.stable: row for row in info.rows} if info is not None else {}
         line = self._ir.line_at(self._ir.cursor) if self._context.layout.pane_id == "ir" else None
         current = self._graph.current
         names = line.nodes if line is not None else (current.stable,) if current is not None else ()
-        known = [rows[name] for name in names if name in rows]
-        if not known:
-            self._context.say("no node of the graph maps to this line")
-        elif len(known) == 1:
-            act(known[0])
+        nodes = [rows[name] for name in names if name in rows]
+        if not nodes:
+            self._context.say("this line comes from no node of the graph" if line is not None else "no node here")
+        elif len(nodes) == 1:
+            act(nodes[0])
         else:
-            self._ask_node(known, line.derived if line is not None else (), act)
+            self._ask_node(nodes, line.derived if line is not None else (), act)
 
     def _ask_node(self, rows: list[NodeRow], derived: tuple[str, ...], act: Callable[[NodeRow], object]) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        def chosen(row: NodeRow | None) -> None:
+        def act_on_choice(row: NodeRow | None) -> None:
             if row is not None:
                 act(row)
 
@@ -81,92 +82,97 @@ class ProvenanceCommands:
             PickerChoice(row.name, row.stable + " (derived)" * (row.stable in derived), row, marked=row.stable == node)
             for row in rows
         ]
-        self._context.dialogs.open(PickerScreen("Nodes of this line", choices), chosen)
+        self._context.dialogs.open(PickerScreen("Nodes of this line", choices), act_on_choice)
 
     # ---- the screens ---------------------------------------------------------------------------------------------
 
     async def _follow(self, row: NodeRow) -> None:
-        stages = self._context.state.board.rows()
-        texts = tuple(dict.fromkeys(found.stage.text for found in stages))
-        answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _LINES))
+        stage_rows = self._context.state.board.rows()
+        texts = tuple(dict.fromkeys(stage_row.stage.text for stage_row in stage_rows))
+        answer = await self._context.queries.request(FollowNode(0, texts, row.stable, _MAX_LINES_PER_STAGE))
         if answer is None:
             return
         from buddy.app.screens.follow import FollowScreen, ProvenanceStep
 
         traces = {trace.text: trace for trace in answer.traces}
-        steps = [ProvenanceStep(found, trace) for found in stages if (trace := traces.get(found.stage.text))]
+        steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
         self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go_to_position)
 
-    def _go_to_position(self, place: StagePosition | None) -> None:
-        if place is not None:
+    def _go_to_position(self, position: StagePosition | None) -> None:
+        if position is not None:
             self._context.layout.show_pane("ir")
-            self._ir.jumps.go_from_here(place)
+            self._ir.jumps.go_to_position(position)
 
     async def _open_history(self, row: NodeRow) -> None:
         from buddy.app.screens.follow import NodeHistoryScreen
 
         state = self._context.state
-        stages, assignment = state.board.rows(), state.assignments.get(row.stable)
-        machine_code = await self._machine_code_remarks(row, stages)
+        stage_rows, assignment = state.board.rows(), state.assignments.get(row.stable)
+        instruction_counts = await self._count_instructions(row, stage_rows)
 
-        def history(remarks: Remarks = ()) -> list[NodeRemark]:
-            all_remarks = (*state.remarks, *remarks)
-            return [*node_history(row, assignment, all_remarks, [found.stage for found in stages]), *machine_code]
+        def history(llvm_remarks: Remarks) -> list[NodeRemark]:
+            remarks, stages = (*state.remarks, *llvm_remarks), [stage_row.stage for stage_row in stage_rows]
+            return [*node_history(row, assignment, remarks, stages), *instruction_counts]
 
         self._context.selection.select_node(row.stable)
         recipe = self._context.workspace.recipe
-        known = self._code_remarks.get(recipe, () if not machine_code else None)
+        # Without machine code, LLVM has made no remarks.
+        needs_remarks = bool(instruction_counts) and recipe not in self._llvm_remarks
         screen = NodeHistoryScreen(
-            row.name, history(known or ()), "" if known is not None else "waiting for LLVM's remarks"
+            row.name,
+            history(self._llvm_remarks.get(recipe, ())),
+            "waiting for LLVM's remarks" if needs_remarks else "",
         )
-        self._context.dialogs.open(screen, lambda remark: self._go_to_stage(remark, stages))
-        if known is None:
-            remarks = await self._llvm_remarks(recipe)
+        self._context.dialogs.open(screen, lambda remark: self._go_to_stage(remark, stage_rows))
+        if needs_remarks:
+            llvm_remarks = await self._fetch_llvm_remarks(recipe)
             if screen.is_current:
-                screen.show(history(remarks))
-                screen.tell("")
+                screen.show(history(llvm_remarks))
+                screen.show_progress("")
 
-    async def _llvm_remarks(self, recipe: Recipe) -> Remarks:
-        """LLVM's remarks on the code of a recipe; empty, after a message, if they are not available."""
+    async def _fetch_llvm_remarks(self, recipe: Recipe) -> Remarks:
+        """LLVM's remarks on the code of a recipe; empty, after a message with the reason, if the request fails."""
         answer = await self._context.queries.request(ExplainCode(0, recipe))
         if answer is None:
             return ()
-        self._code_remarks = {recipe: answer.remarks}
+        self._llvm_remarks = {recipe: answer.remarks}
         return answer.remarks
 
-    async def _machine_code_remarks(self, row: NodeRow, stages: list[StageRow]) -> list[NodeRemark]:
-        """The number of instructions that come from a node, and their functions; empty before code generation."""
-        stage = next((found.stage for found in stages if found.stage.language == "asm"), None)
-        if stage is None or not is_computed(row):
-            return []
-        text = stage.text
-        answer = await self._context.queries.request(FollowNode(0, (text,), row.stable, EVERY_LINE))
-        symbols = await self._context.queries.symbols(stage.text, stage.language)
-        return [in_machine_code(answer.traces, symbols)] if answer is not None else []
+    async def _count_instructions(self, row: NodeRow, stage_rows: list[StageRow]) -> list[NodeRemark]:
+        """A remark with the number of instructions that come from a node and the functions that contain them.
 
-    def _go_to_stage(self, remark: NodeRemark | None, stages: list[StageRow]) -> None:
-        """Show the stage of the pass that made the remark, at the cursor's last position there, else at the node."""
-        found = next((row for row in stages if remark is not None and _is_about(row.stage, remark)), None)
-        if found is not None:
+        Empty if there is no assembly yet, or no code is generated for the node.
+        """
+        assembly = next((stage_row.stage for stage_row in stage_rows if stage_row.stage.language == "asm"), None)
+        if assembly is None or not is_computed(row):
+            return []
+        answer = await self._context.queries.request(FollowNode(0, (assembly.text,), row.stable, EVERY_LINE))
+        symbols = await self._context.queries.symbols(assembly.text, assembly.language)
+        return [instruction_count_remark(answer.traces, symbols)] if answer is not None else []
+
+    def _go_to_stage(self, remark: NodeRemark | None, stage_rows: list[StageRow]) -> None:
+        """Show the stage of the pass that made the remark."""
+        stage_row = next((one for one in stage_rows if remark is not None and _is_about(one.stage, remark)), None)
+        if stage_row is not None:
             self._context.layout.show_pane("ir")
-            self._ir.choose(found)
+            self._ir.choose(stage_row)
         elif remark is not None:
-            self._context.say(f"{remark.who} has no stage")
+            self._context.say(f"no stage was recorded for {remark.source}")
 
     async def _open_python(self, row: NodeRow) -> None:
         path, _, line = row.location.rpartition(":")
         if not path:
             self._context.say(f"the Python line of {row.name} is unknown")
             return
-        answer = await self._context.queries.await_answer(self._context.session.open_python(path))
-        if answer is not None:
+        file = await self._context.queries.await_answer(self._context.session.open_python(path))
+        if file is not None:
             from buddy.app.screens.detail import CodeScreen
 
             screen = CodeScreen(
                 self._context.session.display_path(path),
                 self._context.session.cache,
-                answer.text,
-                answer.lines,
+                file.text,
+                file.lines,
                 int(line) - 1,
             )
             self._context.dialogs.open(screen, self._go_to_nodes)
@@ -177,5 +183,5 @@ class ProvenanceCommands:
 
 
 def _is_about(stage: Stage, remark: NodeRemark) -> bool:
-    """Whether the remark is about that stage."""
-    return stage.language == "asm" if remark.who == MACHINE_CODE else stage.name == remark.who
+    """Whether a remark is about a stage: made by its pass, or about machine code if the stage is assembly."""
+    return stage.language == "asm" if remark.source == MACHINE_CODE else stage.name == remark.source

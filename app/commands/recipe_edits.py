@@ -1,4 +1,4 @@
-"""Edits of the recipe that the user makes on a screen, and the screens that show the recipe."""
+"""Edits the recipe with pickers and prompts, and opens the screens that need no command of their own."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class RecipeEditCommands:
-    """Opens pickers and prompts, and edits the recipe with the answers."""
+    """Undo history, reset, threads and saving of the recipe, each by a picker, a prompt or one key."""
 
     def __init__(self, context: WorkbenchContext) -> None:
         self._context = context
@@ -32,7 +32,7 @@ class RecipeEditCommands:
         return self._context.workspace
 
     def choose_edit(self) -> None:
-        """List all edits of the recipe, including undone ones and those of other workbenches, and go to one."""
+        """List all edits of the recipe, also undone edits and edits of other workbenches, and go to the chosen one."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
         choices = [
@@ -45,11 +45,12 @@ class RecipeEditCommands:
         ]
         self._context.dialogs.open(PickerScreen("Edits, latest first", choices), self._go_to_edit)
 
-    def _go_to_edit(self, steps: int | Recipe | None) -> None:
-        if isinstance(steps, Recipe):
-            self._context.edits.edit(steps, "a recipe of another workbench")
-        elif steps:
-            self._context.edits.go(steps)
+    def _go_to_edit(self, choice: int | Recipe | None) -> None:
+        """Use the recipe of another workbench, or undo or redo the chosen number of edits."""
+        if isinstance(choice, Recipe):
+            self._context.edits.edit(choice, "a recipe of another workbench")
+        elif choice:
+            self._context.edits.go(choice)
 
     def reset(self) -> None:
         self._context.edits.edit(self._workspace.preset, "reset to the preset")
@@ -58,10 +59,10 @@ class RecipeEditCommands:
         """Choose the number of threads for compiled code and eager, up to the cores of the engine's machine."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        now, welcome = self._workspace.recipe.threads, self._context.state.welcome
+        threads, welcome = self._workspace.recipe.threads, self._context.state.welcome
         choices = [
-            PickerChoice(thread_count(number), "", number, marked=number == now)
-            for number in thread_choices(welcome.cores if welcome else 1, now)
+            PickerChoice(thread_count(number), "", number, marked=number == threads)
+            for number in thread_choices(welcome.cores if welcome else 1, threads)
         ]
         self._context.dialogs.open(PickerScreen("Threads of compiled code and eager", choices), self._use_threads)
 
@@ -70,6 +71,7 @@ class RecipeEditCommands:
             self._context.edits.edit(replace(self._workspace.recipe, threads=number), thread_count(number))
 
     def ask_save(self) -> None:
+        """Ask for the file to save the recipe to."""
         name = Path(self._workspace.source.partition(":")[0]).stem or "program"
         self._context.dialogs.ask("save recipe to", f"{name}.recipe.toml", self._save_to)
 
@@ -78,21 +80,21 @@ class RecipeEditCommands:
             self._context.files.write(path.strip(), to_toml(self._workspace.recipe))
 
 
-def thread_choices(cores: int, now: int) -> list[int]:
-    """The thread counts to choose from: 1 to 8, powers of two, `cores` and `now`."""
-    numbers = {*range(1, min(cores, 8) + 1), *(2**k for k in range(4, cores.bit_length()) if 2**k <= cores), cores, now}
-    return sorted(numbers)
+def thread_choices(cores: int, current: int) -> list[int]:
+    """The thread counts to choose from: 1 to 8 and powers of two up to `cores`, `cores` itself, and `current`."""
+    powers_of_two = (2**k for k in range(4, cores.bit_length()) if 2**k <= cores)
+    return sorted({*range(1, min(cores, 8) + 1), *powers_of_two, cores, current})
 
 
 def _distance_text(steps: int) -> str:
-    """The distance of an edit from the current recipe."""
+    """The position of an edit relative to the current recipe: undone edits have positive `steps`."""
     if not steps:
         return "the current recipe"
-    return f"undone, {steps} ahead" if steps > 0 else f"{-steps} back"
+    return f"undone; redo {steps} to restore it" if steps > 0 else f"undo {-steps} to return to it"
 
 
 class OverlayCommands:
-    """Opens pickers, help, diagnostics and the log; their screens are imported when they are first opened."""
+    """Opens pickers, help, diagnostics and the log. Screens are imported when they are first opened."""
 
     def __init__(
         self,
@@ -126,19 +128,18 @@ class OverlayCommands:
             self._context.layout.show_pane("ir")
         self._ir.stages.show_phase(number)
 
-    def go_failure(self) -> None:
-        """Show the IR at the failure; if it is already shown, open the whole diagnostic."""
-        failed = (
-            self._ir.stage is not None and self._ir.stage.state == "failed" and self._context.layout.pane_id == "ir"
-        )
-        if failed or self._context.state.board.failed is None:
+    def go_to_failure(self) -> None:
+        """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
+        stage = self._ir.stage
+        shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"
+        if shows_failure or self._context.state.board.failed is None:
             self._context.dialogs.open_problem(self._context.state.problem)
         else:
             self._context.layout.show_pane("ir")
             self._ir.stages.show_failure()
 
     def show_values(self, *, as_map: bool = False) -> None:
-        """Open the values of the graph's latest run."""
+        """Open the table of output values of the graph's latest run, or, with `as_map`, the map of their errors."""
         from buddy.app.screens.values import ValuesScreen
 
         state = self._context.state
@@ -149,18 +150,18 @@ class OverlayCommands:
         self.show_values(as_map=True)
 
     def show_plots(self) -> None:
-        """Plot the timings of the runs, the time per pass, and the distribution of the output values."""
+        """Plot the timings of the runs, the time of each pass, and the distribution of the output values."""
         from buddy.app.reports.plots import plots_of
         from buddy.app.screens.plot import PlotScreen
 
-        found = plots_of(self._context.state)
-        if found:
-            self._context.dialogs.open(PlotScreen(found, self._context.glyphs))
+        plots = plots_of(self._context.state)
+        if plots:
+            self._context.dialogs.open(PlotScreen(plots, self._context.glyphs))
         else:
             self._context.say("nothing to plot yet: press r to run the program")
 
     def show_numerics(self) -> None:
-        """Compare each node with eager. The chosen node is shown in the graph pane."""
+        """Compare the result of each node with eager. The chosen node is shown in the graph pane."""
         from buddy.app.screens.numerics import NumericsScreen
 
         if self._context.state.info is not None:
@@ -174,22 +175,25 @@ class OverlayCommands:
             self._context.selection.select_node(node)
 
     def choose_theme(self) -> None:
-        """Open the list of themes; the theme under the cursor is previewed."""
+        """Open the list of themes. The workbench previews the theme under the cursor."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
         from buddy.themes.palette import themes
 
-        before = self._app.theme
-        choices = [PickerChoice(one.title, one.name, one.name, one.name == before) for one in themes().values()]
+        initial = self._app.theme
+        choices = [
+            PickerChoice(theme.title, theme.name, theme.name, marked=theme.name == initial)
+            for theme in themes().values()
+        ]
 
         def show(name: str) -> None:
             self._app.theme = name
 
-        def chosen(name: str | None) -> None:
-            show(name or before)
+        def use_theme(name: str | None) -> None:
+            show(name or initial)
             if name is not None:
                 self._context.say(f'theme: {name}; to keep it, set theme = "{name}" in config.toml')
 
-        self._context.dialogs.open(PickerScreen("Themes", choices, show), chosen)
+        self._context.dialogs.open(PickerScreen("Themes", choices, show), use_theme)
 
     def open_log(self) -> None:
         from buddy.app.screens.detail import log_screen

@@ -1,4 +1,4 @@
-"""Runs, the choice of their inputs, and the search for the fastest recipe."""
+"""Chooses the inputs of runs, lists earlier runs, and searches for the fastest recipe."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from buddy.app.panes.ir_comparison import Side
-from buddy.app.reports.searches import VariationError, attempt_line, plot_of, read_variation, summary
+from buddy.app.panes.ir_comparison import TitledRecipe
+from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_lines, tuning_plot
 from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class RunCommands:
-    """Asks for the inputs of a run, and lists the runs."""
+    """Asks for the inputs and the time limit of a run, and lists earlier runs."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands, compare: CompareCommands) -> None:
         self._context, self._graphs, self._compare = context, graphs, compare
@@ -32,7 +32,7 @@ class RunCommands:
 
     @property
     def next_inputs(self) -> InputChoice:
-        """The inputs of the next run: those of the last session while their file is still being read."""
+        """The inputs of the next run: those of the last session while their file is read, then those of the session."""
         return self._restoring or self._context.session.inputs
 
     def ask_timeout(self) -> None:
@@ -50,20 +50,20 @@ class RunCommands:
         self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
 
     def choose_inputs(self) -> None:
-        """Choose the script's own inputs, random ones by a seed, those of a file, or other shapes."""
+        """Choose inputs from the script, random inputs from a seed, inputs from a file, or inputs with other shapes."""
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        now, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
+        inputs, shapes = self._context.session.inputs, " ".join(self._context.session.shapes)
         choices = [
-            PickerChoice("the script's own", "the inputs of the capture", "script", marked=now.kind == "script"),
+            PickerChoice("the script's own", "the inputs of the capture", "script", marked=inputs.kind == "script"),
             PickerChoice(
                 "random", 
-                "from a seed: floats with the distribution of the script's, integers among its values",
+                "from a seed: floats with the distribution of the script's inputs, integers among their values",
                 "random",
-                marked=now.kind == "random",
+                marked=inputs.kind == "random",
             ),
             PickerChoice(
-                "from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=now.kind == "file"
+                "from a file", ".npy, .npz or .pt: tensors of the same shapes", "file", marked=inputs.kind == "file"
             ),
             PickerChoice(
                 "other shapes", shapes or "capture with tensors of other sizes: x=4x128", "shapes", marked=bool(shapes),
@@ -72,19 +72,19 @@ class RunCommands:
         self._context.dialogs.open(PickerScreen("Inputs", choices), self._use_input_kind)
 
     def _use_input_kind(self, kind: str | None) -> None:
-        now = self._context.session.inputs
+        inputs = self._context.session.inputs
         if kind == "script":
             self._run_with(InputChoice())
         elif kind == "random":
-            self._context.dialogs.ask("seed", str(now.seed), self._use_seed)
+            self._context.dialogs.ask("seed", str(inputs.seed), self._use_seed)
         elif kind == "shapes":
             shapes = " ".join(self._context.session.shapes)
-            self._context.dialogs.ask("shapes such as x=4x128 (empty: the script's own)", shapes, self._use_shapes)
+            self._context.dialogs.ask("shapes such as x=4x128 (empty: those of the script)", shapes, self._use_shapes)
         elif kind == "file":
-            self._context.dialogs.ask("inputs from", now.title, self._use_file)
+            self._context.dialogs.ask("file with the inputs", inputs.title, self._use_file)
 
     def _use_shapes(self, text: str) -> None:
-        """Capture the program again with these shapes. The recipe does not change."""
+        """Capture the program again with the shapes in `text`. The recipe does not change."""
         self._set_inputs(InputChoice())
         self._context.session.capture_with(tuple(text.replace(",", " ").split()))
 
@@ -104,21 +104,21 @@ class RunCommands:
             return
         self._read_file(path, self._run_with)
 
-    def _read_file(self, path: Path, use: Callable[[InputChoice], object]) -> None:
-        """Read a file in the background, as it may be large or remote, and call `use` with its inputs."""
-        self._context.jobs.begin("inputs", self._read_in_background, path, use)
+    def _read_file(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
+        """Read a file in the background, because it may be large or remote, and call `use_inputs` with its inputs."""
+        self._context.jobs.begin("inputs", self._read_in_background, path, use_inputs)
 
-    async def _read_in_background(self, path: Path, use: Callable[[InputChoice], object]) -> None:
+    async def _read_in_background(self, path: Path, use_inputs: Callable[[InputChoice], object]) -> None:
         try:
-            found = await asyncio.to_thread(file_choice, path)
+            inputs = await asyncio.to_thread(file_choice, path)
         except ValueError as error:
             self._restoring = None
             self._context.say(f"{path}: {error}")
         else:
-            use(found)
+            use_inputs(inputs)
 
     def restore(self, inputs: InputChoice) -> None:
-        """Restore the inputs of the last session, or use the script's own if their file cannot be read."""
+        """Restore the inputs of the last session. If their file cannot be read, keep the inputs of the script."""
         if inputs.kind == "file":
             self._restoring = inputs
             self._read_file(Path(inputs.title), self._finish_restoring)
@@ -138,7 +138,7 @@ class RunCommands:
         self._context.say(str(inputs))
         self._context.session.run()
 
-    # ---- the runs so far -----------------------------------------------------------------------------------------
+    # ---- earlier runs --------------------------------------------------------------------------------------------
 
     def show_runs(self) -> None:
         from buddy.app.screens.tables import RunsScreen
@@ -149,40 +149,40 @@ class RunCommands:
     def _use_run(self, answer: tuple[str, RunRecord] | None) -> None:
         if answer is None:
             return
-        act, record = answer
-        if act == "compare":
-            self._compare.compare_with(Side("recipe of the run", record.recipe))
+        action, record = answer
+        if action == "compare":
+            self._compare.compare_with(TitledRecipe("recipe of the run", record.recipe))
         elif record.inputs.kind == "file":
-            self._read_file(Path(record.inputs.title), lambda found: self._run_again(record, found))
+            self._read_file(Path(record.inputs.title), lambda inputs: self._run_again(record, inputs))
         else:
             self._run_again(record, record.inputs)
 
     def _run_again(self, record: RunRecord, inputs: InputChoice) -> None:
         self._graphs.show(record.recipe.graph)
-        mine = self._context.workspace.recipe
-        again = replace(record.recipe, source=mine.source, arguments=mine.arguments, plugins=mine.plugins)
+        current = self._context.workspace.recipe
+        recipe = replace(record.recipe, source=current.source, arguments=current.arguments, plugins=current.plugins)
         self._set_inputs(inputs)
-        self._context.edits.edit(again, "the recipe of an earlier run")
+        self._context.edits.edit(recipe, "the recipe of an earlier run")
         self._context.session.run()
         if content_hash(inputs) != record.held:
             self._context.say(f"{inputs.title} has changed since that run")
 
 
-_TITLE = "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes and the passes with the largest effect)"
+_TUNE_PROMPT = "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes and the passes with the largest effect)"
 
 
 class TuneCommands:
-    """Searches variations of the current recipe. The recipe does not change until the user accepts the best one."""
+    """Searches for the fastest variation of the current recipe. The recipe changes only if the user accepts it."""
 
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
         self._search_job = context.jobs.single("tune", "a search is running: press ctrl+c to stop it")
-        self._progress = context.jobs.progress(lambda what: f"tuning: {what}")
+        self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
         if self._search_job.may_begin():
-            self._context.dialogs.ask(_TITLE, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
+            self._context.dialogs.ask(_TUNE_PROMPT, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
 
     def _begin_search(self, text: str) -> None:
         try:
@@ -195,38 +195,38 @@ class TuneCommands:
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
         self._attempts = []
         frame = Tune(0, recipe, variations=variations, seconds=seconds)
-        request = self._context.session.request(frame, self._take_frame)
-        found = await self._search_job.result_of(request, "not tuned", "the search was stopped")
-        if found is not None:
-            self._show_result(recipe, found)
+        request = self._context.session.request(frame, self._show_progress)
+        tuned = await self._search_job.result_of(request, "not tuned", "the search was stopped")
+        if tuned is not None:
+            self._show_result(recipe, tuned)
 
-    def _take_frame(self, frame: object) -> None:
+    def _show_progress(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
             self._context.say(f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop")
         else:
             self._progress(frame)
 
-    def _show_result(self, recipe: Recipe, found: Tuned) -> None:
-        """Plot the history, then ask whether to use the best recipe."""
+    def _show_result(self, recipe: Recipe, tuned: Tuned) -> None:
+        """Plot the ratio of each attempt, then ask whether to use the best recipe."""
         from buddy.app.screens.plot import PlotScreen
 
-        lines = summary(found, self._attempts[0].choices if self._attempts else ())
+        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
         self._context.say("; ".join(line.strip() for line in lines))
-        offer = lambda _=None: self._offer_recipe(recipe, found)  # noqa: E731
-        plot = plot_of(self._attempts)
+        offer = lambda _=None: self._offer_recipe(recipe, tuned)  # noqa: E731
+        plot = tuning_plot(self._attempts)
         if any(series.x for series in plot.series):
             self._context.dialogs.open(PlotScreen([plot], self._context.glyphs), offer)
         else:
             offer()
 
-    def _offer_recipe(self, recipe: Recipe, found: Tuned) -> None:
-        if found.recipe == recipe:
+    def _offer_recipe(self, recipe: Recipe, tuned: Tuned) -> None:
+        if tuned.recipe == recipe:
             return
-        gain = f"{found.gain:.2f} x speedup" if found.gain else "matches eager, unlike the current recipe"
-        choices = " ".join(choice for choice in found.choices if not choice.endswith("=default"))
+        gain = f"{tuned.gain:.2f} x speedup" if tuned.gain else "matches eager, unlike the current recipe"
+        choices = " ".join(choice for choice in tuned.choices if not choice.endswith("=default"))
         question = f"{choices}: {gain}. Use this recipe?"
-        self._context.dialogs.confirm(question, lambda: self._use_recipe(found.recipe), "the recipe was not changed")
+        self._context.dialogs.confirm(question, lambda: self._use_recipe(tuned.recipe), "the recipe was not changed")
 
     def _use_recipe(self, recipe: Recipe) -> None:
         self._graphs.show(recipe.graph)
@@ -234,7 +234,7 @@ class TuneCommands:
 
 
 def parse_tune_request(text: str) -> tuple[float, tuple[Variation, ...]]:
-    """The time limit in seconds and the variations, in any order. Raises `ValueError` for an invalid word."""
+    """Parses variations and a time limit in seconds (default: 60). Raises `VariationError` for an invalid word."""
     seconds, variations = 60.0, []
     for word in text.split():
         if "=" in word:

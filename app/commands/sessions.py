@@ -1,4 +1,4 @@
-"""Saves and restores the session, writes reproducers, and prints the equivalent command line."""
+"""Saves and restores the session, writes reproducers, and copies the equivalent command line."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from buddy.app.panes.ir_comparison import HOW
+from buddy.app.panes.ir_comparison import DIFF_MODES
 from buddy.app.session.stages import UnavailableError
 from buddy.app.workspace.command_line import ScreenState, command
 from buddy.app.workspace.files import FileLock, saved_drafts
@@ -28,21 +28,22 @@ RETRY_SECONDS = 5.0
 
 
 class SessionCommands:
-    """Saves the session file of the program; writes reproducers and command lines."""
+    """Saves and restores the session file of the program; writes reproducers; copies command lines."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
         self._context, self._ir, self._running = context, ir, running
-        # The pane whose state is saved; `None` before `restore` and after `save`, when the screen no longer exists.
+        # The pane whose state is saved. `None` before `restore` and after `save`: there is no state to save then.
         self._active_ir: IrPane | None = None
         self._save_timer: Timer | None = None
-        self._writing = self._save_failed = False
+        self._is_writing = self._save_failed = False
         # Messages for the start of the session. They are shown together, because a message replaces the previous one.
         self.startup_messages: Sequence[str] = ()
 
-    # ---- runs, bookmarks, inputs, layout -------------------------------------------------------------------------
+    # ---- the session file ----------------------------------------------------------------------------------------
 
     @property
     def _path(self) -> Path:
+        """The path of the session file, next to the recipe of the first graph."""
         return self._context.workspace.path_of(0).with_suffix(".session")
 
     @cached_property
@@ -51,11 +52,11 @@ class SessionCommands:
 
     @cached_property
     def _open_lock(self) -> FileLock:
-        """The lock that every workbench with this program open shares."""
+        """A lock that all workbenches with this program open hold in shared mode."""
         return FileLock(self._path.with_suffix(".open"))
 
     def restore(self) -> None:
-        """Restore the last session. Its stage and node are shown when they are available."""
+        """Restore the last session: layout, runs, inputs, bookmarks; its stage and node when the engine has them."""
         self._active_ir = self._ir
         saved, problem = self._file.read()
         self._context.layout.with_source = saved.source
@@ -65,29 +66,29 @@ class SessionCommands:
         self._context.state.runs = list(saved.runs)
         self._running.restore(saved.inputs)
         self._context.selection.node = saved.node
-        if saved.how in HOW:
+        if saved.how in DIFF_MODES:
             self._ir.comparison.how = saved.how
         if saved.stage is not None:
             self._ir.stages.expect(saved.stage)
-        unread = self._restore_bookmarks(saved)
+        bookmarks_problem = self._restore_bookmarks(saved)
         others = self._describe_other_sessions()
-        if messages := [text for text in (*self.startup_messages, problem, unread, *others) if text]:
+        if messages := [text for text in (*self.startup_messages, problem, bookmarks_problem, *others) if text]:
             self._context.say("; ".join(messages))
 
     def _describe_other_sessions(self) -> list[str]:
-        """Messages about drafts of earlier sessions, and about other workbenches with this program open."""
-        found, messages = saved_drafts(self._context.workspace.path_of(0)), []
-        if found.unsaved:
-            left = ", ".join(found.unsaved)
+        """Returns messages about drafts of earlier sessions, and about other workbenches with this program open."""
+        drafts, messages = saved_drafts(self._context.workspace.path_of(0)), []
+        if drafts.unsaved:
+            left = ", ".join(drafts.unsaved)
             messages.append(f"unsaved input of the last session: {left}; open the editor to restore it")
         with contextlib.suppress(OSError):
             if self._open_lock.share():
-                editing = f" (editing: {', '.join(found.open)})" if found.open else ""
+                editing = f" (editing: {', '.join(drafts.open)})" if drafts.open else ""
                 messages.append(f"the program is also open in another workbench{editing}; each has its own edits")
         return messages
 
     def _restore_bookmarks(self, saved: SavedScreen) -> str:
-        """Returns the error message, or an empty string."""
+        """Restore the saved bookmarks, if any. Returns an error message if they are invalid, else an empty string."""
         if saved.bookmarks is not None:
             try:
                 self._context.bookmarks.marks = Bookmarks.from_data(saved.bookmarks).marks
@@ -97,12 +98,12 @@ class SessionCommands:
         return ""
 
     def schedule_save(self) -> None:
-        """Save the session `SAVE_SECONDS` from now, because the screen may have changed."""
+        """Save the session in `SAVE_SECONDS`. Called when the screen may have changed."""
         if self._active_ir is not None and self._save_timer is None:
             self._save_timer = self._context.jobs.later(SAVE_SECONDS, self._save_changes)
 
     def save(self) -> None:
-        """Save the session, and wait until it is written."""
+        """Save the session, and wait until it is written. Called once, at exit: later changes are not saved."""
         if self._active_ir is None:
             return
         if self._save_timer is not None:
@@ -117,16 +118,16 @@ class SessionCommands:
         if self._active_ir is None:
             return
         self._file.set_session(self._current_screen(self._active_ir))
-        if not (self._file.is_written or self._writing):
-            self._context.jobs.begin("keeping", self._write_in_background)
+        if not (self._file.is_written or self._is_writing):
+            self._context.jobs.begin("save-session", self._write_in_background)
 
     async def _write_in_background(self) -> None:
-        """Write the session in a thread, because the disk may be slow. A failed write is repeated later."""
-        self._writing = True
+        """Write the session file in a thread, because the disk may be slow. A failed write is repeated later."""
+        self._is_writing = True
         try:
             problem = await asyncio.to_thread(self._write_file)
         finally:
-            self._writing = False
+            self._is_writing = False
         self._report_problem(problem)
         if self._save_timer is None and not self._file.is_written:
             self._save_timer = self._context.jobs.later(RETRY_SECONDS if problem else SAVE_SECONDS, self._save_changes)
@@ -140,8 +141,9 @@ class SessionCommands:
         return ""
 
     def _report_problem(self, problem: str) -> None:
+        """Show the problem of a write, unless the write before it failed too. An empty `problem` is a success."""
         if problem and not self._save_failed:
-            # Repeat the recipe's problem, which this message replaces on the status line.
+            # This message replaces that of a recipe that could not be saved, so repeat it.
             self._context.say("; ".join(filter(None, (self._context.workspace.problem, problem))))
         self._save_failed = bool(problem)
 
@@ -165,22 +167,22 @@ class SessionCommands:
         self._context.dialogs.ask("write a reproducer to the folder", f"{name}.reproducer", self.write_reproducer)
 
     def write_reproducer(self, folder: str) -> None:
-        # Imported on demand, because this loads the command line.
+        # Imported on demand, because the start of the workbench does without it.
         from buddy.app.reports.reproducer import has_foreign_files
 
         def question(path: Path) -> str:
             if not path.exists():
                 return ""
-            foreign = " and contains other files; files with the same names are replaced"
+            foreign = " and is not a reproducer; files with the same names will be replaced"
             return f"{folder.strip()} exists{foreign if has_foreign_files(path) else ''}. Write into it?"
 
-        def start(path: Path, _asked: bool) -> None:
-            self._context.jobs.begin("reproducer", self._write, path)
+        def start(path: Path, _confirmed: bool) -> None:
+            self._context.jobs.begin("reproducer", self._write_reproducer, path)
 
         self._context.files.use_path(folder, start, question)
 
-    async def _write(self, folder: Path) -> None:
-        from buddy.app.reports.reproducer import EngineDescription, ReproducerSubject, write_reproducer
+    async def _write_reproducer(self, folder: Path) -> None:
+        from buddy.app.reports.reproducer import EngineFunctions, ReproducerSubject, write_reproducer
 
         session, state = self._context.session, self._context.state
         if state.info is None:
@@ -189,45 +191,48 @@ class SessionCommands:
             self._context.workspace.recipe, state.info, state.welcome, str(session.inputs),
             tuple(state.assignments.values()), state.files, session.shapes,
         )  # fmt: skip
-        engine = EngineDescription(session.compile_for_comparison, session.fetch_text, session.run_values)
+        engine = EngineFunctions(session.compile_for_comparison, session.fetch_text, session.run_values)
         self._context.say(f"writing {folder}{self._context.glyphs.ellipsis}")
         request = write_reproducer(folder, subject, engine, UnavailableError)
         try:
-            found = await self._context.jobs.result_of(request, f"{folder} could not be written")
+            description = await self._context.jobs.result_of(request, f"{folder} could not be written")
         except OSError as error:
             self._context.say(f"{folder} could not be written: {error}")
             return
-        if found is not None:
-            without = f", without outputs: {found.problem}" if found.problem else ""
-            without += f"; {found.lacks}" if found.lacks else ""
-            self._context.say(
-                f"{len(found.stages)} stages in {folder}; `buddy-tui replay {folder}` repeats the run{without}"
-            )
+        if description is None:
+            return
+        notes = f"; without outputs, because the run failed: {description.problem}" if description.problem else ""
+        notes += f"; {description.lacks}" if description.lacks else ""
+        count = len(description.stages)
+        self._context.say(f"wrote {count} stages to {folder}; `buddy-tui replay {folder}` repeats the run{notes}")
 
     # ---- the command line ----------------------------------------------------------------------------------------
 
     def command_line(self, shown: ScreenState | None = None) -> str:
-        """The headless command that prints what `shown` describes; by default, what the screen shows."""
+        """The command line that prints what `shown` describes (default: what the screen shows)."""
         recipe = self._context.workspace.recipe
-        preset = next((each.recipe for each in self._context.state.presets if each.name == recipe.preset), None)
+        preset = next((preset.recipe for preset in self._context.state.presets if preset.name == recipe.preset), None)
         return command(recipe, preset, self._context.workspace.path, shown or self._screen_state())
 
     def _screen_state(self) -> ScreenState:
-        ir, pane, graphs = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
+        ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
         if pane != "ir" or ir.shown is None:
-            return ScreenState(pane, n_graphs=graphs)
+            return ScreenState(pane, n_graphs=graph_count)
         names = [row.stage.name for row in ir.rows]
-        stage = _stage_word(ir.shown.key, names)
-        other = next((row for row in ir.rows if ir.document.other is not None and row.stage == ir.document.other), None)
-        if ir.document.diff is None or other is None:
-            return ScreenState(pane, stage, n_graphs=graphs)
-        return ScreenState(pane, stage, _stage_word(other.key, names), ir.comparison.how == "structural", graphs)
+        stage = _stage_argument(ir.shown.key, names)
+        other = ir.document.other
+        compared = next((row for row in ir.rows if other is not None and row.stage == other), None)
+        if ir.document.diff is None or compared is None:
+            return ScreenState(pane, stage, n_graphs=graph_count)
+        return ScreenState(
+            pane, stage, _stage_argument(compared.key, names), ir.comparison.how == "structural", graph_count
+        )
 
     def copy_command(self) -> None:
         self._context.dialogs.copy(self.command_line())
 
 
-def _stage_word(key: tuple[str, int], names: list[str]) -> str:
-    """The stage as an argument of `--stage`: `canonicalize#2` if several stages have that name."""
+def _stage_argument(key: tuple[str, int], names: list[str]) -> str:
+    """The argument of `--stage` for a stage: its name, or `canonicalize#2` if several of `names` are equal."""
     name, number = key
     return f"{name}#{number + 1}" if names.count(name) > 1 else name

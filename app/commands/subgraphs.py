@@ -1,15 +1,15 @@
-"""Subgraphs and exports of a program: nodes as a separate graph, a graph as a script, compiled code as files."""
+"""Extracts nodes as a graph, writes graphs as scripts, exports compiled code, and bisects wrong recipes."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import CRITERIA, parse_criterion, write_finding
+from buddy.app.reports.searches import CRITERIA, parse_criterion, write_bisection
 from buddy.app.workspace.command_line import ScreenState, write_script
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import (
@@ -31,21 +31,27 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
 
-_TYPED = object()
+# The answer of a picker if the user will type the value.
+_ENTER_BY_HAND = object()
 
 
 def parse_kinds(text: str) -> tuple[ExportKind, ...]:
-    """The kinds in a text, separated by commas or spaces. Raises `ValueError` that lists the known kinds."""
-    found: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
+    """The export kinds in `text`, separated by commas or spaces.
+
+    Raises `ValueError` with the list of known kinds if a kind is unknown or `text` has none.
+    """
+    known: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     words = text.replace(",", " ").split()
-    unknown = [word for word in words if word not in found]
-    if unknown or not words:
-        raise ValueError(f"unknown kind {next(iter(unknown), '')!r}; known: {', '.join(EXPORT_KINDS)}")
-    return tuple(dict.fromkeys(found[word] for word in words))
+    if not words:
+        raise ValueError(f"give at least one kind; known: {', '.join(EXPORT_KINDS)}")
+    unknown = [word for word in words if word not in known]
+    if unknown:
+        raise ValueError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
+    return tuple(dict.fromkeys(known[word] for word in words))
 
 
 class ExportCommands:
-    """Asks for the kinds and the folder of an export, which the engine writes; edits the recipe's target."""
+    """Edits the target of the recipe; asks for the kinds and the folder of an export, which the engine writes."""
 
     def __init__(self, context: WorkbenchContext, sessions: SessionCommands) -> None:
         self._context, self._sessions = context, sessions
@@ -55,14 +61,18 @@ class ExportCommands:
     def choose_target(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        now = self._context.workspace.recipe.target
-        choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not now)]
-        choices += [PickerChoice(name, summary, name, marked=name == now) for name, summary in TARGETS.items()]
-        choices.append(PickerChoice("another", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _TYPED, marked=False))
+        target = self._context.workspace.recipe.target
+        choices = [PickerChoice("this machine", "all features of its CPU", "", marked=not target)]
+        choices += [PickerChoice(name, summary, name, marked=name == target) for name, summary in TARGETS.items()]
+        choices.append(
+            PickerChoice(
+                "another target...", "type NAME:CPU, NAME:CPU:FEATURES, or a triple", _ENTER_BY_HAND, marked=False
+            )
+        )
         self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
 
     def _use_choice(self, answer: object) -> None:
-        if answer is _TYPED:
+        if answer is _ENTER_BY_HAND:
             self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_target)
         elif answer is not None:
             self._use_target(str(answer))
@@ -92,68 +102,72 @@ class ExportCommands:
 
     def _export_to(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
         def question(path: Path) -> str:
-            there = path.exists() and any(path.iterdir())
-            what = f"{folder.strip()} exists; files with the same names are replaced. Write into it?"
-            return what if there else ""
+            if not path.exists() or not any(path.iterdir()):
+                return ""
+            return f"{folder.strip()} is not empty; files with the same names will be replaced. Write into it?"
 
-        def start(path: Path, asked: bool) -> None:
-            self._context.jobs.begin("export", self._export, path, kinds, asked)
+        def start(path: Path, confirmed: bool) -> None:
+            self._context.jobs.begin("export", self._export, path, kinds, confirmed)
 
-        self._context.files.use_path(folder, start, question, "cannot be written to")
+        self._context.files.use_path(folder, start, question, failed="cannot be written to")
 
     async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
         recipe = self._context.workspace.recipe
-        words = ("-o", str(folder), "--kind", ",".join(kinds))
+        arguments = ("-o", str(folder), "--kind", ",".join(kinds))
         command = self._sessions.command_line(
-            ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=words)
+            ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=arguments)
         )
 
         frame = Export(0, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
-        made = await self._context.jobs.result_of(self._context.session.request(frame), "nothing was exported")
-        if made is not None:
-            size = formatting.size(sum(file.size for file in made.files))
+        exported = await self._context.jobs.result_of(self._context.session.request(frame), "nothing was exported")
+        if exported is not None:
+            size = formatting.size(sum(file.size for file in exported.files))
             self._context.say(
-                f"{len(made.files)} files, {size}, in {made.folder}; see its README.md for how to build them"
+                f"wrote {len(exported.files)} files ({size}) to {exported.folder}; its README.md says how to build them"
             )
 
 
 class SubgraphCommands:
-    """`origins` maps each extracted graph to the graph it comes from; `finding` is the latest bisection result."""
+    """Extracts subgraphs, writes graphs as scripts, and bisects wrong recipes.
+
+    `origins` maps the number of each extracted graph to the number of the graph that it was extracted from.
+    `bisection_result` is the latest result, `None` before the first one.
+    """
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
         self._context, self._graph, self._graphs = context, graph, graphs
         self.origins: dict[int, int] = {}
-        self.finding: BisectionResult | None = None
-        self.search = context.jobs.single("bisect", "a search is running: press ctrl+c to stop it")
+        self.bisection_result: BisectionResult | None = None
+        self.bisection = context.jobs.single("bisect", "a bisection is running: press ctrl+c to stop it")
 
     # ---- extracts ------------------------------------------------------------------------------------------------
 
     def extract(self) -> None:
-        """Extract the picked nodes, or the node under the cursor, as a graph with its real inputs."""
-        names = tuple(row.stable for row in self._graph.targets if row.opcode.startswith("call"))
+        """Extract the picked nodes, or those under the cursor, as a graph with the inputs of a real run."""
+        names = tuple(row.stable for row in self._graph.selected_rows if row.opcode.startswith("call"))
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
     async def _extract(self, names: tuple[str, ...], recipe: Recipe) -> None:
         request = self._context.session.request(Extract(0, recipe, names))
-        found = await self._context.jobs.result_of(request, "not extracted")
-        if found is None:
+        extract = await self._context.jobs.result_of(request, "not extracted")
+        if extract is None:
             return
-        known = {row.stable for row in found.info.rows}
-        choices = tuple(choice for choice in recipe.choices if choice.node in known)
-        self.origins[found.graph] = recipe.graph
+        nodes = {row.stable for row in extract.info.rows}
+        choices = tuple(choice for choice in recipe.choices if choice.node in nodes)
+        self.origins[extract.graph] = recipe.graph
         self._graph.picked = set()
-        self._context.session.add_extract(found, replace(recipe, graph=found.graph, choices=choices))
-        self._graphs.show(found.graph)
-        self._context.say(f"extracted {found.info.name} with its real inputs; press g b to go back")
+        self._context.session.add_extract(extract, replace(recipe, graph=extract.graph, choices=choices))
+        self._graphs.show(extract.graph)
+        self._context.say(f"extracted {extract.info.name} with the inputs of a real run; press g b to go back")
 
     @property
     def is_extract(self) -> bool:
-        """Whether the graph on the screen is an extracted subgraph."""
+        """Whether the current graph is an extracted subgraph."""
         return self._context.state.graph in self.origins
 
-    def back_to_whole(self) -> None:
-        """Show the graph that the subgraph on the screen was extracted from."""
+    def back_to_origin_graph(self) -> None:
+        """Show the graph that the current subgraph was extracted from."""
         self._graphs.show(self.origins.get(self._context.state.graph, 0))
 
     def ask_script(self) -> None:
@@ -172,96 +186,101 @@ class SubgraphCommands:
         except ValueError as error:
             self._context.say(f"{text}: {error}")
             return
-        made = await self._context.queries.request(WriteScript(0, recipe), failed=text)
-        if made is None:
+        script = await self._context.queries.request(WriteScript(0, recipe), failed=text)
+        if script is None:
             return
         existing = [str(file) for file in (path, path.with_suffix(".npz")) if file.exists()]
         question = f"{' and '.join(existing)} already exist{'s' * (len(existing) == 1)}. Overwrite?" if existing else ""
-        self._context.files.after_confirmation(question, lambda: self._save_files(path, made))
+        self._context.files.after_confirmation(question, lambda: self._save_files(path, script))
 
-    def _save_files(self, path: Any, made: Script) -> None:
+    def _save_files(self, path: Path, script: Script) -> None:
         try:
-            script, values = write_script(path, made)
+            script_path, values_path = write_script(path, script)
         except OSError as error:
             self._context.say(f"{path} could not be written: {error.strerror or error}")
         else:
-            self._context.say(f"wrote {script} and {values.name}")
+            self._context.say(f"wrote {script_path} and {values_path.name}")
 
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
-        """Show the latest result; without one, ask what is wrong and start a search."""
-        if not self.search.may_begin():
+        """Show the latest result. Before the first one, ask what is wrong and start a bisection."""
+        if not self.bisection.may_begin():
             return
-        if self.finding is not None:
-            self._show_finding(self.finding)
+        if self.bisection_result is not None:
+            self._show_result(self.bisection_result)
         else:
             self._ask_criterion()
 
     def _ask_criterion(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        choices = [PickerChoice(title, what, kind) for kind, title, what in CRITERIA]
-        self._context.dialogs.open(PickerScreen("What is wrong", choices), self._ask_limits)
+        choices = [PickerChoice(title, summary, kind) for kind, title, summary in CRITERIA]
+        self._context.dialogs.open(PickerScreen("What is wrong?", choices), self._ask_limits)
 
     def _ask_limits(self, kind: str | None) -> None:
-        """Ask for the tolerance or ratio, and for the time limit of each trial."""
+        """Ask for the tolerance multiplier or minimum speedup, and for the time limit of each step of a trial."""
         if kind is None:
             return
-        slower = kind == "slower"
-        title = "speedup without the pass" if slower else "factor on the tolerance"
-        initial = f"{Criterion().slower if slower else Criterion().tolerance:g}, {Criterion().each:g} s"
+        defaults = Criterion()
+        title, limit = (
+            ("minimum speedup when the pass is disabled", defaults.slower)
+            if kind == "slower"
+            else ("tolerance multiplier", defaults.tolerance)
+        )
         self._context.dialogs.ask(
-            f"{title}, and seconds per trial", initial, lambda text: self._begin_search(kind, text)
+            f"{title}, and seconds per step of a trial",
+            f"{limit:g}, {defaults.each:g} s",
+            lambda text: self._begin_bisection(kind, text),
         )
 
-    def _begin_search(self, kind: str, text: str) -> None:
+    def _begin_bisection(self, kind: str, text: str) -> None:
         try:
-            wanted = parse_criterion(kind, text)
+            criterion = parse_criterion(kind, text)
         except ValueError as error:
             self._context.say(str(error))
             return
-        self.search.begin(self._search, self._context.workspace.recipe, wanted)
+        self.bisection.begin(self._bisect, self._context.workspace.recipe, criterion)
 
-    async def _search(self, recipe: Recipe, wanted: Criterion) -> None:
+    async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
         show_progress = self._context.jobs.progress(
-            lambda what: f"bisecting, {what}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press ctrl+c to stop"
         )
-        request = self._context.session.request(Bisect(0, recipe, wanted), show_progress)
-        found = await self.search.result_of(request, "no result", "the search was stopped")
-        if found is None:
+        request = self._context.session.request(Bisect(0, recipe, criterion), show_progress)
+        answer = await self.bisection.result_of(request, "bisection failed", "the bisection was stopped")
+        if answer is None:
             return
-        self.finding = found.finding
-        if self._context.dialogs.engaged:
-            # The user is typing: those keys must not answer a screen that opens now.
-            self._context.say("the search has finished: press b to see the result")
+        self.bisection_result = answer.finding
+        if self._context.dialogs.is_open:
+            # Do not open the result now: it would receive the keys that the user is typing.
+            self._context.say("the bisection has finished: press b to see the result")
         else:
-            self._show_finding(found.finding)
+            self._show_result(answer.finding)
 
-    def _show_finding(self, finding: BisectionResult) -> None:
-        from buddy.app.screens.tables import FindingScreen
+    def _show_result(self, result: BisectionResult) -> None:
+        from buddy.app.screens.tables import BisectionScreen
 
-        self._context.dialogs.open(FindingScreen(finding), self._use_answer)
+        self._context.dialogs.open(BisectionScreen(result), self._use_answer)
 
-    def _use_answer(self, act: str | None) -> None:
-        finding = self.finding
-        if finding is None or act is None:
+    def _use_answer(self, action: str | None) -> None:
+        result = self.bisection_result
+        if result is None or action is None:
             return
-        if act == "take":
-            self._graphs.show(finding.recipe.graph)
-            self._context.edits.edit(finding.recipe, "the correct recipe found by bisection")
-        elif act == "save":
+        if action == "use":
+            self._graphs.show(result.recipe.graph)
+            self._context.edits.edit(result.recipe, "the correct recipe found by bisection")
+        elif action == "save":
             self._context.dialogs.ask(
-                "write the recipe and the reduced module to the folder", "bisected", self._save_finding
+                "write the recipe and the reduced module to the folder", "bisected", self._save_result
             )
         else:
             self._ask_criterion()
 
-    def _save_finding(self, text: str) -> None:
-        if not text.strip() or self.finding is None:
+    def _save_result(self, text: str) -> None:
+        if not text.strip() or self.bisection_result is None:
             return
         try:
-            written = write_finding(parse_path(text), self.finding)
+            written = write_bisection(parse_path(text), self.bisection_result)
         except (OSError, ValueError) as error:
             self._context.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
         else:

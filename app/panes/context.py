@@ -26,7 +26,7 @@ class WorkbenchContext:
     | read the state of the engine | `state` |
     | ask the engine | `session`; `queries`, which shows a message if a request fails |
     | change the recipe | `edits`; `workspace` has the current one |
-    | tell the user something | `say` |
+    | show a message | `say` |
     | ask the user something | `dialogs` |
     | write a file | `files` |
     | run a job in the background | `jobs` |
@@ -54,5 +54,5 @@ class WorkbenchContext:
         return self.session.workspace
 
     def say(self, message: str) -> None:
-        """Show a message for a few seconds."""
+        """Show a message on the status line for a few seconds."""
         self.status.say(message)

@@ -1,4 +1,4 @@
-"""The graph pane: the FX table with the lowering of each node."""
+"""The graph pane: the table of FX nodes, with the lowering of each node."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 
+# What the table can be sorted by.
 SORTS = ("number", "name", "target", "lowering", "time")
 
 
 class GraphPane(NodeTable):
-    """The table of nodes. The node under the cursor is selected in every pane."""
+    """The table of nodes. Moving the cursor selects its node in every pane."""
 
     pane_id: ClassVar[PaneId] = "graph"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("graph")
@@ -46,52 +47,52 @@ class GraphPane(NodeTable):
     # ---- the table -----------------------------------------------------------------------------------------------
 
     def _make_columns(self, reasons: bool = False, timed: bool = False) -> list[Column[NodeRow]]:
-        """The columns. With `reasons`, there is a column for them, and less room for others."""
-        why = [Column("why", 24, self._short_reason, since=88)] if reasons else []
+        """The columns. With `reasons`, one of them has the reasons of lowerings; with `timed`, some have a profile."""
+        reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
-            Column("", 3, self._mark),
+            Column("", 3, self._state_mark),
             Column("#", 4, lambda row: (str(row.index), "number"), right=True),
             Column("name", 0, lambda row: (row.name, self._name_role(row))),
-            Column("target", 22, lambda row: (short_target(row.target), "dim"), since=72),
-            Column("shape", 13, lambda row: (row.shape, "syntax:number"), since=36),
-            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), since=86),
+            Column("target", 22, lambda row: (short_target(row.target), "dim"), min_pane_width=72),
+            Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
+            Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
             Column("lowering", 8, self._lowering),
             *(self._error_columns() if self.state.shown.numbers else []),
             *(self._time_columns() if timed else []),
-            *why,
-            Column("memory", 7, lambda row: (self.memory(row), "dim"), since=96, right=True),
-            Column("arguments", 0, lambda row: (row.args, "dim"), since=124 if reasons else 100),
-            Column("strides", 13, lambda row: (row.strides, "dim"), since=150),
-            Column("module", 0, lambda row: (row.module, "dim"), since=136 if reasons else 124),
-            Column("line", 20, lambda row: (short_place(row.location), "dim"), since=150),
+            *reason_columns,
+            Column("memory", 7, lambda row: (self.memory(row), "dim"), min_pane_width=96, right=True),
+            Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
+            Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
+            Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
+            Column("line", 20, lambda row: (short_place(row.location), "dim"), min_pane_width=150),
         ]
 
     def _error_columns(self) -> list[Column[NodeRow]]:
-        """The columns of accumulated and own errors."""
+        """The columns with the error of a node in the program, and with its error if it is compiled alone."""
         return [
-            Column("err", 7, lambda row: self._error(row, "error"), since=44, right=True),
-            Column("own", 7, lambda row: self._error(row, "own"), since=52, right=True),
+            Column("err", 7, lambda row: self._error(row, "error"), min_pane_width=44, right=True),
+            Column("own", 7, lambda row: self._error(row, "own"), min_pane_width=52, right=True),
         ]
 
     def _error(self, row: NodeRow, which: Literal["error", "own"]) -> Cell:
-        found = self.state.shown.numbers.get(row.stable)
-        if found is None:
+        numbers = self.state.shown.numbers.get(row.stable)
+        if numbers is None:
             return ("", "text")
-        deviation = found.error if which == "error" else found.own
+        deviation = numbers.error if which == "error" else numbers.own
         if deviation is None:
-            return (found.seen if which == "error" and found.seen == "fused" else "", "dim")
-        stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
-        role = "dim" if stale else "number" if deviation.ok else "bad"
+            return (numbers.seen if which == "error" and numbers.seen == "fused" else "", "dim")
+        is_stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
+        role = "dim" if is_stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
 
     def _time_columns(self) -> list[Column[NodeRow]]:
         """The columns of a profile."""
         return [
-            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, since=44, right=True),
+            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, min_pane_width=44, right=True),
             Column(
-                "GFLOP/s", 7, lambda row: self._profile_cell(row, lambda each: rate_text(each.rate)), 90, right=True
+                "GFLOP/s", 7, lambda row: self._profile_cell(row, lambda node: rate_text(node.rate)), 90, right=True
             ),
-            Column("peak", 7, lambda row: self._profile_cell(row, share_text), 90, right=True),
+            Column("peak", 7, lambda row: self._profile_cell(row, share_text), min_pane_width=90, right=True),
         ]
 
     def _time(self, row: NodeRow) -> Cell:
@@ -109,7 +110,7 @@ class GraphPane(NodeTable):
         if assignment is None:
             return ""
         recipe = self.workspace.recipe
-        # Show the recipe's choice at once, and the actual lowering when the compiler has reported it.
+        # Until the recipe is compiled, show its choice for the node. The compiler may be unable to apply the choice.
         return (
             assignment.lowering
             if self.state.compiled_recipe == recipe
@@ -120,7 +121,7 @@ class GraphPane(NodeTable):
         """The registry that the recipe selects for the node, or an empty string."""
         return self.workspace.recipe.choice_map().get(row.stable, "")
 
-    def _mark(self, row: NodeRow) -> Cell:
+    def _state_mark(self, row: NodeRow) -> Cell:
         problem = self.state.problem
         if problem is not None and problem.node and problem.node in (row.stable, row.name):
             return ("[!]", "bad")
@@ -137,12 +138,12 @@ class GraphPane(NodeTable):
     def _lowering(self, row: NodeRow) -> Cell:
         lowering = self.lowering_of(row)
         if lowering in ("", EAGER):
-            return (lowering or role_of_opcode(row.opcode), "dim")
+            return (lowering or opcode_text(row.opcode), "dim")
         assignment = self.assignment(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 
     def _short_reason(self, row: NodeRow) -> Cell:
-        """The reason why the first registry does not lower the node."""
+        """The reason why the first registry does not lower the node, without details."""
         assignment = self.assignment(row)
         return (assignment.reason.split(": a script")[0].split("; ")[0] if assignment else "", "dim")
 
@@ -152,10 +153,10 @@ class GraphPane(NodeTable):
     def _node_line(self, width: int) -> Cells:
         row = self.current
         right: Cells = [(f" {self._position_text()}", "number")]
-        left: Cells = [(" ", "text"), *(self._node_summary(row) if row is not None else [])]
+        left: Cells = [(" ", "text"), *(self._node_facts(row) if row is not None else [])]
         return align_both_ends(left, right, width)
 
-    def _node_summary(self, row: NodeRow) -> Cells:
+    def _node_facts(self, row: NodeRow) -> Cells:
         assignment = self.assignment(row)
         parts = [short_target(row.target), short_place(row.location)]
         if assignment is not None:
@@ -185,25 +186,25 @@ class GraphPane(NodeTable):
             self.refill()
 
     def refill(self) -> None:
-        """Filter and sort again. The cursor stays on its node."""
+        """Filter and sort the nodes again. The cursor stays on its node if possible."""
         current = self.current
         self._read_times()
         self.rows = sorted(self.filtered_rows(), key=self._sort_key)
         self.picked &= {row.stable for row in self._all_rows()}
         self.update_entries()
-        reasons = any(found.reason for found in self.state.assignments.values())
+        reasons = any(assignment.reason for assignment in self.state.assignments.values())
         self._columns = self._make_columns(reasons, self.state.profile is not None)
         self._restore_cursor(current)
         self.rows_changed()
 
-    def _restore_cursor(self, wanted: NodeRow | None) -> None:
-        """Move to the row of `wanted`, or, without one, to the first computed node, which may follow many weights."""
-        if wanted is not None:
-            self.cursor = self.place_of(wanted.stable) or 0
+    def _restore_cursor(self, node: NodeRow | None) -> None:
+        """Move the cursor to the row of `node`; for `None`, to the first node that is no input or weight."""
+        if node is not None:
+            self.cursor = self.row_of_node(node.stable) or 0
         else:
-            nodes = ((place, entry) for place, entry in enumerate(self.entries) if isinstance(entry, NodeRow))
-            self.cursor = next((place for place, row in nodes if row.opcode not in ("placeholder", "get_attr")), 0)
-        if wanted is None and self.rows:
+            nodes = ((index, entry) for index, entry in enumerate(self.entries) if isinstance(entry, NodeRow))
+            self.cursor = next((index for index, row in nodes if row.opcode not in ("placeholder", "get_attr")), 0)
+        if node is None and self.rows:
             self.call_after_refresh(self.scroll_to, y=max(0, self.cursor - 2), animate=False, force=True)
 
     def _read_times(self) -> None:
@@ -216,18 +217,19 @@ class GraphPane(NodeTable):
         self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
 
     def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
+        """Orders nodes by `sort_by`, and nodes with equal keys in graph order. Nodes without a value come last."""
         keys = {"name": row.name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
         seconds = self.seconds(row) if self.sort_by == "time" else None
         return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
     def mark_node(self, before: str) -> None:
-        """Redraw the rows of the selected node and of the node `before`."""
-        for place, entry in enumerate(self.entries):
+        """Draw the rows of the selected node and of the node `before` again."""
+        for index, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow) and entry.stable in (before, self.context.selection.node):
-                self.refresh_row(place)
+                self.refresh_row(index)
 
     def show_graph(self, node: str) -> None:
-        """Show another graph, with the cursor on `node`, or, if it is empty, on the first computed node."""
+        """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is no input."""
         self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
@@ -235,36 +237,42 @@ class GraphPane(NodeTable):
 
     def show_node(self, stable: str) -> None:
         """Move the cursor to a node, without a `Moved` message."""
-        place = self.place_of(stable)
-        if place is not None:
-            self.center(place, tell=False)
+        index = self.row_of_node(stable)
+        if index is not None:
+            self.center(index, notify=False)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle(self) -> None:
-        """Run the picked nodes, the module's, or the one under the cursor in eager, or compile them again."""
-        rows = [row for row in self.targets if self._can_toggle(row)]
+        """Run the nodes of `selected_rows` in eager. If all of them run in eager already, compile them."""
+        rows = [row for row in self.selected_rows if self._can_toggle(row)]
         if not rows:
             self.say("these nodes can only run in eager")
             return
-        taken_out = [row for row in rows if self.lowering_of(row) != EAGER]
+        compiled = [row for row in rows if self.lowering_of(row) != EAGER]
         recipe = self.workspace.recipe
-        for row in taken_out or rows:
-            recipe = recipe.with_choice(row.stable, EAGER if taken_out else self._restored_lowering(row))
-        names = rows[0].name if len(rows) == 1 else f"{len(taken_out or rows)} nodes"
-        self.context.edits.edit(recipe, f"{names} {'in eager' if taken_out else 'compiled'}")
+        for row in compiled or rows:
+            recipe = recipe.with_choice(row.stable, EAGER if compiled else self._restored_lowering(row))
+        names = rows[0].name if len(rows) == 1 else f"{len(compiled or rows)} nodes"
+        self.context.edits.edit(recipe, f"{names} {'in eager' if compiled else 'compiled'}")
 
     def _can_toggle(self, row: NodeRow) -> bool:
+        """Whether a node is compiled, or runs in eager and could be compiled."""
         assignment = self.assignment(row)
         return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
-        """The choice for a node that was in eager: `None` for the default lowering, unless that is eager."""
+        """The recipe's choice with which a node in eager is compiled.
+
+        If the recipe has a choice for the node, returns `None` to remove it. Otherwise, eager is the default lowering,
+        and the first other lowering is returned.
+        """
         assignment = self.assignment(row)
         choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
+        """List the lowerings of the node under the cursor, and use the chosen one."""
         row = self.current
         assignment = self.assignment(row) if row else None
         if row is None or assignment is None:
@@ -274,10 +282,11 @@ class GraphPane(NodeTable):
             PickerChoice(name, _lowering_summary(name, assignment), name, name == self.lowering_of(row))
             for name in names
         ]
-        own = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
+        default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"Lowering of {row.name} ({short_target(row.target)})", [*choices, PickerChoice("reset", own, RESET)]
+                f"Lowering of {row.name} ({short_target(row.target)})",
+                [*choices, PickerChoice("reset", default, RESET)],
             ),
             lambda name: self._set_lowering(row, name),
         )
@@ -290,8 +299,9 @@ class GraphPane(NodeTable):
             self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name}: lowering {lowering}")
 
     def sort(self) -> None:
-        there = SORTS if self.state.profile is not None else SORTS[:-1]
-        self.sort_by = there[(there.index(self.sort_by) + 1) % len(there)] if self.sort_by in there else there[0]
+        """Sort by the next key; by time only after a profile."""
+        sorts = SORTS if self.state.profile is not None else SORTS[:-1]
+        self.sort_by = sorts[(sorts.index(self.sort_by) + 1) % len(sorts)] if self.sort_by in sorts else sorts[0]
         self.refill()
 
     @work(exclusive=True, group="code")
@@ -300,15 +310,16 @@ class GraphPane(NodeTable):
         info, row = self.state.info, self.current
         if info is None:
             return
-        found = await self.context.queries.find_lines(info.code, row.stable if row else "")
-        if found is not None:
+        position = await self.context.queries.find_lines(info.code, row.stable if row else "")
+        if position is not None:
             from buddy.app.screens.detail import CodeScreen
 
-            line, lines = found
+            line, lines = position
             screen = CodeScreen(info.name, self.context.session.cache, info.code, lines, line)
             self.app.push_screen(screen, lambda nodes: self.go_to_node(nodes[0] if nodes else None))
 
     def details(self) -> None:
+        """Show all facts about the node under the cursor."""
         row = self.current
         if row is not None:
             self.app.push_screen(DetailScreen(row.name, self._detail_lines(row)))
@@ -344,16 +355,16 @@ class GraphPane(NodeTable):
 
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""
-        each = self.times.get(row.stable)
-        if each is None:
+        node = self.times.get(row.stable)
+        if node is None:
             return ""
-        if each.time.into:
-            return f"fused into {self._names.get(each.time.into, each.time.into)}"
-        fused = ", ".join(self._names.get(name, name) for name in each.time.fused)
-        parts = [f"{node_time_text(each.time, self._names)} ms", f"including fused {fused}" if fused else ""]
-        parts += [f"{rate_text(each.rate)} GFLOP/s" if each.rate else ""]
-        parts += [f"{each.share:.0%} of the roofline" if each.share else ""]
-        parts += ["data from caches" if each.from_caches else ""]
+        if node.time.into:
+            return f"fused into {self._names.get(node.time.into, node.time.into)}"
+        fused = ", ".join(self._names.get(name, name) for name in node.time.fused)
+        parts = [f"{node_time_text(node.time, self._names)} ms", f"including fused {fused}" if fused else ""]
+        parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
+        parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
+        parts += ["data from caches" if node.from_caches else ""]
         stale = "measured with an earlier recipe" if self.state.profile_is_stale else ""
         return ", ".join(part for part in (*parts, stale) if part)
 
@@ -362,9 +373,10 @@ class GraphPane(NodeTable):
         return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 
 
-# The value of the entry that restores the default lowering.
+# The value of the picker's entry that restores the default lowering.
 RESET = ""
 
+# The lowerings of nodes, each with its description.
 LOWERINGS = {
     "tosa": "TOSA ops, then the TOSA conversions",
     "linalg": "linalg on tensors",
@@ -377,15 +389,15 @@ LOWERINGS = {
 
 def _lowering_summary(name: str, assignment: Assignment) -> str:
     """The description of a lowering, or the reason why it is not applied to this node."""
-    failed = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
-    return failed[0].removeprefix(f"{name}: ") if failed else LOWERINGS.get(name, "")
+    reasons = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
+    return reasons[0].removeprefix(f"{name}: ") if reasons else LOWERINGS.get(name, "")
 
 
-def role_of_opcode(opcode: str) -> str:
+def opcode_text(opcode: str) -> str:
     """The text in the lowering column of a row that is not lowered."""
     return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
 
 
 def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets as they are."""
+    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
     return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")

@@ -1,4 +1,4 @@
-"""The IR pane: a tab per phase, and the stage after each pass. Only the lines on the screen are fetched."""
+"""The IR pane: a tab for each phase, and the IR after each pass. It fetches only the lines near the screen."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.compiler.protocol import Stage
 
-SIDEWAYS = 16
+# The number of columns that a key scrolls sideways.
+SCROLL_COLUMNS = 16
 
 
 class IrPane(Pane):
-    """Shows the chosen stage of `stages`. `document` is the drawn text, which follows when its lines are loaded.
+    """Shows the chosen stage of `stages`. `document` is the text on the screen, which changes when lines are loaded.
 
-    Rows are lines of the stage or, if the stage is compared with another, rows of the diff. Each component has one
-    task; `targets` are those that do actions.
+    Rows are lines of the stage or, if the stage is compared with another one, rows of the diff. Each component has one
+    task. `targets` are the components with the methods of actions.
     """
 
     class StageShown(Message):
-        """Another stage is shown."""
+        """The user has chosen another stage, or a stage is shown for the first time."""
 
         def __init__(self, row: StageRow) -> None:
             super().__init__()
@@ -57,7 +58,7 @@ class IrPane(Pane):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.left = 0
-        self._marked: set[int] = set()
+        self._marked_rows: set[int] = set()
         self.document = document = IrDocument(context.session.cache)
         self.stages = stages = IrStages(context, self)
         self.jumps = jumps = IrJumps(context, self, document, stages)
@@ -76,7 +77,7 @@ class IrPane(Pane):
 
     @property
     def targets(self) -> list[tuple[str, object]]:
-        """The components that do actions, with their names as targets."""
+        """The components with the methods of actions, each with its name in `Action.target`."""
         return [
             ("ir_assembly", self.assembly),
             ("ir_comparison", self.comparison),
@@ -114,7 +115,7 @@ class IrPane(Pane):
 
     @property
     def is_drawn(self) -> bool:
-        """Whether the chosen stage is on the screen, and compared as chosen."""
+        """Whether the chosen stage is on the screen, with the chosen comparison."""
         row = self.shown
         return row is not None and self.document.content == self.comparison.content_of(row)
 
@@ -126,25 +127,25 @@ class IrPane(Pane):
             self.post_message(self.StageShown(opened))
         self.open_stage()
 
-    def choose(self, row: StageRow, *, tell: bool = True) -> None:
-        """Show the stage of `row`; `tell` posts `StageShown`."""
+    def choose(self, row: StageRow, *, notify: bool = True) -> None:
+        """Show the stage of `row`; with `notify`, posts `StageShown`."""
         if row.key != self.key:
-            self._loader.keep_position()
+            self._loader.remember_position()
         self.stages.choose(row)
         self.open_stage()
-        if tell:
+        if notify:
             self.post_message(self.StageShown(row))
 
     def show_line(self, row: StageRow, line: int) -> None:
         """Show a line of the stage of `row`."""
-        self._loader.keep_position()
+        self._loader.remember_position()
         self._loader.set_line(row.key, line)
         self.stages.choose(row)
         self.open_stage()
         self.post_message(self.StageShown(row))
 
     def leave_graph(self) -> None:
-        """Clear the text and the positions in it before another graph is shown, which is opened at the same stage."""
+        """Clear the text and the positions before another graph is shown, at the same stage if possible."""
         self.stages.leave_graph()
         self.jumps.clear()
         self.document.clear()
@@ -162,13 +163,13 @@ class IrPane(Pane):
         self.refresh_edges()
 
     def draw_stage(self, cursor: int, top: int) -> None:
-        """Draw another text of the document, with the cursor on row `cursor`, from row `top` on."""
+        """Draw the document after its text has changed, with the cursor on row `cursor`, from row `top` on."""
         self.search.matches.clear()
         self.cursor = 0
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
-        self.center(cursor, tell=False)
-        self.names.mark()
+        self.center(cursor, notify=False)
+        self.names.update()
         self.types.name_types()
         self.context.status.redraw()
         self.search.repeat()
@@ -181,7 +182,7 @@ class IrPane(Pane):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's own text at the cursor, or the line before which something was removed."""
+        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
         return self.document.line_of(self.cursor)
 
     def line_at(self, row: int) -> AnnotatedLine | None:
@@ -189,7 +190,7 @@ class IrPane(Pane):
         return self.document.line_at(row)
 
     def row_of(self, line: int) -> int:
-        """The row of a line of the stage's own text. Unfolds the line if necessary."""
+        """The row of a line of the stage's text. Unfolds the line if necessary."""
         document = self.document
         if document.diff is not None:
             count = document.row_count
@@ -204,11 +205,11 @@ class IrPane(Pane):
         return document.folds.row_of(line)
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw changed folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
         self.cursor = self.document.folds.row_of(line)
         self.rows_changed()
         self.keep_cursor_at(offset)
-        self.names.mark()
+        self.names.update()
 
     def rows_changed(self) -> None:
         document, layout = self.document, layout_at(self.width)
@@ -220,14 +221,14 @@ class IrPane(Pane):
         super().rows_changed()
 
     def redraw_lines(self) -> None:
-        """Discard the drawn lines, and draw again with the cursor at the same place on the screen."""
+        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
         offset = self.cursor - self.first_row
         self.line_painter.forget()
         self.rows_changed()
         self.keep_cursor_at(offset)
 
-    def lines_arrived(self) -> None:
-        """Draw lines that have been fetched."""
+    def draw_fetched_lines(self) -> None:
+        """Draw again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
         self.refresh()
@@ -256,15 +257,15 @@ class IrPane(Pane):
         return align_both_ends(left, right, width)
 
     def foot(self, width: int) -> list[Cells]:
-        return [*self._failure(width), *self.types.legend(width)]
+        return [*self._failure_lines(width), *self.types.legend(width)]
 
-    def _failure(self, width: int) -> list[Cells]:
-        """The diagnostic of the pass that failed at this stage."""
+    def _failure_lines(self, width: int) -> list[Cells]:
+        """The start of the diagnostic, if the pass of the chosen stage has failed."""
         problem = self.state.problems.get("compile")
         if problem is None or self.stage is None or self.stage.state != "failed":
             return []
         lines: list[Cells] = [[(" ", "text"), *line] for line in diagnostic_lines(problem, width - 2)]
-        return [*lines[:6], [("     [ the IR before   ! the whole diagnostic", "dim")]]
+        return [*lines[:6], [("     [ shows the IR before the pass   ! shows the whole diagnostic", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
         return [[], [(f" {waiting_text(self.state, 'IR', self.glyphs)}", "dim")]]
@@ -281,30 +282,30 @@ class IrPane(Pane):
 
     def mark_node(self, before: str) -> None:
         """Draw again the rows that come from the selected node, or from the node that was selected before."""
-        marked = {row for row in self.rows_on_screen() if self.context.selection.node in self.nodes_of(row)}
-        for row in marked ^ self._marked:
+        marked_rows = {row for row in self.rows_on_screen() if self.context.selection.node in self.nodes_of(row)}
+        for row in marked_rows ^ self._marked_rows:
             self.refresh_row(row)
-        self._marked = marked
+        self._marked_rows = marked_rows
         self.refresh_row(self.cursor)
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
-        """Go to the main line of the selected node, if the stage is still shown when the line is found."""
+        """Go to the main line of the selected node, unless another stage is shown before the line is found."""
         text = self.document.text
-        place = await self.context.queries.find_place(text, self.context.selection.node) if text else -1
-        if place >= 0 and self.document.text == text:
-            row = self.document.folds.row_of(place) if self.document.diff is None else self.row_of(place)
-            self.center(row, tell=False)
+        line = await self.context.queries.find_main_line(text, self.context.selection.node) if text else -1
+        if line >= 0 and self.document.text == text:
+            row = self.document.folds.row_of(line) if self.document.diff is None else self.row_of(line)
+            self.center(row, notify=False)
 
     def nodes_of(self, row: int) -> tuple[str, ...]:
         """The nodes that the line on `row` comes from."""
         line = self.line_at(row)
         return line.nodes if line else ()
 
-    def moved(self) -> None:
-        # Not by a message, so that the move and the change of the selection are drawn together.
+    def after_move(self) -> None:
+        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
-        self.names.mark()
+        self.names.update()
         self.assembly.refresh_arrows()
 
     # ---- actions -------------------------------------------------------------------------------------------------
@@ -316,10 +317,10 @@ class IrPane(Pane):
         self.say("long lines are wrapped" if self.wrapped else "long lines are truncated: > scrolls sideways")
 
     def scroll_lines_left(self) -> None:
-        self._scroll_sideways(max(0, self.left - SIDEWAYS))
+        self._scroll_sideways(max(0, self.left - SCROLL_COLUMNS))
 
     def scroll_lines_right(self) -> None:
-        self._scroll_sideways(self.left + SIDEWAYS)
+        self._scroll_sideways(self.left + SCROLL_COLUMNS)
 
     def _scroll_sideways(self, left: int) -> None:
         if left != self.left:
@@ -330,10 +331,10 @@ class IrPane(Pane):
         """Show the node and the Python line of every line, or only of the cursor's line."""
         sources = self.painter.with_sources = not self.painter.with_sources
         self.rows_changed()
-        self.say("each line with its node and Python line" if sources else "nodes of the cursor's line only")
+        self.say("each line shows its node and Python line" if sources else "only the cursor's line shows its nodes")
 
     def open_line(self) -> None:
-        """Go to the node of the line, or show the diagnostic of a failed stage; on folded lines of a diff, unfold."""
+        """Go to the node of the cursor's line. Unfold folded lines of a diff; show the diagnostic of a failed stage."""
         diff = self.document.diff
         if diff is not None and diff.count and diff.row(self.cursor).kind == "fold":
             self.folds.toggle_fold()
@@ -344,7 +345,7 @@ class IrPane(Pane):
         elif nodes:
             self.context.selection.go_node(nodes)
         else:
-            self.say("no graph node is known for this line")
+            self.say("this line comes from no node of the graph")
 
     def ask_write(self) -> None:
         """Ask for a path, and write the text of the stage to it."""
@@ -357,7 +358,7 @@ class IrPane(Pane):
     @work(group="write")
     async def _write_to(self, path: str) -> None:
         if path.strip():
-            content = await self.context.queries.whole_text(self.document.text)
+            content = await self.context.queries.fetch_text(self.document.text)
             if content is not None:
                 self.context.files.write(path.strip(), content)
 
@@ -371,7 +372,7 @@ class IrPane(Pane):
         offset = event.get_content_offset(self)
         if offset is None or offset.y != 0:
             super().on_click(event)
-            # Otherwise Textual calls the handler of the base class again.
+            # Otherwise, Textual would call the handler of the base class again.
             event.prevent_default()
             if offset is not None:
                 self._unfold_at(offset.y)
@@ -388,6 +389,6 @@ class IrPane(Pane):
 
     def _pick_name_at(self, x: int, y: int) -> None:
         """Pick the name at column `x` and line `y` of the pane, which is on the cursor's row."""
-        line, spot = self.line_at(self.cursor), self.spot_at(y)
-        if line is not None and spot is not None and self.document.diff is None:
-            self.names.pick_at(*self.painter.character_at(line, x, spot.line))
+        line, row_line = self.line_at(self.cursor), self.row_line_at(y)
+        if line is not None and row_line is not None and self.document.diff is None:
+            self.names.pick_at(*self.painter.character_at(line, x, row_line.line))

@@ -1,11 +1,11 @@
-"""Comparison of stages in the IR pane: which stage is compared with which one, the diff, and the commands for it."""
+"""Comparison of stages in the IR pane: the stage that a stage is compared with, the diff, and the commands for it."""
 
 from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.ir_document import How, IrContent, IrDocument, IrView, layout_at
+from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, layout_at
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
@@ -14,12 +14,14 @@ from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
+# What a stage is compared with: the stage before it, a marked stage, the same stage before the last edit, or the
+# corresponding stage of another recipe or graph.
 Against = Literal["previous", "marked", "edit", "other"]
-HOW: tuple[How, ...] = ("off", "line", "structural")
+DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
 AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
-class Side(NamedTuple):
+class TitledRecipe(NamedTuple):
     """A recipe to compare with, and its title."""
 
     title: str
@@ -27,26 +29,26 @@ class Side(NamedTuple):
 
 
 class ComparedStages(NamedTuple):
-    """The stages of another recipe or of another graph, and its title."""
+    """The stages of another recipe or of another graph, with the title of that recipe or graph."""
 
     title: str
     stages: tuple[Stage, ...]
 
-    def like(self, row: StageRow) -> Stage | None:
-        """The stage that corresponds to the stage of `row`: of the same step, else the last of its phase."""
-        phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return dict(key_stages(self.stages)).get(row.key) or (phase[-1] if phase else None)
+    def counterpart(self, row: StageRow) -> Stage | None:
+        """The stage that corresponds to that of `row`: the one with the same key, else the last one of its phase."""
+        of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
+        return dict(key_stages(self.stages)).get(row.key) or (of_phase[-1] if of_phase else None)
 
 
 class IrComparison:
-    """Compares each stage, in the way `how`, with the stage before it, a marked stage, itself before an edit or others.
+    """Compares each stage with the stage that `against` selects. `how` is the mode: off, line or structural diff.
 
-    `others` are the stages of another recipe or graph; `running` is true while the engine computes a diff.
+    `others` are the stages of another recipe or graph. `running` is true while the engine computes a diff.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
         self._context, self._view, self._document, self._stages = context, view, document, stages
-        self.how: How = "off"
+        self.how: DiffMode = "off"
         self.against: Against = "previous"
         self.marked: Stage | None = None
         self.others: ComparedStages | None = None
@@ -55,7 +57,7 @@ class IrComparison:
     # ---- the other stage -----------------------------------------------------------------------------------------
 
     def other_of(self, row: StageRow) -> Stage | None:
-        """The stage that the stage of `row` is compared with; `None` for the first stage, or without a comparison."""
+        """The stage that the stage of `row` is compared with; `None` if there is no such stage or `how` is off."""
         other = None if self.how == "off" else self._candidate(self.against, row)
         return self._stages.in_chosen_form(other) if other is not None else None
 
@@ -65,20 +67,20 @@ class IrComparison:
         if against == "edit":
             return self._context.state.board.before_edit(row.key)
         if against == "other":
-            return self.others.like(row) if self.others is not None else None
+            return self.others.counterpart(row) if self.others is not None else None
         rows = self._stages.rows
-        place = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
-        return rows[place - 1].stage if place > 0 else None
+        index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
+        return rows[index - 1].stage if index > 0 else None
 
     def content_of(self, row: StageRow) -> IrContent:
-        """The text or diff to draw for a stage."""
+        """The text or the diff to draw for a stage."""
         other = self.other_of(row)
         return IrContent(row.stage.text, other.text if other is not None else "", self.how, self._document.only)
 
     # ---- the diff ------------------------------------------------------------------------------------------------
 
     async def compare(self, stage: Stage, other: Stage | None) -> DiffRows | None:
-        """The differences of a stage from `other`; `None` if nothing is compared, or the engine has no answer."""
+        """The differences of a stage from `other`; `None` if `other` is `None`, `how` is off, or the request fails."""
         how, layout = self.how, layout_at(self._view.width)
         if other is None or how == "off":
             return None
@@ -87,64 +89,65 @@ class IrComparison:
         self.running = True
         self._view.refresh_edges()
         try:
-            found = await self._context.queries.compare(other.text, stage.text, how, stage.language)
+            answer = await self._context.queries.compare(other.text, stage.text, how, stage.language)
         finally:
             self.running = False
-        return DiffRows(found.hunks, found.before_lines, found.after_lines, layout) if found else None
+        return DiffRows(answer.hunks, answer.before_lines, answer.after_lines, layout) if answer else None
 
     # ---- the line above the text ---------------------------------------------------------------------------------
 
     def header_texts(self) -> list[str]:
-        """The way of the comparison, its changes, and the other stage."""
+        """The mode of the comparison, the numbers of changes, and the other stage; empty without a comparison."""
         if self.how == "off":
             return []
-        how, *other = self._description()
+        mode, other = self._description()
         row, diff = self._stages.shown, self._document.diff
-        drawn = row is not None and self._document.content == self.content_of(row)
-        counts = change_counts(diff, self._context.glyphs) if drawn and diff is not None else ""
-        return [how, *filter(None, [counts]), *other]
+        is_drawn = row is not None and self._document.content == self.content_of(row)
+        counts = change_counts(diff, self._context.glyphs) if is_drawn and diff is not None else ""
+        return [mode, *filter(None, [counts]), other]
 
     def state_cells(self) -> Cells:
-        """The badge of the comparison: running, or no change."""
+        """The badge of the comparison: that it is running, or that there is no change."""
         if self.running:
             return [(f" comparing{self._context.glyphs.ellipsis} ctrl+c cancels ", "notice")]
         diff = self._document.diff
-        return no_change(self._document.content, diff) if diff is not None else []
+        return no_change_badge(self._document.content, diff) if diff is not None else []
 
-    def _description(self) -> list[str]:
-        """The way of the comparison and the other stage: `structural diff`, `from canonicalize`."""
+    def _description(self) -> tuple[str, str]:
+        """The mode of the comparison and the other stage: `structural diff`, `from canonicalize`."""
         row = self._stages.shown
         other = self.other_of(row) if row is not None else None
         if other is None:
-            return [f"{self.how} diff", self._missing_text()]
+            return f"{self.how} diff", self._missing_text()
         names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
         if self.others is not None:
             names["other"] = f"{other.name} by {self.others.title}"
-        return [f"{self.how} diff", f"from {names[self.against]}"]
+        return f"{self.how} diff", f"from {names[self.against]}"
 
     def _missing_text(self) -> str:
-        missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
-        if self.against != "other":
-            return missing[self.against]
-        return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
+        """The reason why the chosen stage has no other stage to compare with."""
+        if self.against == "other":
+            return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
+        reasons = {"previous": "this is the first stage", "marked": "m marks a stage", "edit": "no edit changed it"}
+        return reasons[self.against]
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def next_diff(self) -> None:
-        """Go from no diff to a line diff, to a structural diff, and back to none."""
-        self.how = HOW[(HOW.index(self.how) + 1) % len(HOW)]
+        """Switch to the next mode: no diff, a line diff, a structural diff."""
+        self.how = DIFF_MODES[(DIFF_MODES.index(self.how) + 1) % len(DIFF_MODES)]
         self._view.open_stage()
         self._context.say("diff off" if self.how == "off" else " ".join(self._description()))
 
     def next_against(self) -> None:
-        """Compare with the next possible stage; if no diff is shown, start with the marked stage."""
+        """Compare with the next kind of stage that is available. Without a diff, start with the marked stage."""
         row = self._stages.shown
         if row is None:
             return
-        begin = 0 if self.how == "off" else AGAINST.index(self.against) + 1
+        start = 0 if self.how == "off" else AGAINST.index(self.against) + 1
         self.how = "structural" if self.how == "off" else self.how
-        turns = [AGAINST[(begin + k) % len(AGAINST)] for k in range(len(AGAINST))]
-        self.against = next((turn for turn in turns if self._candidate(turn, row) is not None), "previous")
+        in_turn = [AGAINST[(start + k) % len(AGAINST)] for k in range(len(AGAINST))]
+        self.against = next((against for against in in_turn if self._candidate(against, row) is not None), "previous")
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
 
@@ -157,7 +160,7 @@ class IrComparison:
         self._context.say(" ".join(self._description()))
 
     def mark_stage(self) -> None:
-        """Mark the chosen stage, to compare other stages with it."""
+        """Mark the chosen stage, so that other stages can be compared with it."""
         stage = self._stages.stage
         if stage is not None:
             self.marked = stage
@@ -165,12 +168,12 @@ class IrComparison:
             self._context.say(f"{stage.name} is marked: D compares other stages with it")
 
     def next_hunk(self) -> None:
-        """Go to the next change."""
+        """Go to the next change of the diff."""
         diff = self._document.diff
         self._go_to_hunk(diff, diff.change_after(self._view.cursor) if diff is not None else None)
 
     def previous_hunk(self) -> None:
-        """Go to the previous change."""
+        """Go to the previous change of the diff."""
         diff = self._document.diff
         self._go_to_hunk(diff, diff.change_before(self._view.cursor) if diff is not None else None)
 
@@ -183,7 +186,7 @@ class IrComparison:
 
 
 def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
-    """The numbers of added and removed lines and of changed places: `+13 −23 in 16 places`."""
+    """The numbers of added lines, of removed lines and of hunks: `+13 −23 in 16 places`; empty without changes."""
     added = sum(hunk[3] for hunk in diff.hunks)
     removed = sum(hunk[1] for hunk in diff.hunks)
     lines = " ".join(filter(None, formatting.op_count_change(added, removed, glyphs)))
@@ -191,8 +194,8 @@ def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
     return f"{lines} in {formatting.count(places)} place{'s' * (places != 1)}" if places else ""
 
 
-def no_change(content: IrContent, diff: DiffRows) -> Cells:
-    """The badge of a diff without changes, or without structural changes."""
+def no_change_badge(content: IrContent, diff: DiffRows) -> Cells:
+    """The badge of a diff without changes, or without changes in its mode; empty if there are changes."""
     if diff.hunks:
         return []
     return [(" no change " if content.text == content.other else f" no {content.how} change ", "notice")]

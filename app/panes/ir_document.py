@@ -1,4 +1,4 @@
-"""The text of a stage as rows: its lines without the folded ones, or a diff with another stage. No Textual."""
+"""The text of a stage as rows: its lines that are not folded, or a diff. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from buddy.app.session.stages import AnnotatedLine, LineCache, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
-How = Literal["off", "line", "structural"]
-# The minimum width for two texts side by side: 70 columns of each.
-BESIDE_FROM = 150
+DiffMode = Literal["off", "line", "structural"]
+# The minimum width of the pane, in cells, for two texts side by side: it leaves about 70 for each text.
+MIN_BESIDE_WIDTH = 150
 
 
 class IrView(Protocol):
-    """The widget that shows an `IrDocument`: what the components of the IR pane use of the pane."""
+    """The members of the IR pane that its components use. The pane shows an `IrDocument`."""
 
     cursor: int
     wrapped: bool
 
     @property
     def width(self) -> int:
-        """The number of columns."""
+        """The number of columns of the pane."""
 
     @property
     def first_row(self) -> int:
@@ -32,7 +32,7 @@ class IrView(Protocol):
 
     @property
     def line_number(self) -> int:
-        """The line of the stage's own text at the cursor, or the line before which something was removed."""
+        """The line of the stage's text at the cursor; at a removed line, the line of the stage's text after it."""
 
     def rows_on_screen(self) -> range:
         """The rows on the screen."""
@@ -47,10 +47,10 @@ class IrView(Protocol):
         """Draw the lines above and below the text again."""
 
     def rows_changed(self) -> None:
-        """Measure and draw again."""
+        """Update the layout and draw again."""
 
     def redraw_lines(self) -> None:
-        """Discard the drawn lines, and draw again with the cursor at the same place on the screen."""
+        """Discard the cached drawn lines, and draw again with the cursor on the same screen line."""
 
     def keep_cursor_at(self, offset: int) -> None:
         """Scroll so that the cursor is `offset` rows below the first row on the screen."""
@@ -59,10 +59,10 @@ class IrView(Protocol):
         """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
 
     def row_of(self, line: int) -> int:
-        """The row of a line of the stage's own text. Unfolds the line if necessary."""
+        """The row of a line of the stage's text. Unfolds the line if necessary."""
 
     def place_line(self, line: int, offset: int) -> None:
-        """Draw changed folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
+        """Draw after a change of folds, with the cursor on `line`, `offset` rows below the first row on the screen."""
 
     def open_stage(self) -> None:
         """Load the lines of the chosen stage, then draw them."""
@@ -75,11 +75,11 @@ class IrView(Protocol):
 
 
 class IrContent(NamedTuple):
-    """What is drawn: a text or its difference from the text `other`, limited to the function `only` if it is set."""
+    """Identifies what is drawn: a text, or its diff from the text `other`. With `only`, a single function of it."""
 
     text: str
     other: str = ""
-    how: How = "off"
+    how: DiffMode = "off"
     only: str = ""
 
 
@@ -87,17 +87,17 @@ NO_CONTENT = IrContent("")
 
 
 def layout_at(width: int) -> Layout:
-    """The layout of a diff in a pane of that width."""
-    return "beside" if width >= BESIDE_FROM else "unified"
+    """The layout of a diff in a pane with `width` columns."""
+    return "beside" if width >= MIN_BESIDE_WIDTH else "unified"
 
 
 class IrDocument:
     """Maps rows to lines of texts, and lines to rows.
 
-    `text` names the stage's own text, which has `lines` lines. Its rows are the lines that `folds` shows, or, if
-    `diff` is set, the rows of the diff with the stage `other`. `only` is the function that is shown alone, "" for all;
-    with `all_folded`, the functions of a text are folded when it is shown for the first time. `content` is what the
-    pane has drawn from the document.
+    `text` is the name of the stage's text, which has `lines` lines. Its rows are the lines that `folds` does not hide,
+    or, if `diff` is set, the rows of the diff from the stage `other`. `only` is the function that is shown alone, ""
+    for all. With `all_folded`, the functions of a text are folded when it is shown for the first time. `content`
+    identifies what the pane has drawn.
     """
 
     def __init__(self, cache: LineCache) -> None:
@@ -112,10 +112,11 @@ class IrDocument:
         self.folds = Folds(0)
         self.only = ""
         self.all_folded = False
+        # The folded regions of each text.
         self._folded: dict[str, set[TextFold]] = {}
 
     def show(self, stage: Stage, diff: DiffRows | None, other: Stage | None, folds: Folds) -> None:
-        """Set the text to that of another stage, with its folds or its diff with `other`."""
+        """Set the text to that of another stage, with its folds or its diff from `other`."""
         self.text, self.language, self.lines = stage.text, stage.language, stage.lines
         self.diff, self.other, self.folds = diff, other, folds
 
@@ -134,41 +135,41 @@ class IrDocument:
 
     @property
     def digits(self) -> int:
-        """The number of digits of line numbers."""
+        """The number of columns of line numbers."""
         other = self.other.lines if self.diff is not None and self.other is not None else 0
         return max(3, len(str(max(self.lines, other))))
 
     def line_of(self, row: int) -> int:
-        """The line of the stage's own text on a row, or the line before which something was removed."""
+        """The line of the stage's text on a row; for a removed line, the line of the stage's text after it."""
         return self.folds.line_of(row) if self.diff is None else self.diff.line_of(row)
 
     def own_line(self, row: int) -> int:
-        """The line of the stage's own text that is drawn on `row`, -1 for none."""
+        """The line of the stage's text that is drawn on `row`, -1 for a removed line or folded equal lines."""
         if self.diff is None:
             return self.folds.line_of(row)
-        found = self.diff.row(row)
-        return -1 if found.kind == "fold" else found.after
+        diff_row = self.diff.row(row)
+        return -1 if diff_row.kind == "fold" else diff_row.after
 
     def source_of(self, row: int) -> tuple[str, int] | None:
-        """The text and the line that are drawn on a row; `None` for folded equal lines of a diff."""
+        """The name of the text and the line that are drawn on a row; `None` for folded equal lines of a diff."""
         if self.diff is None:
             return self.text, self.folds.line_of(row)
-        found = self.diff.row(row)
-        if found.kind == "fold":
+        diff_row = self.diff.row(row)
+        if diff_row.kind == "fold":
             return None
-        if found.after >= 0 or self.other is None:
-            return self.text, found.after
-        return self.other.text, found.before
+        if diff_row.after >= 0 or self.other is None:
+            return self.text, diff_row.after
+        return self.other.text, diff_row.before
 
     def hides(self, line: int) -> bool:
-        """Whether a fold or `only` hides a line of a text that is not compared."""
+        """Whether a fold or `only` hides a line. Always false in a diff."""
         return self.diff is None and self.folds.hides(line)
 
     # ---- cached lines --------------------------------------------------------------------------------------------
 
     def line_of_text(self, text: str, number: int) -> AnnotatedLine | None:
-        """A line with its expanded constants; `None` until it is cached."""
-        return self.expansions.applied(text, number, self._cache.get(text, number))
+        """A line of a text, with its expanded constants; `None` if it is not cached."""
+        return self.expansions.apply(text, number, self._cache.get(text, number))
 
     def line_at(self, row: int) -> AnnotatedLine | None:
         """The line on `row`; a removed line is a line of the other text."""
@@ -178,15 +179,18 @@ class IrDocument:
         return self.line_of_text(*source) if source is not None else AnnotatedLine("")
 
     def own_text_line(self, line: int) -> AnnotatedLine | None:
-        """Line `line` of the stage's own text."""
+        """A line of the stage's text; `None` if it is not cached."""
         return self.line_of_text(self.text, line)
 
     def other_text_line(self, line: int) -> AnnotatedLine | None:
-        """Line `line` of the text that the stage is compared with."""
+        """A line of the text that the stage is compared with; `None` if it is not cached."""
         return self.line_of_text(self.other.text, line) if self.other is not None else None
 
     def fetch_ahead(self, start: int, page: int) -> None:
-        """Prefetch `page` rows of the diff from `start` on: below a fold they are far from the lines on the screen."""
+        """Prefetch the lines of `page` rows of the diff from row `start` on.
+
+        The cache prefetches the lines after those on the screen, but the lines below a fold are far from them.
+        """
         assert self.diff is not None
         assert self.other is not None
         for number in range(start, min(start + page, self.diff.count), 8):
@@ -198,33 +202,33 @@ class IrDocument:
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     @property
-    def narrowed(self) -> bool:
+    def is_narrowed(self) -> bool:
         """Whether a part of the text or of the diff is hidden."""
-        return self.folds.count < self.lines if self.diff is None else self.diff.narrowed
+        return self.folds.count < self.lines if self.diff is None else self.diff.is_narrowed
 
     @property
     def folded(self) -> set[TextFold]:
-        """The regions of the stage's text that are folded."""
+        """The folded regions of the stage's text."""
         return self._folded.get(self.text, set())
 
     def forget_folds(self) -> None:
-        """Reset the folds of every text to their initial state when the text is shown next."""
+        """Discard the folds of all texts. A text gets its initial folds again when it is shown next."""
         self._folded.clear()
 
     def folds_of(self, stage: Stage, symbols: Sequence[Symbol]) -> Folds:
-        """The rows of a stage with these functions: as they were shown last, or in their initial state."""
+        """The folds of a stage, whose functions are `symbols`: those that it had last, or else its initial folds."""
         if stage.text not in self._folded:
             self._folded[stage.text] = set(_regions(symbols)) if self.all_folded else set()
             keep_newest(self._folded, MAX_CACHED_TEXTS)
         return Folds(stage.lines, self._folded[stage.text], self._window(symbols))
 
     def refold(self, folded: Iterable[TextFold]) -> None:
-        """Fold these regions of the text, and no others."""
+        """Fold the regions `folded` of the text, and no others."""
         self._folded[self.text] = set(folded)
         self.folds = Folds(self.lines, self._folded[self.text], (self.folds.start, self._end - 1))
 
     def reveal(self, line: int) -> bool:
-        """Unfold a line. If the line is outside `only`, show the whole text, and return true."""
+        """Unfold a line. If it is outside of the function `only`, show all lines. Returns whether it was outside."""
         outside = not self.folds.start <= line < self._end
         if outside:
             self._show_all()
@@ -238,11 +242,12 @@ class IrDocument:
 
     @property
     def _end(self) -> int:
-        """The line after the text, or after the function `only`."""
+        """The line after the end of the text or of the function `only`."""
         folds = self.folds
-        return folds.start + folds.count + sum(folds.behind(fold.first) for fold in folds.shown)
+        return folds.start + folds.count + sum(folds.hidden_count(fold.first) for fold in folds.visible_folds)
 
     def _window(self, symbols: Sequence[Symbol]) -> tuple[int, int] | None:
+        """The first and the last line of the function `only`, `None` if there is no such function."""
         return next(((one.first, one.last) for one in symbols if one.name == self.only), None)
 
     # ---- diffs ---------------------------------------------------------------------------------------------------
@@ -252,11 +257,11 @@ class IrDocument:
         diff.narrow(self._window(symbols), list(_regions(symbols)) if self.all_folded else [])
 
     def reveal_in_diff(self, diff: DiffRows, line: int) -> tuple[int, bool]:
-        """The row of a line, which is unfolded if necessary. If the line is outside `only`, shows the whole diff.
+        """Unfold a line of a diff. If it is outside of the function `only`, show the whole diff.
 
-        Returns the row, and whether the line was outside `only`.
+        Returns the row of the line, and whether it was outside.
         """
-        outside = not diff.holds(line)
+        outside = not diff.is_shown(line)
         if outside:
             self._show_all()
             diff.widen()
@@ -264,7 +269,7 @@ class IrDocument:
 
 
 def region_of(symbol: Symbol) -> TextFold:
-    """The region of a function, to fold it."""
+    """The region in which a function is folded."""
     return TextFold(symbol.first, symbol.last)
 
 

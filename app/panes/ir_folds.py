@@ -1,4 +1,4 @@
-"""Functions and regions in the IR pane: folding, the outline, and one function shown alone."""
+"""Functions and regions in the IR pane: folds, the outline, and the choice of a function that is shown alone."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.compiler.protocol import Stage, Symbol
 
+# The definition of an alias, such as `#map1 = affine_map<…>`.
 ALIAS = re.compile(r"^[#!][\w$.\-]+ = ")
 
 
@@ -28,21 +29,21 @@ class StageSymbols:
 
     def __init__(self, queries: StageQueries) -> None:
         self._queries = queries
-        self._found: dict[str, tuple[Symbol, ...]] = {}
+        self._symbols: dict[str, tuple[Symbol, ...]] = {}
 
     async def of(self, stage: Stage) -> tuple[Symbol, ...]:
-        """The symbols of a stage; empty without an answer of the engine."""
-        if stage.text not in self._found:
-            self._found[stage.text] = await self._queries.symbols(stage.text, stage.language)
-            keep_newest(self._found, MAX_CACHED_TEXTS)
-        return self._found[stage.text]
+        """The symbols of a stage; empty if the request fails."""
+        if stage.text not in self._symbols:
+            self._symbols[stage.text] = await self._queries.symbols(stage.text, stage.language)
+            keep_newest(self._symbols, MAX_CACHED_TEXTS)
+        return self._symbols[stage.text]
 
     def clear(self) -> None:
-        self._found.clear()
+        self._symbols.clear()
 
 
 class IrFolds:
-    """Folds regions and functions of the shown text, and limits it to one function."""
+    """Folds regions and functions of the shown text, and limits the text to one function."""
 
     def __init__(
         self,
@@ -61,34 +62,34 @@ class IrFolds:
     # ---- for the pane --------------------------------------------------------------------------------------------
 
     async def folds_of(self, stage: Stage) -> Folds:
-        """The rows of a stage that is shown next."""
-        wanted = self._document.only or self._document.all_folded
-        return self._document.folds_of(stage, await self._symbols.of(stage) if wanted else ())
+        """The folds of a stage that is going to be shown."""
+        needs_symbols = self._document.only or self._document.all_folded
+        return self._document.folds_of(stage, await self._symbols.of(stage) if needs_symbols else ())
 
     async def narrow(self, diff: DiffRows, stage: Stage) -> None:
-        """Limit a diff to the function that is shown alone, and fold functions if they are all folded."""
-        wanted = self._document.only or self._document.all_folded or diff.narrowed
-        self._document.narrow(diff, await self._symbols.of(stage) if wanted else ())
+        """Limit a diff to the function that is shown alone, and fold its functions if `all_folded` is set."""
+        needs_symbols = self._document.only or self._document.all_folded or diff.is_narrowed
+        self._document.narrow(diff, await self._symbols.of(stage) if needs_symbols else ())
 
     def header_texts(self) -> list[str]:
-        """The function that is shown alone."""
+        """The name of the function that is shown alone, for the line above the text."""
         document = self._document
-        return [f"only @{document.only}"] if document.only and document.narrowed else []
+        return [f"only @{document.only}"] if document.only and document.is_narrowed else []
 
     # ---- one region ----------------------------------------------------------------------------------------------
 
     def toggle_fold(self) -> None:
-        """Fold or unfold the region at the cursor; in a diff, the equal lines."""
+        """Fold or unfold the region at the cursor. In a diff, fold or unfold equal lines."""
         document, line = self._document, self._view.line_number
         if document.diff is not None:
             self._toggle_equal_lines(document.diff)
-        elif document.folds.behind(line):
+        elif document.folds.hidden_count(line):
             self._refold({fold for fold in document.folded if fold.first != line}, line)
         else:
             self._context.jobs.begin("ir-fold", self._fold_region, line)
 
     def _toggle_equal_lines(self, diff: DiffRows) -> None:
-        """Fold or unfold the equal lines at the cursor; on a changed line, all equal lines."""
+        """Fold or unfold the equal lines at the cursor, or, if the cursor is on a changed line, all equal lines."""
         view = self._view
         if not diff.count:
             return
@@ -100,13 +101,14 @@ class IrFolds:
         view.rows_changed()
 
     async def _fold_region(self, line: int) -> None:
+        """Fold the function that starts or ends at a line, the aliases around it, or the innermost region with it."""
         stage = self._stages.stage
         if stage is None:
             return
         symbols = await self._symbols.of(stage)
-        whole = next((one for one in symbols if line in _fold_lines(one, stage.language)), None)
-        if whole is not None and whole.last > whole.first:
-            fold: TextFold | None = region_of(whole)
+        function = next((symbol for symbol in symbols if line in _fold_lines(symbol, stage.language)), None)
+        if function is not None and function.last > function.first:
+            fold: TextFold | None = region_of(function)
         else:
             fold = await self._aliases_at(stage.text, line) or await self._region_at(stage.text, line)
         if fold is None:
@@ -115,16 +117,17 @@ class IrFolds:
             self._refold({*self._document.folded, fold}, fold.first)
 
     async def _region_at(self, text: str, line: int) -> TextFold | None:
+        """The region that a line opens or that contains the line. The line that closes it stays visible."""
         region = await self._context.queries.region(text, line)
         return TextFold(region.first, region.last - 1) if region and region.last > region.first + 1 else None
 
     async def _aliases_at(self, text: str, line: int) -> TextFold | None:
-        """The adjacent lines that define aliases, such as `#map1 = affine_map<…>`, if `line` is one of them."""
-        here = self._context.session.cache.get(text, line)
-        if here is None or not ALIAS.match(here.text):
+        """The consecutive lines that define aliases, if `line` is one of them."""
+        cached_line = self._context.session.cache.get(text, line)
+        if cached_line is None or not ALIAS.match(cached_line.text):
             return None
-        found = await self._context.queries.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
-        lines = set(found.lines) if found is not None else set()
+        result = await self._context.queries.search(text, Pattern(ALIAS.pattern, ALIAS.pattern, regex=True))
+        lines = set(result.lines) if result is not None else set()
         first = last = line
         while first - 1 in lines:
             first -= 1
@@ -133,7 +136,7 @@ class IrFolds:
         return TextFold(first, last) if last > first else None
 
     def _refold(self, folded: set[TextFold], line: int) -> None:
-        """Draw with these folds, with the cursor on `line`, at the same place on the screen."""
+        """Fold the regions `folded`, and draw with the cursor on `line`, on the same screen line."""
         offset = self._view.cursor - self._view.first_row
         self._document.refold(folded)
         self._view.place_line(line, offset)
@@ -141,13 +144,13 @@ class IrFolds:
     # ---- all functions -------------------------------------------------------------------------------------------
 
     def toggle_all_folds(self) -> None:
-        """Fold all functions, or unfold everything; in a diff, the changed functions."""
+        """Fold all functions, or unfold everything. In a diff, fold only functions with changes."""
         self._document.all_folded = not self._document.all_folded
         self._document.forget_folds()
-        self._context.jobs.begin("ir-fold", self._fold_all if self._document.diff is None else self._narrow_shown)
+        self._context.jobs.begin("ir-fold", self._fold_text if self._document.diff is None else self._fold_diff)
 
-    async def _narrow_shown(self) -> None:
-        """Fold or unfold the functions of the shown diff."""
+    async def _fold_diff(self) -> None:
+        """Fold or unfold the functions of the shown diff, depending on `all_folded`."""
         stage, diff, line = self._stages.stage, self._document.diff, self._view.line_number
         if stage is None or diff is None:
             return
@@ -155,29 +158,31 @@ class IrFolds:
         if self._document.diff is diff:
             self._view.cursor = diff.row_of(line) if diff.count else 0
             self._view.rows_changed()
-            folded = "changed functions are folded: z unfolds one, Z all"
-            self._context.say(folded if self._document.all_folded else "all is unfolded")
+            message = "changed functions are folded: z unfolds one, Z all"
+            self._context.say(message if self._document.all_folded else "everything is unfolded")
 
-    async def _fold_all(self) -> None:
+    async def _fold_text(self) -> None:
+        """Fold or unfold the functions of the shown text, depending on `all_folded`."""
         stage, document = self._stages.stage, self._document
         if stage is None:
             return
         await self.folds_of(stage)
-        # Another stage may be shown by now, or the texts may have been cleared.
+        # During the request, another stage may have been shown, or the folds may have been cleared.
         if document.text == stage.text and document.diff is None:
             self._refold(document.folded, self._view.line_number)
-        self._context.say("functions are folded: z unfolds one, Z all" if document.all_folded else "all is unfolded")
+        message = "functions are folded: z unfolds one, Z all"
+        self._context.say(message if document.all_folded else "everything is unfolded")
 
     # ---- outline -------------------------------------------------------------------------------------------------
 
     def choose_only(self) -> None:
-        """Choose the function that is shown alone, in this stage and in those that are shown next."""
+        """Choose the function that is shown alone, also of the stages that are shown afterwards."""
         self._context.jobs.begin("ir-outline", self._choose_only)
 
     async def _choose_only(self) -> None:
-        symbols, only = await self._shown_symbols(), self._document.only
+        symbols, only = await self._stage_symbols(), self._document.only
         functions = [symbol for symbol in symbols if symbol.last > symbol.first]
-        choices = [_choice(symbol, symbol.name, symbol.name == only) for symbol in functions]
+        choices = [_symbol_choice(symbol, symbol.name, symbol.name == only) for symbol in functions]
         if choices:
             everything = PickerChoice("everything", "the whole stage", "", not only)
             self._context.dialogs.open(PickerScreen("Show only", [everything, *choices]), self._show_only)
@@ -192,10 +197,10 @@ class IrFolds:
         self._context.jobs.begin("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:
-        symbols, line = await self._shown_symbols(), self._view.line_number
+        symbols, line = await self._stage_symbols(), self._view.line_number
         notes = await self._assembly.notes_of(symbols)
         choices = [
-            _choice(symbol, symbol.first, symbol.first <= line <= symbol.last, notes.get(symbol.first, ""))
+            _symbol_choice(symbol, symbol.first, symbol.first <= line <= symbol.last, notes.get(symbol.first, ""))
             for symbol in symbols
         ]
         if choices:
@@ -205,21 +210,22 @@ class IrFolds:
         if first is not None:
             self._jumps.go_to(first)
 
-    async def _shown_symbols(self) -> tuple[Symbol, ...]:
+    async def _stage_symbols(self) -> tuple[Symbol, ...]:
+        """The symbols of the chosen stage. Shows a message if it has none."""
         stage = self._stages.stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         if not symbols:
-            self._context.say("this stage has no functions")
+            self._context.say("this stage has no functions or globals")
         return symbols
 
 
 def _fold_lines(symbol: Symbol, language: str) -> Sequence[int]:
-    """The lines at which a whole symbol is folded. Assembly has no smaller regions."""
+    """The lines at which the fold key folds a symbol: all lines in assembly, which has no smaller regions."""
     return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
 
 
-def _choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> PickerChoice:
+def _symbol_choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> PickerChoice:
     length = symbol.last - symbol.first + 1
     lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
-    about = f"{symbol.kind}, {lines} from {formatting.count(symbol.first + 1)}"
-    return PickerChoice(symbol.name, f"{about}, {note}" if note else about, value, marked)
+    summary = f"{symbol.kind}, {lines} from line {formatting.count(symbol.first + 1)}"
+    return PickerChoice(symbol.name, f"{summary}, {note}" if note else summary, value, marked)

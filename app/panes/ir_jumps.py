@@ -1,4 +1,4 @@
-"""Jumps in the IR pane: to lines of any stage, back and forward, and to bookmarks."""
+"""Jumps in the IR pane: to lines of any stage, to earlier and later positions, and to bookmarks."""
 
 from __future__ import annotations
 
@@ -13,87 +13,90 @@ from buddy.app.workspace.session_file import Bookmark
 
 
 class JumpHistory:
-    """The jump list, with back and forward, within a stage and across stages."""
+    """The positions that the user can go back to and forward to. They may be in different stages."""
 
     def __init__(self) -> None:
         self._back: list[StagePosition] = []
         self._forward: list[StagePosition] = []
 
-    def leave(self, place: StagePosition) -> None:
-        """Add the position before a jump."""
-        self._back.append(place)
+    def add(self, position: StagePosition) -> None:
+        """Add the position before a jump. Afterwards, there is no position to go forward to."""
+        self._back.append(position)
         self._forward.clear()
 
-    def back(self, here: StagePosition) -> StagePosition | None:
-        """The position before the last jump."""
-        return self._move(self._back, self._forward, here)
+    def go_back(self, current: StagePosition) -> StagePosition | None:
+        """The position before the last jump, if any. `current` is the cursor's position."""
+        return self._move(self._back, self._forward, current)
 
-    def forward(self, here: StagePosition) -> StagePosition | None:
-        """The position from which the user went back."""
-        return self._move(self._forward, self._back, here)
+    def go_forward(self, current: StagePosition) -> StagePosition | None:
+        """The position from which the user went back, if any. `current` is the cursor's position."""
+        return self._move(self._forward, self._back, current)
 
     @staticmethod
-    def _move(source: list[StagePosition], other: list[StagePosition], here: StagePosition) -> StagePosition | None:
+    def _move(source: list[StagePosition], target: list[StagePosition], current: StagePosition) -> StagePosition | None:
+        """Remove the last position of `source`, and add the current one to `target`."""
         if not source:
             return None
-        other.append(here)
+        target.append(current)
         return source.pop()
 
 
 class IrJumps:
-    """Moves the cursor of the IR pane to lines, and remembers where it was."""
+    """Moves the cursor of the IR pane to lines, and records the positions before jumps."""
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
         self._context, self._view, self._document, self._stages = context, view, document, stages
         self._history = JumpHistory()
 
     def clear(self) -> None:
-        """Forget the positions in the stages of another graph."""
+        """Discard the history, whose positions belong to the stages of the previous graph."""
         self._history = JumpHistory()
 
     # ---- lines ---------------------------------------------------------------------------------------------------
 
     @property
-    def _here(self) -> StagePosition | None:
+    def _current_position(self) -> StagePosition | None:
         key = self._stages.key
         return StagePosition(key, self._view.line_number) if key is not None else None
 
     def go_to(self, line: int) -> None:
-        """Jump to a line of this stage."""
-        self._leave()
+        """Jump to a line of the chosen stage."""
+        self._record_position()
         self._view.center(self._view.row_of(line))
 
-    def go_from_here(self, place: StagePosition) -> None:
+    def go_to_position(self, position: StagePosition) -> None:
         """Jump to a line of any stage."""
-        self._leave()
-        self._show(place)
+        self._record_position()
+        self._show(position)
 
-    def _leave(self) -> None:
-        if self._here is not None:
-            self._history.leave(self._here)
+    def _record_position(self) -> None:
+        if self._current_position is not None:
+            self._history.add(self._current_position)
 
-    def _show(self, place: StagePosition) -> None:
-        row, stage = self._stages.find(place.key), self._stages.stage
+    def _show(self, position: StagePosition) -> None:
+        row, stage = self._stages.find(position.key), self._stages.stage
         if row is None:
-            self._context.say(f"there is no stage {place.key[0]} any more")
-        elif place.key == self._stages.key and stage is not None and self._document.text == stage.text:
-            self._view.center(self._view.row_of(place.line))
+            self._context.say(f"stage {position.key[0]} no longer exists")
+        elif position.key == self._stages.key and stage is not None and self._document.text == stage.text:
+            self._view.center(self._view.row_of(position.line))
         else:
-            self._view.show_line(row, place.line)
+            self._view.show_line(row, position.line)
 
     def go_back(self) -> None:
         """Return to the position before the last jump."""
-        self._travel(self._history.back(self._here) if self._here is not None else None)
+        current = self._current_position
+        self._go_to_recorded(self._history.go_back(current) if current is not None else None)
 
     def go_forward(self) -> None:
         """Return to the position from which the user went back."""
-        self._travel(self._history.forward(self._here) if self._here is not None else None)
+        current = self._current_position
+        self._go_to_recorded(self._history.go_forward(current) if current is not None else None)
 
-    def _travel(self, place: StagePosition | None) -> None:
-        if place is None:
-            self._context.say("no further jumps")
+    def _go_to_recorded(self, position: StagePosition | None) -> None:
+        if position is None:
+            self._context.say("no further position in the jump history")
         else:
-            self._show(place)
+            self._show(position)
 
     def ask_line(self) -> None:
         """Ask for a line number, and jump to that line."""
@@ -114,15 +117,15 @@ class IrJumps:
         line, number = self._document.line_at(row), self._document.own_line(row)
         if line is None or number < 0 or key is None:
             return
-        mark = Bookmark(self._context.state.graph, key, number, line.text.strip())
-        added = self._context.bookmarks.toggle(mark)
-        self._context.say("bookmarked: ' lists bookmarks" if added else "bookmark removed")
+        bookmark = Bookmark(self._context.state.graph, key, number, line.text.strip())
+        was_added = self._context.bookmarks.toggle(bookmark)
+        self._context.say("bookmark set: ' lists bookmarks" if was_added else "bookmark removed")
         self._view.refresh_row(row)
 
     def has_bookmark(self, number: int) -> bool:
         """Whether a line of the chosen stage has a bookmark."""
-        marks = self._context.bookmarks
-        return bool(marks.marks) and number in marks.lines_of(self._context.state.graph, self._stages.key)
+        bookmarks = self._context.bookmarks
+        return bool(bookmarks.marks) and number in bookmarks.lines_of(self._context.state.graph, self._stages.key)
 
     def open_bookmarks(self) -> None:
         """List the bookmarks of the graph, and go to the chosen one."""
@@ -133,19 +136,19 @@ class IrJumps:
             self._context.say("no bookmarks: M sets one")
             return
         choices: list[Any] = [PickerChoice(f"{mark.key[0]}:{mark.line + 1}", mark.text, mark) for mark in marks]
-        self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._bookmark_chosen)
+        self._context.dialogs.open(PickerScreen("Bookmarks", choices), self._go_to_chosen_bookmark)
 
-    def _bookmark_chosen(self, mark: Bookmark | None) -> None:
+    def _go_to_chosen_bookmark(self, mark: Bookmark | None) -> None:
         if mark is not None:
             self._context.jobs.begin("ir-search", self._go_to_bookmark, mark)
 
     async def _go_to_bookmark(self, mark: Bookmark) -> None:
-        """Jump to the line with the bookmarked text; if an edit has moved it, to the nearest line with that text."""
+        """Jump to the bookmark. If an edit has moved its line, jump to the nearest line with the same text."""
         row = self._stages.find(mark.key)
         if row is None:
-            self._context.say(f"there is no stage {mark.key[0]} now")
+            self._context.say(f"stage {mark.key[0]} no longer exists")
             return
         pattern = Pattern(mark.text, mark.text, regex=False)
-        found = await self._context.queries.search(row.stage.text, pattern) if mark.text else None
-        lines = found.lines if found is not None and found.lines else (mark.line,)
-        self.go_from_here(StagePosition(mark.key, min(lines, key=lambda line: abs(line - mark.line))))
+        result = await self._context.queries.search(row.stage.text, pattern) if mark.text else None
+        lines = result.lines if result is not None and result.lines else (mark.line,)
+        self.go_to_position(StagePosition(mark.key, min(lines, key=lambda line: abs(line - mark.line))))

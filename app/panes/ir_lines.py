@@ -1,4 +1,4 @@
-"""Long lines in the IR pane: short names for types, expanded constants, the full line, the documentation of its op."""
+"""Long lines in the IR pane: names for types, expanded constants, the full line, and the documentation of its op."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_names import op_name
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
-from buddy.app.reports.text.folds import LONGEST_EXPANSION, TypeNames, abbreviate_types
+from buddy.app.reports.text.folds import MAX_EXPANDED, TypeNames, abbreviate_types
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.inputs import relative_to_current
 
 TAB_WIDTH = 8
-# Maximum number of characters shown of a full line.
-FULL_LINE = 200_000
+# The maximum number of characters that are shown of a full line.
+MAX_FULL_LINE = 200_000
 
 
 class IrTypes:
-    """Draws names such as `!T1` for long types that a stage contains several times; the foot of the pane explains them.
+    """Draws names such as `!T1` instead of long types that a stage contains several times, if `short` is set.
 
-    Copied, written and edited text contains the types.
+    The foot of the pane shows the types of the names. Text that is copied, written or edited contains the types.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class IrTypes:
         self._context.say("types and attributes in short" if self.short else "types and attributes in full")
 
     def name_types(self) -> None:
-        """Give names to the long types on the screen, and draw them."""
+        """Give names to the long types of the stage, and draw them."""
         self._context.jobs.begin("ir-types", self._name_types)
 
     async def _name_types(self) -> None:
@@ -50,16 +50,16 @@ class IrTypes:
             self._view.redraw_lines()
 
     async def _load_types(self) -> bool:
-        """Load the types of the stage and of the stage that it is compared with. Returns whether names have changed."""
+        """Load the types of the chosen stage and of the other stage of a diff. Returns whether to draw again."""
         other = self._document.other if self._document.diff is not None else None
         stages = [stage for stage in (self._stages.stage, other) if stage is not None]
         texts = [stage.text for stage in stages if stage.language == "mlir"]
         for text in texts:
-            if not self._names.knows(text):
-                found = await self._context.queries.types(text)
-                if found is None:
+            if not self._names.has_types_of(text):
+                types = await self._context.queries.types(text)
+                if types is None:
                     return False
-                self._names.take(text, found)
+                self._names.add(text, types)
         return self._names.show(*texts)
 
     def list_types(self) -> None:
@@ -74,13 +74,15 @@ class IrTypes:
             return
         if await self._load_types() and self.short:
             self._view.redraw_lines()
+        # During the request, another stage may have been chosen.
         stage = self._stages.stage
-        found = self._names.of(stage.text) if stage is not None else []
+        types = self._names.types_of(stage.text) if stage is not None else []
         choices: list[Any] = [
-            PickerChoice(f"{name} ×{formatting.count(one.uses)}", one.text, one.first) for name, one in found
+            PickerChoice(f"{name} ×{formatting.count(long_type.uses)}", long_type.text, long_type.first)
+            for name, long_type in types
         ]
         if choices:
-            title = "Types" if self.short else "Types: a draws the names"
+            title = "Types" if self.short else "Types: press a to draw the names in the text"
             self._context.dialogs.open(PickerScreen(title, choices), self._go_to_type)
         else:
             self._context.say("this stage has no long type that occurs more than once")
@@ -90,24 +92,24 @@ class IrTypes:
             self._jumps.go_to(line)
 
     def drawn_text(self, line: AnnotatedLine) -> str:
-        """The text that is drawn for a line."""
+        """The text that is drawn for a line: with expanded tabs, and in short form if `short` is set."""
         text = line.text.expandtabs(TAB_WIDTH)
         if not self.short or line.full:
             return text
-        return abbreviate_types(self._names.named(text), self._context.glyphs.ellipsis)
+        return abbreviate_types(self._names.abbreviate(text), self._context.glyphs.ellipsis)
 
     def abbreviates(self, line: AnnotatedLine) -> bool:
-        """Whether a part of a line is not drawn."""
+        """Whether the drawn text of a line is shorter than the line."""
         return self.drawn_text(line) != line.text.expandtabs(TAB_WIDTH)
 
     def legend(self, width: int) -> list[Cells]:
-        """The types of the names on the cursor's line, as many as fit; no line if types are drawn in full."""
+        """A line with the types of the names on the cursor's line, as many as fit; no line unless `short` is set."""
         document, stage = self._document, self._stages.stage
         if not self.short or not document.row_count or stage is None or stage.language != "mlir":
             return []
         line = document.line_at(self._view.cursor)
         cells: Cells = [(" ", "text")]
-        for name, text in (self._names.inside(line.text) if line is not None else {}).items():
+        for name, text in (self._names.types_on(line.text) if line is not None else {}).items():
             room = width - sum(len(part) for part, _ in cells) - len(name) - 3
             if room < len(text) and len(cells) > 1:
                 break
@@ -117,7 +119,7 @@ class IrTypes:
 
 
 class IrLines:
-    """Shows the parts of a line that its drawn text leaves out."""
+    """Shows the cursor's line in full, expands its constants, and describes its op."""
 
     def __init__(
         self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages, types: IrTypes
@@ -126,7 +128,7 @@ class IrLines:
         self._stages, self._types = stages, types
 
     def read_line(self) -> None:
-        """Show the cursor's line in full, wrapped, with the graph nodes that it comes from."""
+        """Open a screen with the full text of the cursor's line and the graph nodes that it comes from."""
         self._context.jobs.begin("ir-line", self._read_line)
 
     async def _read_line(self) -> None:
@@ -136,12 +138,12 @@ class IrLines:
         line, number = document.line_at(self._view.cursor), document.own_line(self._view.cursor)
         if line is None or number < 0 or stage is None:
             return
-        found = await self._context.queries.characters(document.text, number, 0, FULL_LINE)
-        if found is None:
+        characters = await self._context.queries.characters(document.text, number, 0, MAX_FULL_LINE)
+        if characters is None:
             return
-        lines: list[Cells] = [[(found.content.strip(), "text")]]
-        if found.total > len(found.content):
-            rest = found.total - len(found.content)
+        lines: list[Cells] = [[(characters.content.strip(), "text")]]
+        if characters.total > len(characters.content):
+            rest = characters.total - len(characters.content)
             lines += [[], [(f"{formatting.count(rest)} more characters: w writes the stage to a file", "dim")]]
         info = self._context.state.info
         locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
@@ -154,7 +156,7 @@ class IrLines:
         self._context.dialogs.open(DetailScreen(title, lines))
 
     def expand_constant(self) -> None:
-        """Show the cursor's line without abbreviations, then its next elided constant; at the end, elide all again."""
+        """Show more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
@@ -165,24 +167,28 @@ class IrLines:
             return
         expansions, drawn = document.expansions, document.line_of_text(text, number)
         if drawn is not None and document.diff is None and self._types.abbreviates(drawn):
-            expansions.draw_full(text, number)
+            expansions.show_full(text, number)
             self._view.rows_changed()
             return
-        following = expansions.next_gap(text, number, line.text)
-        if following is None:
-            closed = expansions.close(text, number)
-            say("elided again" if closed else "nothing is elided on this line: o shows the whole of it")
+        next_gap = expansions.next_gap(text, number, line.text)
+        if next_gap is None:
+            was_expanded = expansions.collapse(text, number)
+            say(
+                "constants are elided again"
+                if was_expanded
+                else "nothing is elided on this line: o shows the full line"
+            )
         else:
-            place, gap = following
-            wanted = LONGEST_EXPANSION if gap.tail else min(gap.missing, LONGEST_EXPANSION)
-            found = await self._context.queries.characters(text, number, gap.start, wanted)
-            if found is None:
+            index, gap = next_gap
+            count = MAX_EXPANDED if gap.tail else min(gap.missing, MAX_EXPANDED)
+            characters = await self._context.queries.characters(text, number, gap.start, count)
+            if characters is None:
                 return
-            whole = found.total - gap.start if gap.tail else gap.missing
-            rest = whole - len(found.content)
-            expansions.fill(text, number, place, found.content, rest)
-            more = f" of {formatting.count(whole)}: w writes the stage to a file" if rest else ""
-            say(f"{formatting.count(len(found.content))} characters{more}")
+            total = characters.total - gap.start if gap.tail else gap.missing
+            rest = total - len(characters.content)
+            expansions.fill(text, number, index, characters.content, rest)
+            of_total = f" of {formatting.count(total)}: w writes the stage to a file" if rest else ""
+            say(f"expanded {formatting.count(len(characters.content))} characters{of_total}")
         self._view.rows_changed()
 
     def describe_op(self) -> None:
@@ -195,7 +201,7 @@ class IrLines:
         line = self._document.line_at(self._view.cursor)
         name = op_name(line.text) if line is not None and self._document.language == "mlir" else ""
         if not name:
-            self._context.say("no MLIR op begins on this line")
+            self._context.say("no MLIR op starts on this line")
             return
         text = await self._context.queries.describe_op(name)
         if text:

@@ -1,4 +1,4 @@
-"""Names on a line of IR: which one is picked, where it is defined and used, and the patterns to find that."""
+"""Names in IR: the names on a line, the picked name, and the patterns that find definitions and uses of a name."""
 
 from __future__ import annotations
 
@@ -14,46 +14,49 @@ from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.search_hits import StageHits, case_sensitive_regex
 from buddy.compiler.protocol import Hits
 
+# SSA values; the results that an op defines, at the start of its line.
 VALUE = re.compile(r"%[\w$.\-]+")
 RESULTS = re.compile(r"^\s*(%[\w$.\-]+(?::\d+)?(?:,\s*%[\w$.\-]+(?::\d+)?)*)\s*=")
-# Values, symbols, labels of blocks and of assembly, aliases of attributes and types. `#arith.fastmath<…>` is no alias.
+# Values, symbols, labels (of blocks and of assembly), aliases of attributes and types; not attributes of a dialect such
+# as `#arith.fastmath<…>`.
 NAME = re.compile(r'[%^@][\w$.\-]+|@"[^"\n]*"|\.L\w+|(?<![\w"])[#!](?!dbg)[A-Za-z_]\w*\b(?![.<])|(?<![\w"])[#!]\d+\b')
 _STRING = re.compile(r'(?<!@)"(?:[^"\\\n]|\\.)*"')
-_TAIL = r"(?![\w$.\-])"
-_OP = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|return|module)\b')
+# The end of a name.
+_NAME_END = r"(?![\w$.\-])"
+_OP_LINE = re.compile(r'^\s*(?:%[\w:#, %$.\-]+\s=\s)?"?([a-z_]\w*(?:\.\w+)+|call|return|module)\b')
 # Ops that are printed without their dialect.
 _DEFAULT_DIALECT = {"call": "func.call", "return": "func.return", "module": "builtin.module"}
 
 
 def defined_values(line: str) -> list[str]:
-    """The values that the line's op defines."""
-    found = RESULTS.match(line)
-    return VALUE.findall(found.group(1)) if found else []
+    """The values that the op on a line defines."""
+    results = RESULTS.match(line)
+    return VALUE.findall(results[1]) if results else []
 
 
 def used_values(line: str) -> list[str]:
-    """The values that the line uses, each once, in order."""
-    found = RESULTS.match(line)
-    return list(dict.fromkeys(VALUE.findall(line[found.end() :] if found else line)))
+    """The values that the op on a line uses, each once, in order."""
+    results = RESULTS.match(line)
+    return list(dict.fromkeys(VALUE.findall(line[results.end() :] if results else line)))
 
 
 def all_names(line: str) -> list[str]:
-    """Every name on the line, each once, in order: values, symbols, labels, aliases."""
+    """The names on a line, each once, in order: values, symbols, labels, aliases."""
     return list(dict.fromkeys(NAME.findall(_STRING.sub("", line))))
 
 
 def op_name(line: str) -> str:
-    """The op of an MLIR line with its dialect, or an empty string for a line without an op."""
-    found = _OP.match(line)
-    return _DEFAULT_DIALECT.get(found[1], found[1]) if found else ""
+    """The name of the op on an MLIR line, with its dialect; empty for a line without an op."""
+    match = _OP_LINE.match(line)
+    return _DEFAULT_DIALECT.get(match[1], match[1]) if match else ""
 
 
 def definition_pattern(name: str) -> str:
-    """A pattern for the op, block argument, function, block or alias that defines `name`."""
+    """A regular expression for the line that defines `name`: of an op, block argument, function, block or alias."""
     escaped = re.escape(name)
     if name[0] == "@":
         generic = rf"sym_name = \"{re.escape(name[1:])}\""
-        return rf"(\.(func|global)|\bmodule|^define|^declare)\s[^@\n]*{escaped}{_TAIL}|{generic}"
+        return rf"(\.(func|global)|\bmodule|^define|^declare)\s[^@\n]*{escaped}{_NAME_END}|{generic}"
     if name[0] in "#!":
         return rf"^({escaped}|attributes {escaped}) ="
     if name[0] == "^":
@@ -65,41 +68,42 @@ def definition_pattern(name: str) -> str:
 
 
 def use_pattern(name: str) -> str:
-    """A pattern for every occurrence of `name`."""
-    return rf"{re.escape(name)}{_TAIL}"
+    """A regular expression for every occurrence of `name`."""
+    return rf"{re.escape(name)}{_NAME_END}"
 
 
 class IrNames:
-    """The name under the cursor: the picked name of the line, else its first name. It is underlined on the screen."""
+    """The current name, `value`: the picked or the first name of the cursor's line. It is underlined on the screen."""
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument) -> None:
         self._context, self._view, self._document = context, view, document
-        # The underlined name.
+        # The current name, "" for none.
         self.value = ""
         # The row with a picked name, and the index of the name on it.
         self._picked = (-1, 0)
 
     @property
-    def _on_line(self) -> list[str]:
+    def _names_on_line(self) -> list[str]:
+        """The names on the cursor's line."""
         line = self._document.line_at(self._view.cursor)
         return all_names(line.text) if line else []
 
     @property
     def picked(self) -> str:
         """The picked name of the cursor's line, "" for none."""
-        row, place = self._picked
-        found = self._on_line if row == self._view.cursor else []
-        return found[place % len(found)] if found else ""
+        row, index = self._picked
+        names = self._names_on_line if row == self._view.cursor else []
+        return names[index % len(names)] if names else ""
 
-    def mark(self) -> None:
-        """Underline the name under the cursor everywhere on the screen."""
-        before, found = self.value, self._on_line
-        self.value = self.picked or (found[0] if found else "")
-        if self.value == before:
+    def update(self) -> None:
+        """Set the current name for the cursor's line, and underline it everywhere on the screen."""
+        previous, names = self.value, self._names_on_line
+        self.value = self.picked or (names[0] if names else "")
+        if self.value == previous:
             return
         for row in self._view.rows_on_screen():
             line = self._document.line_at(row)
-            if line and any(value and value in line.text for value in (before, self.value)):
+            if line and any(value and value in line.text for value in (previous, self.value)):
                 self._view.refresh_row(row)
 
     def next_name(self) -> None:
@@ -111,21 +115,21 @@ class IrNames:
         self._pick(-1)
 
     def _pick(self, by: int) -> None:
-        found = self._on_line
-        if not found:
+        names = self._names_on_line
+        if not names:
             self._context.say("no name on this line")
             return
-        place = found.index(self.value) + by if self.value in found else 0
-        self._picked = (self._view.cursor, place % len(found))
-        self.mark()
-        self._context.say(f"{self.value}: {self._picked[1] + 1} of {len(found)} names on this line")
+        index = names.index(self.value) + by if self.value in names else 0
+        self._picked = (self._view.cursor, index % len(names))
+        self.update()
+        self._context.say(f"{self.value}: {self._picked[1] + 1} of {len(names)} names on this line")
 
-    def pick_at(self, text: str, place: int) -> None:
-        """Pick the name at character `place` of `text`, the drawn text of the cursor's line."""
-        hit = next((found[0] for found in NAME.finditer(text) if found.start() <= place < found.end()), "")
-        if hit in self._on_line:
-            self._picked = (self._view.cursor, self._on_line.index(hit))
-            self.mark()
+    def pick_at(self, text: str, offset: int) -> None:
+        """Pick the name at character `offset` of `text`, the drawn text of the cursor's line, if any."""
+        name = next((match[0] for match in NAME.finditer(text) if match.start() <= offset < match.end()), "")
+        if name in self._names_on_line:
+            self._picked = (self._view.cursor, self._names_on_line.index(name))
+            self.update()
 
 
 class IrReferences:
@@ -145,25 +149,25 @@ class IrReferences:
         self._context, self._view, self._document = context, view, document
         self._stages, self._symbols = stages, symbols
         self._names, self._jumps, self._search = names, jumps, search
-        # The row of the last operand that was looked up, and the index of the operand.
+        # The row of the operand that was looked up last, and its index on the row.
         self._operand = (-1, 0)
 
     async def _function_at(self, line: int) -> range:
-        """The lines of the function that contains `line`; outside functions, all lines."""
+        """The lines of the function that contains `line`; all lines if no function contains it."""
         stage = self._stages.stage
-        found = await self._symbols.of(stage) if stage else ()
-        around = next((symbol for symbol in found if symbol.first <= line <= symbol.last), None)
-        return range(around.first, around.last + 1) if around else range(self._document.lines)
+        symbols = await self._symbols.of(stage) if stage else ()
+        function = next((symbol for symbol in symbols if symbol.first <= line <= symbol.last), None)
+        return range(function.first, function.last + 1) if function else range(self._document.lines)
 
     def search_value(self) -> None:
-        """Search for the name under the cursor."""
+        """Search the stage for the current name."""
         if self._names.value:
             self._search.find(case_sensitive_regex(use_pattern(self._names.value)), jump=False)
         else:
             self._context.say("no name on this line")
 
     def go_to_definition(self) -> None:
-        """Go to the definition of the picked name, else of an operand of the line: each time of the next operand."""
+        """Go to the definition of the picked name. Without one, each call takes the next operand."""
         self._context.jobs.begin("ir-search", self._go_to_definition)
 
     async def _go_to_definition(self) -> None:
@@ -172,31 +176,32 @@ class IrReferences:
             self._context.say("no operand on this line")
             return
         text, line = self._document.text, self._view.line_number
-        found = await self._context.queries.search(text, case_sensitive_regex(definition_pattern(name)))
-        if found is None:
+        result = await self._context.queries.search(text, case_sensitive_regex(definition_pattern(name)))
+        if result is None:
             return
-        place = _definition(found.lines, name, line, await self._function_at(line))
+        definition = _definition_line(result.lines, name, line, await self._function_at(line))
         if self._document.text != text:
             return
-        if place is not None:
-            self._jumps.go_to(place)
+        if definition is not None:
+            self._jumps.go_to(definition)
         else:
             where = "in this stage" if name[0] in "@#!" else "above"
             self._context.say(f"{name} is not defined {where}")
 
     def _next_operand(self) -> str:
+        """The operand of the cursor's line after the one that was looked up last; the first operand of another line."""
         row = self._view.cursor
         line = self._document.line_at(row)
         operands = (used_values(line.text) or all_names(line.text)) if line else []
         if not operands:
             return ""
-        origin, turn = self._operand
-        turn = (turn + 1) % len(operands) if origin == row else 0
-        self._operand = (row, turn)
-        return operands[turn]
+        last_row, index = self._operand
+        index = (index + 1) % len(operands) if last_row == row else 0
+        self._operand = (row, index)
+        return operands[index]
 
     def go_to_use(self) -> None:
-        """Go to the next use of the name under the cursor, and make its uses the matches of the search."""
+        """Go to the next use of the current name. The uses below the cursor become the matches of the search."""
         self._context.jobs.begin("ir-search", self._go_to_use)
 
     async def _go_to_use(self) -> None:
@@ -204,7 +209,7 @@ class IrReferences:
         hits = await self._uses(name, line)
         if hits is None:
             return
-        below = [each for each in hits.lines if each > line]
+        below = [use for use in hits.lines if use > line]
         self._search.matches.clear(case_sensitive_regex(use_pattern(name)))
         self._search.matches.set_lines(below, hits.more)
         self._view.refresh()
@@ -214,7 +219,7 @@ class IrReferences:
             self._context.say(f"{name} is not used below")
 
     def list_uses(self) -> None:
-        """List the lines of the function with the name under the cursor."""
+        """List the lines of the function or of the stage that contain the current name."""
         self._context.jobs.begin("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
@@ -225,7 +230,7 @@ class IrReferences:
             self._search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:
-        """The lines with `name`, which is on line `line`: of its function for a value or a label, else of the stage.
+        """The lines of the stage that contain `name`, for a value or a block only those of the function around `line`.
 
         Returns `None` if another stage is shown when the engine answers.
         """
@@ -233,30 +238,35 @@ class IrReferences:
             self._context.say("no name on this line")
             return None
         text = self._document.text
-        found = await self._context.queries.search_each([text], case_sensitive_regex(use_pattern(name)))
-        if found is None or not found.hits:
+        result = await self._context.queries.search_each([text], case_sensitive_regex(use_pattern(name)))
+        if result is None or not result.hits:
             return None
-        hits = found.hits[0]
-        within = await self._function_at(line) if name[0] in "%^" else range(self._document.lines)
+        hits = result.hits[0]
+        scope = await self._function_at(line) if name[0] in "%^" else range(self._document.lines)
         if self._document.text != text:
             return None
-        kept = [place for place, each in enumerate(hits.lines) if each in within]
-        excerpts = [hits.excerpts[place] for place in kept if place < len(hits.excerpts)]
-        return Hits(hits.text, tuple(hits.lines[place] for place in kept), tuple(excerpts), hits.more)
+        indices = [index for index, use in enumerate(hits.lines) if use in scope]
+        excerpts = [hits.excerpts[index] for index in indices if index < len(hits.excerpts)]
+        return Hits(hits.text, tuple(hits.lines[index] for index in indices), tuple(excerpts), hits.more)
 
 
-def _definition(lines: Sequence[int], name: str, here: int, function: range) -> int | None:
-    """The line among `lines` that defines `name`: the last one above `here` in the function, else the first one."""
+def _definition_line(lines: Sequence[int], name: str, use: int, function: range) -> int | None:
+    """The line among `lines` that defines `name`, which is used on line `use` of `function`; `None` without any.
+
+    A symbol or an alias is defined by the first line, another name by the last line of the function above `use`.
+    """
     if name[0] in "@#!":
         return lines[0] if lines else None
-    inside = [line for line in lines if line in function]
-    above = [line for line in inside if line < here]
+    in_function = [line for line in lines if line in function]
+    above = [line for line in in_function if line < use]
     if above:
         return above[-1]
     # A block or label may be defined below the branch to it.
-    return next((line for line in inside if line > here), None) if name[0] != "%" or _may_be_label(name) else None
+    if name[0] != "%" or _may_be_label(name):
+        return next((line for line in in_function if line > use), None)
+    return None
 
 
 def _may_be_label(name: str) -> bool:
-    """Whether a value's name can be the name of a block, like LLVM's numbers."""
+    """Whether the name of a value may also be that of a block, as in LLVM IR, where both may be numbers."""
     return name[1:].isdecimal()

@@ -1,4 +1,4 @@
-"""Draws lines of IR and rows of diffs: gutter, syntax or changed words, truncated or wrapped, notes at the end."""
+"""Draws lines of IR and rows of diffs: the gutter, the text with its syntax or changed words, notes at the end."""
 
 from __future__ import annotations
 
@@ -23,10 +23,13 @@ from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells, Look, length, underlined
 
-# Maximum number of drawn screen lines in the cache.
-DRAWN = 600
-# Characters that are lexed beyond the edge of the screen, so that a token cut by the edge keeps its colour.
-BEYOND = 64
+# The maximum number of drawn screen lines in the cache.
+MAX_CACHED_LINES = 600
+# The Python line of a node is shown if a row has at least this many columns.
+MIN_ROOM_FOR_LOCATION = 60
+# The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
+LEXED_BEYOND_EDGE = 64
+# The sign before a line of a diff, by its kind.
 SIGNS = {"removed": "-", "added": "+", "same": " "}
 
 # A line of the screen, and its width in cells. A strip would take more memory: it has seven caches.
@@ -34,7 +37,7 @@ DrawnLine = tuple[list[Segment], int]
 
 
 class PaintedView(IrView, Protocol):
-    """A view whose lines are drawn in a theme, scrolled by `left` columns."""
+    """A view whose lines are drawn in the styles of a theme. `left` is the first column on the screen."""
 
     left: int
 
@@ -44,9 +47,9 @@ class PaintedView(IrView, Protocol):
 
 
 class TextLine(NamedTuple):
-    """A line of a text to draw: in its syntax, or as `cells` if they are given.
+    """Line `number` of a text, to draw in the syntax of `language`, or as `cells` if they are given.
 
-    `found` is true if the search has a match on the line.
+    `line` is `None` if it is not cached yet. `has_match` is true if the search has a match on the line.
     """
 
     text: str
@@ -54,17 +57,18 @@ class TextLine(NamedTuple):
     number: int
     line: AnnotatedLine | None
     cells: Cells | None
-    found: bool
+    has_match: bool
 
 
 class LinePainter:
-    """Draws lines of texts, and caches the drawn lines."""
+    """Draws lines of texts, and caches the drawn lines, the latest `MAX_CACHED_LINES`."""
 
     def __init__(self, view: PaintedView, matches: Matches, names: IrNames, types: IrTypes, ellipsis: str) -> None:
         self._view, self._matches, self._names, self._types = view, matches, names, types
         self._ellipsis = ellipsis
+        # The drawn screen lines of each line, by what the drawing depends on.
         self._drawn: OrderedDict[tuple[object, ...], list[DrawnLine]] = OrderedDict()
-        self._size = 0
+        self._cached_line_count = 0
 
     @property
     def cached(self) -> list[tuple[object, ...]]:
@@ -74,70 +78,75 @@ class LinePainter:
     def forget(self) -> None:
         """Clear the cache."""
         self._drawn.clear()
-        self._size = 0
+        self._cached_line_count = 0
 
-    def keep(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
-        """Cache a drawn line, and drop the oldest ones if there are too many."""
+    def add(self, key: tuple[object, ...], drawn: list[DrawnLine]) -> None:
+        """Cache the screen lines of a line, and remove the oldest ones if there are too many."""
         self._drawn[key] = drawn
-        self._size += len(drawn)
-        while self._size > DRAWN and len(self._drawn) > 1:
+        self._cached_line_count += len(drawn)
+        while self._cached_line_count > MAX_CACHED_LINES and len(self._drawn) > 1:
             _, oldest = self._drawn.popitem(last=False)
-            self._size -= len(oldest)
+            self._cached_line_count -= len(oldest)
 
-    def strips(self, each: TextLine, room: int, note: Cells, label: Cells) -> list[Strip]:
-        """A line on screen lines of `room` columns; the last one ends with `note`, and with `label` if it fits."""
+    def strips(self, text_line: TextLine, room: int, note: Cells, label: Cells) -> list[Strip]:
+        """The screen lines of a line, each with `room` columns. The last one ends with `note` and `label`.
+
+        If lines are wrapped, `label` is omitted unless it fits after the text.
+        """
         wrapped = self._view.wrapped
-        body = self._body(each, room - (0 if wrapped else length(note) + length(label)))
+        body = self._text_strips(text_line, room - (0 if wrapped else length(note) + length(label)))
         if wrapped and body[-1].cell_length + length(note) > room:
             body = [*body, Strip.blank(0)]
-        *first, last = body
-        free = room - length(note)
-        label = label if not wrapped or length(label) < free - last.cell_length else []
-        last = last.adjust_cell_length(max(free - length(label), 0))
-        ends = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
-        return [*(strip.adjust_cell_length(room) for strip in first), Strip.join([last, Strip(ends)])]
+        *others, last = body
+        room_before_note = room - length(note)
+        label = label if not wrapped or length(label) < room_before_note - last.cell_length else []
+        last = last.adjust_cell_length(max(room_before_note - length(label), 0))
+        end = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
+        return [*(strip.adjust_cell_length(room) for strip in others), Strip.join([last, Strip(end)])]
 
     def drawn_text(self, line: AnnotatedLine) -> str:
-        """The text that is drawn for a line."""
+        """The text that is drawn for a line, which may have abbreviated types."""
         return self._types.drawn_text(line)
 
-    def _body(self, each: TextLine, room: int) -> list[Strip]:
-        """The pieces of a wrapped line, or the part of a line that is on the screen."""
-        line, view = each.line, self._view
+    def _text_strips(self, text_line: TextLine, room: int) -> list[Strip]:
+        """The segments of a wrapped line, or the part of a line that is on the screen; from the cache if possible."""
+        line, view = text_line.line, self._view
         if line is None or room <= 0:
             return [Strip.blank(max(room, 0))]
-        tint = tuple(each.cells) if each.cells is not None else ()
+        cells = tuple(text_line.cells) if text_line.cells is not None else ()
         value = self._names.value if self._names.value and self._names.value in line.text else ""
-        pattern = self._matches.pattern if each.found else None
+        pattern = self._matches.pattern if text_line.has_match else None
         shape = (view.left, room, view.wrapped, line.full, len(line.text))
-        key = (each.text, each.number, *shape, view.look.name, pattern, tint, value)
+        key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
         drawn = self._drawn.get(key)
         if drawn is None:
-            drawn = [(list(strip), strip.cell_length) for strip in self._paint(each, line, room)]
-            self.keep(key, drawn)
-        return [Strip(*part) for part in drawn]
+            drawn = [(list(strip), strip.cell_length) for strip in self._paint(text_line, line, room)]
+            self.add(key, drawn)
+        return [Strip(*drawn_line) for drawn_line in drawn]
 
-    def _paint(self, each: TextLine, line: AnnotatedLine, room: int) -> list[Strip]:
-        cells, left = each.cells, self._view.left
+    def _paint(self, text_line: TextLine, line: AnnotatedLine, room: int) -> list[Strip]:
+        cells, left = text_line.cells, self._view.left
+        language, has_match = text_line.language, text_line.has_match
         if cells is not None:
             cells = [(part.expandtabs(TAB_WIDTH), role) for part, role in cells]
         text = self.drawn_text(line) if cells is None else "".join(part for part, _ in cells)
         if self._view.wrapped:
-            strip = self._style(text, each.language, cells, each.found)
-            return [_indent(strip.crop(piece.first, piece.last), piece.indent) for piece in wrap_segments(text, room)]
-        more = len(text) > left + room
-        end = left + room - more
-        strip = self._style(text[: end + BEYOND], each.language, cells, each.found).crop(left, end)
-        dots = Segment(self._ellipsis * more, self._view.look.style("faint"))
-        return [strip.adjust_cell_length(room - more) + Strip([dots])]
+            strip = self._style(text, language, cells, has_match)
+            segments = wrap_segments(text, room)
+            return [_indent(strip.crop(segment.start, segment.end), segment.indent) for segment in segments]
+        is_cut = len(text) > left + room
+        end = left + room - is_cut
+        strip = self._style(text[: end + LEXED_BEYOND_EDGE], language, cells, has_match).crop(left, end)
+        ellipsis = Segment(self._ellipsis * is_cut, self._view.look.style("faint"))
+        return [strip.adjust_cell_length(room - is_cut) + Strip([ellipsis])]
 
-    def _style(self, text: str, language: str, cells: Cells | None, found: bool) -> Strip:
-        """The text in its syntax, or `cells`, with matches and the name under the cursor marked."""
+    def _style(self, text: str, language: str, cells: Cells | None, has_match: bool) -> Strip:
+        """The text in its syntax, or `cells`, with matches highlighted and the current name underlined."""
         from buddy.themes.lexers import spans
 
         if cells is None:
             cells = [(part, f"syntax:{name}") for name, part in spans(language, text)]
-        if found:
+        if has_match:
             cells = self._matches.highlight(cells)
         style, value = self._view.look.style, self._names.value
         strip = Strip([Segment(part, style(role)) for part, role in cells])
@@ -147,7 +156,7 @@ class LinePainter:
 
 
 class RowPainter:
-    """Draws rows of the IR pane. With `with_sources`, each row shows its node and Python line."""
+    """Draws rows of the IR pane. If `with_sources` is set, each row shows its node and Python line."""
 
     def __init__(
         self,
@@ -165,18 +174,21 @@ class RowPainter:
 
     @property
     def margin(self) -> int:
-        """The columns before a line that is not compared: a mark, the number, a space, the gutter of assembly."""
+        """The columns before a line without a diff: the mark, the line number, a space, the gutter of assembly."""
         return self._document.digits + 2 + self._assembly.width
 
-    def character_at(self, line: AnnotatedLine, x: int, piece: int) -> tuple[str, int]:
-        """The drawn text of a line that is not compared, and its character at column `x` of screen line `piece`."""
+    def character_at(self, line: AnnotatedLine, x: int, screen_line: int) -> tuple[str, int]:
+        """The drawn text of a line without a diff, and the offset of the character in it that is at a position.
+
+        The position is column `x` of the pane, in screen line `screen_line` of the line, counted from 0.
+        """
         text, margin = self._lines.drawn_text(line), self.margin
-        place = x - margin + self._view.left
+        offset = x - margin + self._view.left
         if self._view.wrapped:
-            pieces = wrap_segments(text, self._view.width - margin)
-            part = pieces[min(piece, len(pieces) - 1)]
-            place = part.first + max(0, place - part.indent)
-        return text, place
+            segments = wrap_segments(text, self._view.width - margin)
+            segment = segments[min(screen_line, len(segments) - 1)]
+            offset = segment.start + max(0, offset - segment.indent)
+        return text, offset
 
     def strips(self, row: int, width: int) -> list[Strip]:
         """The screen lines of a row."""
@@ -185,26 +197,27 @@ class RowPainter:
             return self._diff_strips(row, document.diff.row(row), document.diff.layout, width)
         line, number = document.line_at(row), document.line_of(row)
         mark, role = self._mark(row, number, line)
-        jumps, below = self._assembly.cells(number, line)
-        gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), *jumps]
+        assembly_cells, continuation_cells = self._assembly.cells(number, line)
+        gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), *assembly_cells]
+        blank = (" " * (length(gutter) - length(continuation_cells)), role)
         room = width - length(gutter)
         function = self._assembly.function_note(number, room)
         note = [*function, *self._fold_note(number)]
         label = [] if function else self._node_note(row, line, room)
-        each = TextLine(document.text, document.language, number, line, None, number in self._matches)
-        strips = self._lines.strips(each, room, note, label)
-        return self._with_gutter(gutter, [(" " * (length(gutter) - length(below)), role), *below], strips)
+        text_line = TextLine(document.text, document.language, number, line, None, number in self._matches)
+        strips = self._lines.strips(text_line, room, note, label)
+        return self._with_gutter(gutter, [blank, *continuation_cells], strips)
 
-    def _with_gutter(self, gutter: Cells, below: Cells, strips: list[Strip]) -> list[Strip]:
-        """`strips` with `gutter` before the first of them and `below` before the others."""
-        before = [gutter, *([below] * (len(strips) - 1))]
+    def _with_gutter(self, gutter: Cells, continuation_gutter: Cells, strips: list[Strip]) -> list[Strip]:
+        """Puts `gutter` before the first one of `strips`, and `continuation_gutter` before the others."""
+        gutters = [gutter, *([continuation_gutter] * (len(strips) - 1))]
         look = self._view.look
         return [
-            Strip.join([look.strip(cells, length(cells)), strip]) for cells, strip in zip(before, strips, strict=True)
+            Strip.join([look.strip(cells, length(cells)), strip]) for cells, strip in zip(gutters, strips, strict=True)
         ]
 
     def _mark(self, row: int, number: int, line: AnnotatedLine | None) -> tuple[str, str]:
-        """The mark before a line number, and its role: cursor, selected node, match, bookmark."""
+        """The mark before a line number, and its role: for the cursor, the selected node, a match, or a bookmark."""
         node = self._context.selection.node
         if row == self._view.cursor:
             return ">", "key"
@@ -218,29 +231,29 @@ class RowPainter:
 
     def _fold_note(self, number: int) -> Cells:
         """The number of lines that are folded under a line."""
-        behind = self._document.folds.behind(number)
-        return [(f" {self._dots} {formatting.count(behind)} lines ", "fold")] if behind else []
+        count = self._document.folds.hidden_count(number)
+        return [(f" {self._dots} {formatting.count(count)} lines ", "fold")] if count else []
 
     def _node_note(self, row: int, line: AnnotatedLine | None, room: int) -> Cells:
-        """The nodes of the cursor's line; with `with_sources`, also those of other lines, with the Python line."""
+        """The nodes of the cursor's line; if `with_sources` is set, the nodes of any line, with its Python line."""
         if row == self._view.cursor:
             return self._nodes_label(line, room)
         if not self.with_sources or line is None or not line.nodes:
             return []
         label = [(text, "dim") for text, _ in self._nodes_label(line, room)]
-        place = self._context.selection.place_of(line.nodes[0]) if room >= 60 else ""
-        return [*label, (f"{place} ", "faint")] if place else label
+        location = self._context.selection.short_location(line.nodes[0]) if room >= MIN_ROOM_FOR_LOCATION else ""
+        return [*label, (f"{location} ", "faint")] if location else label
 
     def _nodes_label(self, line: AnnotatedLine | None, room: int) -> Cells:
-        """The nodes of a line: `mm_3 (+11)`, and whether the first one is derived."""
+        """The selected or first node of a line, and the number of its other nodes: `mm_3 (+11)`, `mm_3 (derived)`."""
         if line is None or not line.nodes:
             return []
         selection = self._context.selection
-        first = selection.node if selection.node in line.nodes else line.nodes[0]
-        more = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
-        more += " (derived)" if first in line.derived else ""
-        name = formatting.clip(selection.name_of(first), max(room // 3, 8), self._context.glyphs)
-        return [(f" {name}{more} ", "linked")]
+        node = selection.node if selection.node in line.nodes else line.nodes[0]
+        suffix = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
+        suffix += " (derived)" if node in line.derived else ""
+        name = formatting.clip(selection.name_of(node), max(room // 3, 8), self._context.glyphs)
+        return [(f" {name}{suffix} ", "linked")]
 
     @property
     def _dots(self) -> str:
@@ -248,87 +261,88 @@ class RowPainter:
 
     # ---- rows of a diff ------------------------------------------------------------------------------------------
 
-    def _diff_strips(self, row: int, found: DiffRow, layout: Layout, width: int) -> list[Strip]:
-        if found.kind == "fold":
-            return [self._equal_lines(row, found, width)]
+    def _diff_strips(self, row: int, diff_row: DiffRow, layout: Layout, width: int) -> list[Strip]:
+        if diff_row.kind == "fold":
+            return [self._equal_lines(row, diff_row, width)]
         if layout == "beside":
-            return self._both_sides(row, found, width)
-        return self._side(row, found, "before" if found.kind == "removed" else "after", layout, width)
+            return self._both_sides(row, diff_row, width)
+        return self._side(row, diff_row, "before" if diff_row.kind == "removed" else "after", layout, width)
 
-    def _equal_lines(self, row: int, found: DiffRow, width: int) -> Strip:
-        """The row of folded equal lines."""
+    def _equal_lines(self, row: int, diff_row: DiffRow, width: int) -> Strip:
+        """A row that stands for folded equal lines."""
         at_cursor = row == self._view.cursor
-        text = f"{'>' if at_cursor else ' '}{self._dots} {formatting.count(found.folded)} equal lines {self._dots}"
+        text = f"{'>' if at_cursor else ' '}{self._dots} {formatting.count(diff_row.folded)} equal lines {self._dots}"
         return self._view.look.strip([(text, "fold"), ("  z unfolds" if at_cursor else "", "dim")], width)
 
-    def _both_sides(self, row: int, found: DiffRow, width: int) -> list[Strip]:
-        """A row of two texts side by side, with blank lines below the shorter side."""
+    def _both_sides(self, row: int, diff_row: DiffRow, width: int) -> list[Strip]:
+        """A row with a line of each text side by side. If one has fewer screen lines, blank lines follow below it."""
         left = (width - 1) // 2
         widths = (left, width - left - 1)
         bar = Strip([Segment(self._context.glyphs.line, self._view.look.style("faint"))])
         sides = [
-            self._side(row, found, side, "beside", room) for side, room in zip(("before", "after"), widths, strict=True)
+            self._side(row, diff_row, side, "beside", room)
+            for side, room in zip(("before", "after"), widths, strict=True)
         ]
         height = max(map(len, sides))
         for side, room in zip(sides, widths, strict=True):
             side += [Strip.blank(room)] * (height - len(side))
-        return [Strip.join([one, bar, other]) for one, other in zip(*sides, strict=True)]
+        return [Strip.join([before, bar, after]) for before, after in zip(*sides, strict=True)]
 
-    def _side(self, row: int, found: DiffRow, side: str, layout: Layout, width: int) -> list[Strip]:
-        """The part of one text in a row: mark, number, sign and the line."""
+    def _side(self, row: int, diff_row: DiffRow, side: str, layout: Layout, width: int) -> list[Strip]:
+        """The line of one text in a row of a diff: mark, line number, sign and text."""
         document, after = self._document, side == "after"
-        number = found.after if after else found.before
+        number = diff_row.after if after else diff_row.before
         if number < 0:
             return [self._view.look.strip([], width)]
         line = document.own_text_line(number) if after else document.other_text_line(number)
-        kind = "same" if found.kind == "same" else "added" if after else "removed"
+        kind = "same" if diff_row.kind == "same" else "added" if after else "removed"
         mark, role = self._mark(row, number if after else -1, line)
         if kind != "same" and row != self._view.cursor:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
         gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), sign]
         room = width - length(gutter)
-        label = self._nodes_label(line, room) if row == self._view.cursor and (after or found.after < 0) else []
-        note = self._folded_note(found) if after or layout != "beside" else []
-        shown = document if after or document.other is None else document.other
-        cells = self._changed_cells(found, after, kind, line)
-        each = TextLine(shown.text, shown.language, number, line, cells, after and number in self._matches)
-        strips = self._lines.strips(each, room, note, label)
+        label = self._nodes_label(line, room) if row == self._view.cursor and (after or diff_row.after < 0) else []
+        note = self._folded_note(diff_row) if after or layout != "beside" else []
+        source = document if after or document.other is None else document.other
+        cells = self._changed_cells(diff_row, after, kind, line)
+        text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)
+        strips = self._lines.strips(text_line, room, note, label)
         return self._with_gutter(gutter, [(" " * (length(gutter) - 1), role), sign], strips)
 
-    def _folded_note(self, found: DiffRow) -> Cells:
-        """What is folded under the first line of a function: `··· 120 lines +3 −4`."""
-        if not found.folded:
+    def _folded_note(self, diff_row: DiffRow) -> Cells:
+        """The lines that are folded under the first line of a function: `··· 120 lines +3 −4`."""
+        if not diff_row.folded:
             return []
-        changes = formatting.op_count_change(found.added, found.removed, self._context.glyphs)
-        cells: Cells = [(f" {self._dots} {formatting.count(found.folded)} lines ", "fold")]
+        changes = formatting.op_count_change(diff_row.added, diff_row.removed, self._context.glyphs)
+        cells: Cells = [(f" {self._dots} {formatting.count(diff_row.folded)} lines ", "fold")]
         pairs = zip(changes, ("added", "removed"), strict=True)
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
 
-    def _changed_cells(self, found: DiffRow, after: bool, kind: str, line: AnnotatedLine | None) -> Cells | None:
+    def _changed_cells(self, diff_row: DiffRow, after: bool, kind: str, line: AnnotatedLine | None) -> Cells | None:
         """The cells of a changed line; `None` for an unchanged line, which is drawn in its syntax."""
         if kind == "same" or line is None:
             return None
         document = self._document
-        opposite: AnnotatedLine | None = None
-        number = max(found.before if after else found.after, found.partner)
+        partner: AnnotatedLine | None = None
+        number = max(diff_row.before if after else diff_row.after, diff_row.partner)
         if number >= 0:
-            opposite = document.other_text_line(number) if after else document.own_text_line(number)
+            partner = document.other_text_line(number) if after else document.own_text_line(number)
         spans: Spans = ()
-        if opposite is not None:
-            pair = (opposite.text, line.text) if after else (line.text, opposite.text)
-            spans = changed_words(*pair, names=document.content.how == "line")[after]
+        if partner is not None:
+            before_and_after = (partner.text, line.text) if after else (line.text, partner.text)
+            spans = changed_words(*before_and_after, names=document.content.how == "line")[after]
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 
 def highlight_changes(line: str, spans: Spans, role: str, word_role: str) -> Cells:
-    """`line` in `role`, with the `spans` in `word_role`."""
+    """Gives `line` the role `role`, and its `spans` the role `word_role`."""
     cells: Cells = []
-    place = 0
+    previous_end = 0
     for start, end in spans:
-        cells += [(line[place:start], role), (line[start:end], word_role)]
-        place = end
-    return [cell for cell in (*cells, (line[place:], role)) if cell[0]]
+        cells += [(line[previous_end:start], role), (line[start:end], word_role)]
+        previous_end = end
+    return [cell for cell in (*cells, (line[previous_end:], role)) if cell[0]]
 
 
 def _indent(strip: Strip, indent: int) -> Strip:

@@ -1,4 +1,4 @@
-"""Search in the IR pane: in the chosen stage and in all stages."""
+"""Searches for patterns in the IR pane: in the chosen stage, and in all stages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.search_hits import (
-    NOTHING,
+    NO_PATTERN,
     Pattern,
     StageHits,
     first_and_last_text,
@@ -24,63 +24,62 @@ from buddy.compiler.protocol.texts import PatternError
 
 
 class Matches:
-    """The lines with matches of a pattern, in order."""
+    """The pattern of the search, and the lines of the chosen stage that match it, in order."""
 
     def __init__(self) -> None:
-        self.pattern = NOTHING
+        self.pattern = NO_PATTERN
         self.lines: list[int] = []
-        self._set: set[int] = set()
-        self._more = False
+        self._line_set: set[int] = set()
+        self._is_incomplete = False
 
     def __contains__(self, line: int) -> bool:
-        return line in self._set
+        return line in self._line_set
 
     def clear(self, pattern: Pattern | None = None) -> None:
-        """Clear the lines, and set the pattern if one is given."""
+        """Remove the lines, and set the pattern if one is given."""
         self.pattern = self.pattern if pattern is None else pattern
         self.set_lines((), False)
 
     def set_lines(self, lines: Sequence[int], more: bool) -> None:
-        """Set the lines; `more` means that the search has stopped at its limit."""
-        self.lines, self._set, self._more = list(lines), set(lines), more
+        """Set the lines. `more` is true if the search has stopped at its limit, so there are further lines."""
+        self.lines, self._line_set, self._is_incomplete = list(lines), set(lines), more
 
-    def at_or_after(self, line: int) -> int | None:
-        """The first match at or after `line`, wrapping around at the end."""
+    def first_from(self, line: int) -> int | None:
+        """The first matching line from `line` on, wrapping around at the end."""
         if not self.lines:
             return None
-        place = bisect_left(self.lines, line)
-        return self.lines[place % len(self.lines)]
+        return self.lines[bisect_left(self.lines, line) % len(self.lines)]
 
-    def before(self, line: int) -> int | None:
-        """The last match before `line`, wrapping around at the start."""
+    def last_before(self, line: int) -> int | None:
+        """The last matching line before `line`, wrapping around at the start."""
         return self.lines[bisect_left(self.lines, line) - 1] if self.lines else None
 
     def position_text(self, line: int) -> str:
         """The position of a line among the matches: `match 2 of 7`."""
-        place = bisect_left(self.lines, line) + 1
-        return f"match {place} of {len(self.lines)}{'+' if self._more else ''}"
+        number = bisect_left(self.lines, line) + 1
+        return f"match {number} of {len(self.lines)}{'+' if self._is_incomplete else ''}"
 
     def highlight(self, cells: Cells) -> Cells:
-        """`cells` with matches in the role `match`."""
+        """Gives the matches in `cells` the role `match`."""
         text = "".join(part for part, _ in cells)
-        inside = {k for found in self.pattern.compile().finditer(text) for k in range(*found.span())}
-        if not inside:
+        matching = {k for match in self.pattern.compile().finditer(text) for k in range(*match.span())}
+        if not matching:
             return cells
-        marked: Cells = []
-        place = 0
+        highlighted: Cells = []
+        offset = 0
         for part, role in cells:
             for character in part:
-                wanted = "match" if place in inside else role
-                if marked and marked[-1][1] == wanted:
-                    marked[-1] = (marked[-1][0] + character, wanted)
+                new_role = "match" if offset in matching else role
+                if highlighted and highlighted[-1][1] == new_role:
+                    highlighted[-1] = (highlighted[-1][0] + character, new_role)
                 else:
-                    marked.append((character, wanted))
-                place += 1
-        return marked
+                    highlighted.append((character, new_role))
+                offset += 1
+        return highlighted
 
 
 class IrSearch:
-    """Searches stages for a pattern. `running` is true while all stages are searched."""
+    """Searches stages for a pattern. `running` is true during a search of all stages."""
 
     def __init__(
         self,
@@ -99,23 +98,23 @@ class IrSearch:
     # ---- in the chosen stage -------------------------------------------------------------------------------------
 
     def ask_pattern(self) -> None:
-        """Ask for a pattern, and go to its first match from the cursor on."""
+        """Ask for a pattern, and go to the first match from the cursor on."""
         self._context.dialogs.ask(
             "search", self.matches.pattern.typed, lambda text: self.find(read_pattern(text), jump=True)
         )
 
     def find(self, pattern: Pattern, *, jump: bool) -> None:
-        """Search the stage, and `jump` to the first match; an empty pattern ends the search."""
+        """Search the stage; with `jump`, go to the first match from the cursor on. An empty pattern ends the search."""
         self._context.jobs.begin("ir-search", self._find, pattern, jump)
 
     def repeat(self) -> None:
-        """Search another stage for the same pattern."""
+        """Search for the same pattern in the stage that is shown now."""
         if self.matches.pattern.source:
             self.find(self.matches.pattern, jump=False)
 
     async def _find(self, pattern: Pattern, jump: bool) -> None:
         self.matches.clear(pattern)
-        if pattern.source and not await self._collect(pattern):
+        if pattern.source and not await self._load_matches(pattern):
             return
         self._view.refresh()
         if not pattern.source:
@@ -123,36 +122,38 @@ class IrSearch:
         if not self.matches.lines:
             self._context.say(f"{pattern.typed!r} is not in this stage")
         elif jump:
-            self.go_to_match(self.matches.at_or_after(self._view.line_number))
+            self.go_to_match(self.matches.first_from(self._view.line_number))
 
-    async def _collect(self, pattern: Pattern) -> bool:
+    async def _load_matches(self, pattern: Pattern) -> bool:
+        """Request the matching lines. If the pattern is invalid or the request fails, shows why and returns false."""
         text = self._document.text
-        found = await self._context.queries.search(text, pattern) if self._is_valid(pattern) else None
-        if found is not None:
-            self.matches.set_lines(found.lines, found.more)
-        return found is not None
+        result = await self._context.queries.search(text, pattern) if self._is_valid(pattern) else None
+        if result is not None:
+            self.matches.set_lines(result.lines, result.more)
+        return result is not None
 
     def _is_valid(self, pattern: Pattern) -> bool:
+        """Whether the pattern is a valid regular expression or plain text. If not, shows the reason."""
         try:
             pattern.compile()
         except PatternError as error:
-            self._context.say(f"that is not a regular expression: {error.reason}; \\V before it: plain text")
+            self._context.say(f"invalid regular expression: {error.reason}; start with \\V to search for plain text")
             return False
         return True
 
     def next_match(self) -> None:
-        """Go to the next match; in a diff without a search, to the next change."""
+        """Go to the next match; in a diff without matches, to the next change."""
         if self._document.diff is not None and not self.matches.lines:
             self._comparison.next_hunk()
         else:
-            self.go_to_match(self.matches.at_or_after(self._view.line_number + 1))
+            self.go_to_match(self.matches.first_from(self._view.line_number + 1))
 
     def previous_match(self) -> None:
-        """Go to the previous match; in a diff without a search, to the previous change."""
+        """Go to the previous match; in a diff without matches, to the previous change."""
         if self._document.diff is not None and not self.matches.lines:
             self._comparison.previous_hunk()
         else:
-            self.go_to_match(self.matches.before(self._view.line_number))
+            self.go_to_match(self.matches.last_before(self._view.line_number))
 
     def go_to_match(self, line: int | None) -> None:
         """Jump to a line with a match, and show its position among the matches."""
@@ -165,7 +166,7 @@ class IrSearch:
     # ---- in all stages -------------------------------------------------------------------------------------------
 
     def ask_search_all(self) -> None:
-        """Ask for a pattern, and list the stages and lines with matches."""
+        """Ask for a pattern, and list the stages with matches and their matching lines."""
         self._context.dialogs.ask(
             "search all stages",
             self.matches.pattern.typed,
@@ -173,7 +174,7 @@ class IrSearch:
         )
 
     def ask_first(self) -> None:
-        """Ask for a pattern, and go to the first stage with a match."""
+        """Ask for a pattern, and go to the first line that matches it in the first stage with matches."""
         self._context.dialogs.ask(
             "first stage with",
             self.matches.pattern.typed,
@@ -181,45 +182,45 @@ class IrSearch:
         )
 
     async def _find_all(self, pattern: Pattern) -> None:
-        rows, listed = await self._search_each(pattern)
-        if listed:
-            self.list_results(pattern.typed, first_and_last_text(rows, listed), listed)
+        rows, stages = await self._search_all_stages(pattern)
+        if stages:
+            self.list_results(pattern.typed, first_and_last_text(rows, stages), stages)
 
     async def _find_first(self, pattern: Pattern) -> None:
-        rows, listed = await self._search_each(pattern)
-        if listed:
+        rows, stages = await self._search_all_stages(pattern)
+        if stages:
             self.matches.clear(pattern)
             self._context.layout.show_pane("ir")
-            self._jumps.go_from_here(StagePosition(listed[0].row.key, listed[0].hits.lines[0]))
-            self._context.say(f"{pattern.typed}: {first_and_last_text(rows, listed)}")
+            self._jumps.go_to_position(StagePosition(stages[0].row.key, stages[0].hits.lines[0]))
+            self._context.say(f"{pattern.typed}: {first_and_last_text(rows, stages)}")
 
-    async def _search_each(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
-        """All stages, and those with matches."""
+    async def _search_all_stages(self, pattern: Pattern) -> tuple[Sequence[StageRow], list[StageHits]]:
+        """Returns all stages, and those with matches. Both are empty if the pattern is empty or invalid."""
         if not pattern.source or not self._is_valid(pattern):
             return (), []
         rows = list(self._stages.rows)
         self.running = True
-        self._context.say(f"searching {len(rows)} stages{self._context.glyphs.ellipsis} ctrl+c cancels")
+        self._context.say(f"searching {len(rows)} stages{self._context.glyphs.ellipsis} press ctrl+c to cancel")
         try:
-            found = await self._context.queries.search_each([row.stage.text for row in rows], pattern)
+            result = await self._context.queries.search_each([row.stage.text for row in rows], pattern)
         finally:
             self.running = False
-        listed = stages_with_hits(rows, found.hits) if found is not None else []
-        if found is not None:
-            self._context.say("" if listed else f"{pattern.typed!r} is in no stage")
-        if listed:
+        stages = stages_with_hits(rows, result.hits) if result is not None else []
+        if result is not None:
+            self._context.say("" if stages else f"{pattern.typed!r} is in no stage")
+        if stages:
             self.matches.clear(pattern)
-        return rows, listed
+        return rows, stages
 
-    def list_results(self, title: str, summary: str, listed: Sequence[StageHits]) -> None:
-        """List the lines with matches, and go to the chosen line."""
+    def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
+        """List the matching lines of `stages`, and go to the chosen line."""
         from buddy.app.screens.results import ResultsScreen
 
-        self._context.dialogs.open(ResultsScreen(title, summary, listed), self._show_result)
+        self._context.dialogs.open(ResultsScreen(title, summary, stages), self._show_result)
 
-    def _show_result(self, place: StagePosition | None) -> None:
-        if place is not None:
+    def _show_result(self, position: StagePosition | None) -> None:
+        if position is not None:
             self._context.layout.show_pane("ir")
-            self._jumps.go_from_here(place)
-            if place.key == self._stages.key:
+            self._jumps.go_to_position(position)
+            if position.key == self._stages.key:
                 self.repeat()

@@ -1,4 +1,4 @@
-"""The stages of the IR pane: which one is chosen, its phase, and the form in which it is printed."""
+"""The stages of the IR pane: the chosen stage, its phase, and the form in which stages are printed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from buddy.compiler.protocol import Stage
 
 
 class IrStages:
-    """The stages of the shown graph. `key` is the key of the chosen stage.
+    """The stages of the current graph. `key` is the key of the chosen stage.
 
-    With `generic`, an MLIR stage has the text of its generic form once `print_generic` has requested it.
+    With `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView) -> None:
@@ -29,7 +29,8 @@ class IrStages:
         self.generic = False
         self._expected: Key | None = None
         self._phase = ""
-        self._forms: dict[str, tuple[str, int]] = {}
+        # The generic form of each text: the name of its text, and the number of lines.
+        self._generic_forms: dict[str, tuple[str, int]] = {}
 
     # ---- the chosen stage ----------------------------------------------------------------------------------------
 
@@ -46,7 +47,7 @@ class IrStages:
 
     @property
     def expected_key(self) -> Key | None:
-        """The key of the stage that is shown, or that will be shown when it is available."""
+        """The key of the expected stage, or of the chosen stage if no other stage is expected."""
         return self._expected or self.key
 
     @property
@@ -63,19 +64,21 @@ class IrStages:
         self._expected = key
 
     def choose(self, row: StageRow) -> None:
+        """Choose the stage of `row`."""
         self._expected, self.key = None, row.key
-        self._note_phase()
+        self._remember_phase()
 
     def leave_graph(self) -> None:
-        """Clear the stages before another graph is shown, which is opened at the same stage."""
+        """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
         self._expected, self.key = self.expected_key, None
-        self._forms.clear()
+        self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
-        """Read the stages of the compilation. Returns the stage that was opened, if that is another one.
+        """Read the stages of the compilation, and choose one if necessary.
 
-        If the chosen stage no longer exists, chooses the stage before it, or the last of its phase; at first, the last
-        stage of the first phase with MLIR.
+        Returns the stage that is chosen because it was expected, or because none was chosen before; otherwise `None`.
+        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase. If none was
+        chosen, chooses the last stage of the first phase with MLIR.
         """
         index = self.index
         self.read_board()
@@ -83,51 +86,59 @@ class IrStages:
         if opened is not None:
             self.key, self._expected = opened.key, None
         if self.shown is None:
-            other = self._substitute(index - 1)
-            opened = other if self.key is None else None
-            self.key = other.key if other else None
-        self._note_phase()
+            substitute = self._substitute(index - 1)
+            opened = substitute if self.key is None else None
+            self.key = substitute.key if substitute else None
+        self._remember_phase()
         return opened
 
-    def _note_phase(self) -> None:
+    def _remember_phase(self) -> None:
+        """Remember the phase of the chosen stage, in case the stage disappears."""
         if self.shown is not None:
             self._phase = self.phase
 
-    def _substitute(self, before: int) -> StageRow | None:
-        if 0 <= before < len(self.rows) and phase_of(self.rows, before) == self._phase:
-            return self.rows[before]
-        first = next((k for k, row in enumerate(self.rows) if row.stage.language == "mlir"), -1)
-        return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first)) if first >= 0 else None)
+    def _substitute(self, index: int) -> StageRow | None:
+        """The stage that replaces a missing one: stage `index` if it is in the same phase, else the end of the phase.
+
+        If the phase has no stages, the end of the first phase with MLIR.
+        """
+        if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
+            return self.rows[index]
+        first_mlir = next((k for k, row in enumerate(self.rows) if row.stage.language == "mlir"), -1)
+        return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first_mlir)) if first_mlir >= 0 else None)
 
     # ---- phases --------------------------------------------------------------------------------------------------
 
     @property
     def phase(self) -> str:
-        """The phase of the chosen stage."""
+        """The phase of the chosen stage, or of the last one that was chosen."""
         index = self.index
         return phase_of(self.rows, index) if index >= 0 else self._phase
 
     def end_of(self, phase: str) -> StageRow | None:
-        """The failed stage of a phase, else its last stage."""
-        inside = [row for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
-        return next((row for row in inside if row.stage.state == "failed"), inside[-1] if inside else None)
+        """The failed stage of a phase, or its last stage if none has failed; `None` for a phase without stages."""
+        rows = [row for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
+        return next((row for row in rows if row.stage.state == "failed"), rows[-1] if rows else None)
 
     def position_text(self) -> str:
         """The position of the chosen stage in its phase: `2/7`."""
-        inside = [row.key for k, row in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
-        return f"{inside.index(self.key) + 1}/{len(inside)}" if self.key in inside else ""
+        keys = [row.key for k, row in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
+        return f"{keys.index(self.key) + 1}/{len(keys)}" if self.key in keys else ""
 
     def tabs(self) -> list[PhaseTab]:
-        """The phases of the preset, then any other phases of stages."""
+        """The tabs: the phases of the recipe's preset, followed by other phases that stages have."""
         names = [name for name, _ in self._context.state.phases(self._context.workspace.recipe)]
-        inside: dict[str, list[StageRow]] = {}
+        rows_of: dict[str, list[StageRow]] = {}
         for k, row in enumerate(self.rows):
-            inside.setdefault(phase_of(self.rows, k), []).append(row)
-        names += [name for name in inside if name not in names]
-        return [PhaseTab(name, k + 1, _mark(inside.get(name, [])), name in inside) for k, name in enumerate(names)]
+            rows_of.setdefault(phase_of(self.rows, k), []).append(row)
+        names += [name for name in rows_of if name not in names]
+        return [
+            PhaseTab(name, number, _tab_mark(rows_of.get(name, [])), has_content=name in rows_of)
+            for number, name in enumerate(names, 1)
+        ]
 
     def problem_cells(self) -> Cells:
-        """The badge of the chosen stage: failed, outdated, or unchanged by its pass."""
+        """The badge of the chosen stage: failed, out of date, or unchanged by its pass; empty for other stages."""
         row = self.shown
         if row is None:
             return []
@@ -149,39 +160,41 @@ class IrStages:
 
     def previous(self) -> None:
         """Show the stage one pass earlier."""
-        self._step(-1, changed=False)
+        self._move_by(-1, only_changed=False)
 
     def next(self) -> None:
         """Show the stage one pass later."""
-        self._step(1, changed=False)
+        self._move_by(1, only_changed=False)
 
     def previous_changed(self) -> None:
-        """Show the nearest earlier stage that its pass changed."""
-        self._step(-1, changed=True)
+        """Show the nearest earlier stage whose pass changed the IR."""
+        self._move_by(-1, only_changed=True)
 
     def next_changed(self) -> None:
-        """Show the nearest later stage that its pass changed."""
-        self._step(1, changed=True)
+        """Show the nearest later stage whose pass changed the IR."""
+        self._move_by(1, only_changed=True)
 
-    def _step(self, by: int, *, changed: bool) -> None:
-        index = self.index + by
-        while 0 <= index < len(self.rows) and changed and not self.rows[index].stage.changed:
-            index += by
+    def _move_by(self, step: int, *, only_changed: bool) -> None:
+        """Show the stage `step` (1 or -1) further; with `only_changed`, skip the stages of passes without effect."""
+        index = self.index + step
+        while 0 <= index < len(self.rows) and only_changed and not self.rows[index].stage.changed:
+            index += step
         if 0 <= index < len(self.rows):
             self._view.choose(self.rows[index])
         else:
-            self._context.say("this is the " + ("first" if by < 0 else "last") + " snapshot")
+            direction, end = ("earlier", "first") if step < 0 else ("later", "last")
+            self._context.say(f"no {direction} pass changed the IR" if only_changed else f"this is the {end} stage")
 
     def show_phase(self, number: int) -> None:
-        """Show the end of phase `number`, counted from 1."""
+        """Show the last or the failed stage of phase `number`, counted from 1."""
         tabs = self.tabs()
         if number > len(tabs):
-            self._context.say(f"there are {len(tabs)} phases")
+            self._context.say(f"there are only {len(tabs)} phases")
             return
         self.show_phase_named(tabs[number - 1].name)
 
     def show_phase_named(self, name: str) -> None:
-        """Show the end of a phase."""
+        """Show the last or the failed stage of a phase."""
         row = self.end_of(name)
         if row is None:
             self._context.say(f"no IR in phase {name} yet")
@@ -200,40 +213,40 @@ class IrStages:
         self.read_board()
         self._view.open_stage()
         if not self.generic:
-            self._context.say("the custom assembly format")
+            self._context.say("custom assembly format")
 
     # ---- generic form --------------------------------------------------------------------------------------------
 
     def read_board(self) -> None:
-        """Read the stages of the compilation, in the chosen form."""
+        """Set `rows` to the stages of the compilation, in the chosen form."""
         self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in self._context.state.board.rows()]
 
     def in_chosen_form(self, stage: Stage) -> Stage:
-        """The stage in the chosen form, if that is printed."""
-        form = self._forms.get(stage.text) if self.generic else None
+        """The stage in the chosen form, if the text in that form is available; otherwise, the stage itself."""
+        form = self._generic_forms.get(stage.text) if self.generic else None
         return msgspec.structs.replace(stage, text=form[0], lines=form[1]) if form else stage
 
     def texts_to_print(self, *stages: Stage | None) -> list[str]:
-        """The texts of these stages that are not in the chosen form yet."""
+        """The texts that must be printed before these stages can be shown in the chosen form."""
         if not self.generic:
             return []
-        printed = {text for text, _ in self._forms.values()}
+        generic_texts = {text for text, _ in self._generic_forms.values()}
         texts = [stage.text for stage in stages if stage is not None and stage.language == "mlir"]
-        return [text for text in texts if text not in printed]
+        return [text for text in texts if text not in generic_texts]
 
     async def print_generic(self, texts: Iterable[str]) -> None:
-        """Print texts in the generic form. If that fails, return to the custom assembly format."""
+        """Print texts in the generic form. If a request fails, switch back to the custom assembly format."""
         for text in texts:
-            made = await self._context.queries.reprint(text)
-            if made is None:
+            answer = await self._context.queries.reprint(text)
+            if answer is None:
                 self.generic = False
                 break
-            self._forms[text] = (made.form, made.lines)
-            keep_newest(self._forms, MAX_CACHED_FORMS)
+            self._generic_forms[text] = (answer.form, answer.lines)
+            keep_newest(self._generic_forms, MAX_CACHED_FORMS)
         self.read_board()
 
 
-def _mark(rows: list[StageRow]) -> str:
+def _tab_mark(rows: list[StageRow]) -> str:
     if any(row.stage.state == "failed" for row in rows):
         return "!"
     return "~" if rows and rows[-1].outdated_reason else ""

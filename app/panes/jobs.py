@@ -1,4 +1,4 @@
-"""Background jobs, how many of them keep the workbench busy, and the message on the status line."""
+"""Background jobs, the number of jobs that keep the workbench busy, and the message on the status line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from buddy.app.session.requests import Requester
 from buddy.app.widgets.background import start_worker
 from buddy.compiler.protocol import Progress
 
+# How long a message stays on the status line.
 MESSAGE_SECONDS = 6.0
 
 
@@ -21,16 +22,16 @@ class Status:
 
     def __init__(self, app: App[Any], redraw: Callable[[], None]) -> None:
         self._app = app
-        self._silence: Timer | None = None
+        self._clear_timer: Timer | None = None
         self.redraw = redraw
         self.message = ""
 
     def say(self, message: str) -> None:
-        """Show a message for a few seconds."""
+        """Show a message for `MESSAGE_SECONDS`. It replaces the current message."""
         self.message = message
-        if self._silence is not None:
-            self._silence.stop()
-        self._silence = self._app.set_timer(MESSAGE_SECONDS, self.clear)
+        if self._clear_timer is not None:
+            self._clear_timer.stop()
+        self._clear_timer = self._app.set_timer(MESSAGE_SECONDS, self.clear)
         self.redraw()
 
     def clear(self) -> None:
@@ -44,7 +45,7 @@ Work = Callable[..., Coroutine[Any, Any, None]]
 
 
 class Jobs:
-    """Starts jobs, counts those that the user wait_count for, and calls `update_busy` when that number changes."""
+    """Starts jobs, counts those that the user waits for, and calls `update_busy` when that number changes."""
 
     def __init__(self, app: App[Any], status: Status, requester: Requester, update_busy: Callable[[], None]) -> None:
         self._app, self._status, self._requester, self._update_busy = app, status, requester, update_busy
@@ -52,7 +53,7 @@ class Jobs:
 
     @property
     def waiting(self) -> bool:
-        """True while the user wait_count for a job."""
+        """Whether the user waits for a job."""
         return self.wait_count > 0
 
     def begin(self, group: str, work: Work, *arguments: Any) -> None:
@@ -77,20 +78,19 @@ class Jobs:
                 self._status.redraw()
 
     async def result_of(self, request: Awaitable[Result], failed: str = "", stopped: str = "") -> Result | None:
-        """Wait for a request of the session. Returns its answer, or shows the reason and returns `None`.
+        """Wait for the answer to a request of the session. If the request fails, show the reason and return `None`.
 
-        The reason follows the words `failed`, such as "not profiled"; for a request that the user has cancelled,
-        `stopped` is shown instead.
+        The message is `failed`, such as "not profiled", and the reason; `stopped` if the user has cancelled it.
         """
         with self.wait():
             return await self._requester.await_answer(request, failed, stopped)
 
     def single(self, group: str, busy_message: str) -> SingleJob:
-        """A job that runs at most once at a time. `busy_message` is shown if it is started while it runs."""
+        """A job that runs at most once at a time. `may_begin` shows `busy_message` while the job runs."""
         return SingleJob(self, self._status, group, busy_message)
 
     def progress(self, describe: Callable[[str], str]) -> Callable[[object], None]:
-        """A callback for the frames before an answer. It shows progress as the message that `describe` returns."""
+        """A callback for the frames before an answer: for a `Progress`, shows the message that `describe` returns."""
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
@@ -100,7 +100,7 @@ class Jobs:
 
 
 class SingleJob:
-    """A long job that runs at most once at a time."""
+    """A long job that runs at most once at a time. `running` is true from its request until the answer."""
 
     def __init__(self, jobs: Jobs, status: Status, group: str, busy_message: str) -> None:
         self._jobs, self._status, self._group, self._busy_message = jobs, status, group, busy_message
@@ -117,7 +117,7 @@ class SingleJob:
         self._jobs.begin(self._group, work, *arguments)
 
     async def result_of(self, request: Awaitable[Result], failed: str, stopped: str = "") -> Result | None:
-        """Like `Jobs.result_of`. The job counts as running until the answer arrives."""
+        """Like `Jobs.result_of`. The job is `running` until the answer arrives."""
         self.running = True
         try:
             return await self._jobs.result_of(request, failed, stopped)

@@ -1,4 +1,4 @@
-"""The layout: the visible panes, the pane that has focus, and the line of phase tabs."""
+"""The layout: the visible panes and the pane that has focus. Also the labels of a line of tabs."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from buddy.app import actions
 from buddy.app.panes.jobs import Status
 from buddy.app.widgets.look import Cells
 
-FOLD_BELOW = 100
-WIDE_FROM = 140
+# With fewer columns, only one pane is visible; with more, the wide layout is used.
+MIN_WIDTH_OF_SEVERAL_PANES = 100
+MIN_WIDE_WIDTH = 140
 
 
 class Layout:
@@ -41,11 +42,11 @@ class Layout:
         return self._app.screen_stack[0].has_class("-folded")
 
     def arrange(self, width: int | None = None) -> None:
-        """Arrange the panes on a screen of `width` cells."""
+        """Arrange the panes on a screen of `width` cells (default: that of the screen)."""
         width = width or self._app.size.width
         screen = self._app.screen_stack[0]
-        screen.set_class(width < FOLD_BELOW or self.zoomed, "-folded")
-        screen.set_class(width >= WIDE_FROM, "-wide")
+        screen.set_class(width < MIN_WIDTH_OF_SEVERAL_PANES or self.zoomed, "-folded")
+        screen.set_class(width >= MIN_WIDE_WIDTH, "-wide")
         screen.set_class(self.with_source, "-source")
         for pane_id, pane in self.panes.items():
             pane.set_class(pane_id == self.pane_id, "-shown")
@@ -55,7 +56,7 @@ class Layout:
             column.set_class(self.panes[self.pane_id].parent is column, "-shown")
 
     def take_focus(self, pane: actions.Pane) -> None:
-        """Update the layout after a pane got focus in another way, for example by the mouse."""
+        """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
         if pane != self.pane_id:
             self.pane_id = pane
             self.arrange()
@@ -76,8 +77,8 @@ class Layout:
         self._focus_next(-1)
 
     def _focus_next(self, by: int) -> None:
-        place = self.order.index(self.pane_id)
-        self.show_pane(self.order[(place + by) % len(self.order)])
+        index = self.order.index(self.pane_id)
+        self.show_pane(self.order[(index + by) % len(self.order)])
 
     def toggle_source(self) -> None:
         """Show or hide the source pane."""
@@ -90,6 +91,7 @@ class Layout:
             self.arrange()
 
     def zoom(self) -> None:
+        """Show only the pane that has focus, or all panes again."""
         self.zoomed = not self.zoomed
         self.arrange()
         self.panes[self.pane_id].focus()
@@ -97,15 +99,15 @@ class Layout:
 
 @dataclass(frozen=True)
 class PhaseTab:
-    """A phase. `mark` is `!` if a pass failed, `~` if the text is out of date; `there` is true if it has IR.
+    """The tab of a phase. `number` counts from 1. `mark` is `!` if a pass failed, `~` if the text is out of date.
 
-    `role` colours an inactive tab without a mark.
+    `has_content` is false for a phase without IR. `role`, if not empty, colours the tab while it is inactive.
     """
 
     name: str
     number: int
     mark: str = ""
-    there: bool = True
+    has_content: bool = True
     role: str = ""
 
     @property
@@ -115,16 +117,17 @@ class PhaseTab:
 
 
 def tab_labels(tabs: Sequence[PhaseTab], active: str, width: int) -> list[str]:
-    """One label per tab, at most `width` characters in total if possible. Far tabs lose their names first."""
-    place = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
-    short: set[int] = set()
-    by_distance = sorted(range(len(tabs)), key=lambda k: abs(k - place), reverse=True)
-    labels = [_label(tab, k == place, k in short) for k, tab in enumerate(tabs)]
-    for far in by_distance[:-1]:
+    """One label per tab, at most `width` characters in total if possible.
+
+    If necessary, tabs lose their names, first those that are farthest from the active tab.
+    """
+    active_index = next((k for k, tab in enumerate(tabs) if tab.name == active), 0)
+    farthest_first = sorted(range(len(tabs)), key=lambda k: abs(k - active_index), reverse=True)
+    labels = [_label(tab, active=k == active_index) for k, tab in enumerate(tabs)]
+    for k in farthest_first[:-1]:
         if sum(map(len, labels)) <= width:
             break
-        short.add(far)
-        labels[far] = _label(tabs[far], False, True)
+        labels[k] = _label(tabs[k], with_name=False)
     return labels
 
 
@@ -137,7 +140,7 @@ def tab_cells(tabs: Sequence[PhaseTab], active: str, width: int) -> Cells:
 
 
 def tab_at(tabs: Sequence[PhaseTab], active: str, width: int, x: int) -> PhaseTab | None:
-    """The tab drawn at column `x`."""
+    """The tab that is drawn at column `x`, if any."""
     for tab, label in zip(tabs, tab_labels(tabs, active, width), strict=True):
         x -= len(label)
         if x < 0:
@@ -145,17 +148,17 @@ def tab_at(tabs: Sequence[PhaseTab], active: str, width: int, x: int) -> PhaseTa
     return None
 
 
-def _label(tab: PhaseTab, active: bool, short: bool) -> str:
-    text = f"{tab.key}{tab.mark}" if short else f"{tab.key} {tab.name}{tab.mark}"
+def _label(tab: PhaseTab, *, active: bool = False, with_name: bool = True) -> str:
+    text = f"{tab.key} {tab.name}{tab.mark}" if with_name else f"{tab.key}{tab.mark}"
     return f"[{text}]" if active else f" {text} "
 
 
 def tab_role(tab: PhaseTab, active: bool) -> str:
-    """The role of a tab."""
+    """The role that colours a tab."""
     if active:
         return "tab-active"
     if tab.role:
         return tab.role
     if tab.mark == "!":
         return "bad"
-    return "tab" if tab.there else "faint"
+    return "tab" if tab.has_content else "faint"

@@ -1,8 +1,9 @@
-"""The nodes that the graph pane lists: a tree of modules, and a filter language.
+"""The nodes that the graph pane lists: their tree of modules, and the filter language.
 
-A word selects nodes whose row contains it. `field:pattern` matches a field, with the wildcards `*` and `?`.
-`field>value` (`<`, `>=`, `<=`, `=`) compares a number; `err` and `own` need a comparison of nodes. `-` before any of
-these excludes the nodes. All conditions must be true.
+A filter consists of conditions, all of which must be true. A word is true for nodes whose name, target, shape, module,
+opcode or lowering contains it. `field:pattern` matches a field, with the wildcards `*` and `?`. `field>value` (also
+`<`, `>=`, `<=`, `=`) compares a number; nodes have the numbers `err` and `own` after a comparison of nodes with eager.
+A `-` before a condition negates it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from buddy.compiler.protocol.renamed import FILTER_FIELDS
 
 @dataclass(frozen=True)
 class ModuleRow:
-    """A module in the tree: its full path, and all nodes inside, including those of nested modules."""
+    """A module in the tree: its full path, and its nodes, including those of nested modules."""
 
     path: str
     depth: int
@@ -39,22 +40,23 @@ TreeRow = NodeRow | ModuleRow
 class _Module:
     path: str
     nodes: list[NodeRow] = field(default_factory=list)
-    # Nodes and modules, in the order of their first appearance.
+    # The nodes and modules directly inside, in the order of their first node.
     entries: list[NodeRow | _Module] = field(default_factory=list)
     modules: dict[str, _Module] = field(default_factory=dict)
 
 
 def tree_rows(rows: Sequence[NodeRow], folded: Collection[str]) -> list[TreeRow]:
-    """The rows of modules and nodes, top down. Modules in `folded` have only their own row."""
+    """The rows of modules and nodes, top down. For the modules in `folded` (paths), only the row of the module."""
     root = _Module("")
     for row in rows:
-        _module_of(root, row).entries.append(row)
-    found: list[TreeRow] = []
-    _append_rows(root, -1, folded, found)
-    return found
+        _add_to_modules(root, row).entries.append(row)
+    result: list[TreeRow] = []
+    _append_rows(root, -1, folded, result)
+    return result
 
 
-def _module_of(root: _Module, row: NodeRow) -> _Module:
+def _add_to_modules(root: _Module, row: NodeRow) -> _Module:
+    """Add a node to all modules that contain it, which are created if necessary. Returns the innermost one."""
     module = root
     for part in row.module.split(".") if row.module else ():
         if part not in module.modules:
@@ -66,49 +68,50 @@ def _module_of(root: _Module, row: NodeRow) -> _Module:
     return module
 
 
-def _append_rows(module: _Module, depth: int, folded: Collection[str], found: list[TreeRow]) -> None:
+def _append_rows(module: _Module, depth: int, folded: Collection[str], result: list[TreeRow]) -> None:
+    """Append the rows inside a module, which is at `depth` (-1 for the root), to `result`."""
     for entry in module.entries:
         if isinstance(entry, NodeRow):
-            found.append(entry)
+            result.append(entry)
             continue
-        found.append(ModuleRow(entry.path, depth + 1, tuple(entry.nodes), entry.path in folded))
+        result.append(ModuleRow(entry.path, depth + 1, tuple(entry.nodes), entry.path in folded))
         if entry.path not in folded:
-            _append_rows(entry, depth + 1, folded, found)
+            _append_rows(entry, depth + 1, folded, result)
 
 
 def all_modules(rows: Sequence[NodeRow]) -> set[str]:
-    """The paths of all modules of the nodes."""
-    paths = set()
-    for row in rows:
-        parts = row.module.split(".") if row.module else []
-        paths |= {".".join(parts[: count + 1]) for count in range(len(parts))}
-    return paths
+    """The paths of all modules that contain nodes, directly or in nested modules."""
+    return {path for row in rows if row.module for path in _prefixes(row.module)}
 
 
-Test = Callable[["NodeFacts"], bool]
-NOTHING: Mapping[str, str] = MappingProxyType({})
-_NUMBER = re.compile(
+Predicate = Callable[["NodeFacts"], bool]
+NO_REASONS: Mapping[str, str] = MappingProxyType({})
+_NUMBER_CONDITION = re.compile(
     r"^(?P<field>\w+)(?P<sign><=|>=|[<>=])(?P<value>\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)(?P<unit>[a-zA-Z]*)$"
 )
-_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
-# In milliseconds, like the column of the table.
-_TIMES = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
-_SIGNS: dict[str, Callable[[float, float], bool]] = {
-    "<": lambda one, other: one < other,
-    ">": lambda one, other: one > other,
-    "<=": lambda one, other: one <= other,
-    ">=": lambda one, other: one >= other,
-    "=": lambda one, other: one == other,
+_BYTE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9}
+# Time units in milliseconds, the unit of the table's column.
+_TIME_UNITS = {"": 1.0, "us": 1e-3, "ms": 1.0, "s": 1e3}
+_COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "<": lambda value, bound: value < bound,
+    ">": lambda value, bound: value > bound,
+    "<=": lambda value, bound: value <= bound,
+    ">=": lambda value, bound: value >= bound,
+    "=": lambda value, bound: value == bound,
 }
 
 
 class FilterError(ValueError):
-    """An invalid filter. The text names the invalid part and the alternatives."""
+    """A filter is invalid. The message names the invalid part and, if a name is unknown, the known names."""
 
 
 @dataclass(frozen=True)
 class NodeFacts:
-    """The properties of a node that a filter can test: its row, its lowering, and the number of its users."""
+    """The properties of a node that a filter can test.
+
+    `uses` is the number of users. `err` and `own` are the errors in the program and of the node compiled alone, NaN if
+    not measured. `words` is the text in which a word of a filter is searched.
+    """
 
     row: NodeRow
     lowering: str = ""
@@ -125,6 +128,7 @@ class NodeFacts:
         object.__setattr__(self, "words", text.lower())
 
 
+# The text fields. A pattern matches a node if it matches one of the values of the field.
 _FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "op": lambda facts: [op_kind(facts.row), facts.row.target, facts.row.opcode],
     "name": lambda facts: [facts.row.name],
@@ -154,47 +158,48 @@ def op_kind(row: NodeRow) -> str:
     return parts[1] if len(parts) == 3 else parts[-1]
 
 
-def read_filter(text: str, missing: Mapping[str, str] = NOTHING) -> Test:
-    """A predicate for the nodes to show. Raises `FilterError`. `missing` has the reasons for missing numbers."""
-    tests = [_read_term(term, missing) for term in text.split()]
-    return lambda facts: all(test(facts) for test in tests)
+def read_filter(text: str, missing: Mapping[str, str] = NO_REASONS) -> Predicate:
+    """Parses a filter to a predicate. Raises `FilterError`, also for a numeric field in `missing`, with its message."""
+    conditions = [_read_condition(condition, missing) for condition in text.split()]
+    return lambda facts: all(is_true(facts) for is_true in conditions)
 
 
-def _read_term(term: str, missing: Mapping[str, str]) -> Test:
-    bare = term.lstrip("-") or "-"
-    if bare != term:
-        test = _read_term(bare, missing)
-        return (lambda facts: not test(facts)) if (len(term) - len(bare)) % 2 else test
-    number = _NUMBER.match(term)
+def _read_condition(condition: str, missing: Mapping[str, str]) -> Predicate:
+    positive = condition.lstrip("-") or "-"
+    if positive != condition:
+        is_true = _read_condition(positive, missing)
+        # An even number of `-` cancels out.
+        return (lambda facts: not is_true(facts)) if (len(condition) - len(positive)) % 2 else is_true
+    number = _NUMBER_CONDITION.match(condition)
     if number is not None:
-        return _number_test(term, number, missing)
-    name, colon, pattern = term.partition(":")
+        return _number_predicate(condition, number, missing)
+    name, colon, pattern = condition.partition(":")
     name = FILTER_FIELDS.get(name, name)
     if not colon or name not in _FIELDS:
         if colon and name in _NUMBERS:
             raise FilterError(f"{name} is a number: {name}>1, {name}<=8, {name}=2")
         if colon and name.isidentifier() and pattern and not pattern.startswith(":"):
             raise FilterError(f"unknown field {name!r}; known: {', '.join(_FIELDS)}")
-        return lambda facts: term.lower() in facts.words
-    values, wanted = _FIELDS[name], pattern.lower()
-    return lambda facts: any(fnmatchcase(value.lower(), wanted) for value in values(facts))
+        return lambda facts: condition.lower() in facts.words
+    values_of = _FIELDS[name]
+    return lambda facts: any(fnmatchcase(value.lower(), pattern.lower()) for value in values_of(facts))
 
 
-def _number_test(term: str, found: re.Match[str], missing: Mapping[str, str]) -> Test:
-    name, unit = found["field"], found["unit"].lower()
+def _number_predicate(condition: str, parts: re.Match[str], missing: Mapping[str, str]) -> Predicate:
+    name, unit = parts["field"], parts["unit"].lower()
     if name not in _NUMBERS:
         raise FilterError(f"unknown numeric field {name!r}; known: {', '.join(_NUMBERS)}")
     if name in missing:
         raise FilterError(missing[name])
-    units = _TIMES if name == "time" else _UNITS
+    units = _TIME_UNITS if name == "time" else _BYTE_UNITS
     if unit not in units:
         known = "us, ms, s" if name == "time" else "kB, MB, GB"
-        raise FilterError(f"unknown unit {found['unit']!r} in {term!r}; known: {known}")
-    value, compare, wanted = _NUMBERS[name], _SIGNS[found["sign"]], float(found["value"]) * units[unit]
-    return lambda facts: compare(value(facts), wanted)
+        raise FilterError(f"unknown unit {parts['unit']!r} in {condition!r}; known: {known}")
+    value_of, is_true, bound = _NUMBERS[name], _COMPARISONS[parts["sign"]], float(parts["value"]) * units[unit]
+    return lambda facts: is_true(value_of(facts), bound)
 
 
 def _prefixes(module: str) -> list[str]:
-    """A module and its parents, so that a pattern for a module also matches nested modules."""
+    """The paths of a module and of the modules that contain it."""
     parts = module.split(".")
     return [".".join(parts[: count + 1]) for count in range(len(parts))]

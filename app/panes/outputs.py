@@ -1,4 +1,4 @@
-"""The outputs pane: the comparison with eager, the timings, and errors."""
+"""The outputs pane: errors, the outputs compared with eager, the timings, and the output of the script."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from buddy.compiler.protocol import NOT_APPLIED, OutputReport, RunReport, SideRe
 from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
+# The text and the role of each verdict.
 VERDICTS = {
     "ok": ("OK", "ok"),
     "mismatch": ("MISMATCH", "bad"),
@@ -30,10 +31,11 @@ VERDICTS = {
     "nan": ("NaN", "bad"),
 }
 BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
+# The maximum number of lines that are shown of the output of the script.
 MAX_PRINTED_LINES = 200
-# Larger distances are not printed: the value is near zero.
+# Larger distances from eager, in ULP, are not shown: eager's value is near zero.
 MAX_ULP = 10_000
-# Number of previous runs with a bar.
+# The number of previous runs whose timings are shown.
 PREVIOUS_RUNS = 3
 
 
@@ -51,16 +53,17 @@ def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _placeholder_lines(state: State) -> list[Cells]:
+    """What is shown instead of a report before the first run."""
     if "run" in state.running_jobs(state.graph):
         return [[("running, and comparing with eager", "dim")]]
     if "run" in state.problems or "open" in state.problems:
         return []
-    todo: Cells = [("press ", "dim"), ("r", "key"), (" to run and compare with eager", "dim")]
-    return [todo] if state.captured else []
+    hint: Cells = [("press ", "dim"), ("r", "key"), (" to run and compare with eager", "dim")]
+    return [hint] if state.captured else []
 
 
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
-    """The reason why the results are out of date; empty if they are not."""
+    """The reason why the results are out of date, and the key to press; empty if they are up to date."""
     run_again: Cells = [("r", "key"), (" to run again", "dim")]
     if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
@@ -88,6 +91,7 @@ def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
 
 
 def _output_lines(output: OutputReport, previous: OutputReport | None, width: int, glyphs: Glyphs) -> list[Cells]:
+    """The verdict and the errors of an output, compared with its errors in the previous run, and its difference map."""
     word, role = VERDICTS[output.verdict]
     shape = ",".join(map(str, output.shape))
     line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
@@ -101,6 +105,7 @@ def _output_lines(output: OutputReport, previous: OutputReport | None, width: in
 
 
 def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
+    """A line with facts about the comparison of an output, if any, and a line with the histogram of its values."""
     facts = [
         f"first differs at {output.where}" if output.where else "",
         f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
@@ -122,59 +127,68 @@ def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
 
 
 def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
-    """The difference map of a mismatching output: one character per block, darker for larger differences."""
+    """The difference map of an output that does not match: one character per block, darker for larger differences."""
     if output.verdict == "ok" or not output.map:
         return []
     finite = [value for row in output.map for value in row if math.isfinite(value)]
     greatest = max(finite, default=0.0) or 1.0
-    steps = len(glyphs.levels) - 1
+    top_level = len(glyphs.levels) - 1
     lines: list[Cells] = [[(f"{'':9}difference map, one character per block:", "dim")]]
     for row in output.map:
-        levels = (difference_level(value / greatest, steps) for value in row)
+        levels = (difference_level(value / greatest, top_level) for value in row)
         lines.append([(f"{'':9}", "dim"), ("".join(glyphs.levels[level] for level in levels)[: width - 9], "bad")])
     return lines
 
 
-def difference_level(share: float, steps: int) -> int:
-    """The darkness of a block, 0 to `steps`. Non-finite differences have the maximum."""
+def difference_level(share: float, top_level: int) -> int:
+    """The darkness of a block, 0 to `top_level`, for its difference as a share of the largest finite difference.
+
+    Blocks with a difference that is not finite have `top_level`.
+    """
     if not math.isfinite(share):
-        return steps
-    return max(1, round(share * steps)) if share > 0 else 0
+        return top_level
+    return max(1, round(share * top_level)) if share > 0 else 0
 
 
 def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -> list[Cells]:
-    ran = [side for side in report.beside if not side.problem]
-    earlier = _previous_runs(state)
-    others = [*(side.timing for side in ran), *(run.report.compiled for run in earlier)]
-    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in others), 1e-12)
-    room = max(6, min(40, width - 40))
-    own = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, room, "bar", glyphs)
+    """The timings of compiled code, eager, other backends and previous runs, as bars of a common scale."""
+    timed_sides = [side for side in report.beside if not side.problem]
+    previous_runs = _previous_runs(state)
+    other_timings = [*(side.timing for side in timed_sides), *(run.report.compiled for run in previous_runs)]
+    slowest = max(report.eager.median, report.compiled.median, *(timing.median for timing in other_timings), 1e-12)
+    # The names, times and quartiles of a timing need 40 columns.
+    bar_width = max(6, min(40, width - 40))
+    compiled_line = _timing_line(BACKEND_NAMES[report.backend], report.compiled, slowest, bar_width, "bar", glyphs)
     if report.not_compared:
-        words = wrap_text(f"not compared with eager: {report.not_compared}", width)
-        return [[], own, *([(piece, "warn")] for piece in words)]
-    lines = [_timing_line("eager", report.eager, slowest, room, "bar-other", glyphs), own]
+        pieces = wrap_text(f"not compared with eager: {report.not_compared}", width)
+        return [[], compiled_line, *([(piece, "warn")] for piece in pieces)]
+    lines = [_timing_line("eager", report.eager, slowest, bar_width, "bar-other", glyphs), compiled_line]
     if report.compiled.median > 0:
         ratio: Cells = [(f"{'':9}", "text"), (f"{report.eager.median / report.compiled.median:.2f}x", "title")]
         lines.append([*ratio, (" eager's speed", "dim"), *_previous_time(state.previous_report)])
-    for side in ran:
-        lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, room, "bar-other", glyphs))
+    for side in timed_sides:
+        lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, bar_width, "bar-other", glyphs))
         lines.append(_side_line(side, report.eager, glyphs))
     for side in (side for side in report.beside if side.problem):
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
         lines += [[(f"{name:<9}", "dim"), (piece, "warn")] for name, piece in zip(names, pieces, strict=False)]
-    before = [_timing_line(run.end_time, run.report.compiled, slowest, room, "bar-other", glyphs) for run in earlier]
-    return [[], *lines, *([[("previous runs (press H to list all)", "dim")], *before] if before else [])]
+    previous_lines = [
+        _timing_line(run.end_time, run.report.compiled, slowest, bar_width, "bar-other", glyphs)
+        for run in previous_runs
+    ]
+    heading: Cells = [("previous runs (press H to list all)", "dim")]
+    return [[], *lines, *([heading, *previous_lines] if previous_lines else [])]
 
 
 def _previous_runs(state: State) -> list[RunRecord]:
-    """The previous runs of the graph, the latest first."""
+    """The runs of the graph before the latest one, at most `PREVIOUS_RUNS`, the latest first."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     return runs[-PREVIOUS_RUNS - 1 : -1][::-1]
 
 
 def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
-    """The speed and the error of another compiler's code compared with eager."""
+    """The speed and the error of another backend's code compared with eager."""
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     error = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
@@ -186,14 +200,16 @@ def _previous_time(report: RunReport | None) -> Cells:
     return [(f"  (was {formatting.seconds(report.compiled.median)})", "dim")] if report else []
 
 
-def _timing_line(name: str, timing: Timing, slowest: float, room: int, role: str, glyphs: Glyphs) -> Cells:
-    spread = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
-    bar = formatting.progress_bar(timing.median / slowest, room, glyphs)
+def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role: str, glyphs: Glyphs) -> Cells:
+    """A name, a median time, a bar (of `bar_width` for the time `slowest`), and the quartiles."""
+    quartiles = f"{glyphs.to}".join((formatting.seconds(timing.low), formatting.seconds(timing.high)))
+    bar = formatting.progress_bar(timing.median / slowest, bar_width, glyphs)
     median = f"{formatting.seconds(timing.median):>8} "
-    return [(f"{name:<9}", "dim"), (median, "text"), (f"{bar:<{room}}", role), (f" {spread}", "dim")]
+    return [(f"{name:<9}", "dim"), (median, "text"), (f"{bar:<{bar_width}}", role), (f" {quartiles}", "dim")]
 
 
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
+    """Facts about a run: nodes, compile time, threads, inputs, memory, the load of the machine, and notes."""
     nodes = report.nodes_compiled + report.nodes_eager
     fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback"
     facts = [
@@ -217,7 +233,7 @@ def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyp
 
 
 def _graph_break_lines(state: State, width: int) -> list[Cells]:
-    """The graph break that ends the graph."""
+    """The graph break at the end of the graph, if any."""
     info = state.info
     if info is None or not info.broke:
         return []
@@ -227,12 +243,13 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
 
 def _note_lines(state: State, width: int) -> list[Cells]:
     """The notes of the capture, and the recipe's choices that were not applied."""
-    notes = (*state.notes, *(text for who, _node, text in state.remarks if who == NOT_APPLIED))
+    notes = (*state.notes, *(text for source, _node, text in state.remarks if source == NOT_APPLIED))
     pieces = [piece for note in notes for piece in wrap_text(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
 
 
 def _printed_lines(state: State, width: int) -> list[Cells]:
+    """The last lines that the script has printed."""
     printed = state.printout[-MAX_PRINTED_LINES:]
     while printed and not printed[-1].strip():
         printed = printed[:-1]
@@ -242,7 +259,7 @@ def _printed_lines(state: State, width: int) -> list[Cells]:
 
 
 class OutputsPane(Pane):
-    """Lines of text. The cursor only scrolls."""
+    """Shows the lines of `outputs_lines`. Moving the cursor only scrolls."""
 
     pane_id: ClassVar[PaneId] = "outputs"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("outputs")

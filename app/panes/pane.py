@@ -1,4 +1,4 @@
-"""The base classes of panes, and tables with columns."""
+"""The base classes of panes, and the columns of tables."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Pane(CursorView):
         return self.context.workspace
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        """Update the pane after these parts of the state have changed."""
+        """Update the pane after the parts of the state that `topics` names have changed."""
 
     def say(self, message: str) -> None:
         """Show a message for a few seconds."""
@@ -44,13 +44,13 @@ class Pane(CursorView):
     # ---- the selected node ---------------------------------------------------------------------------------------
 
     def mark_node(self, before: str) -> None:
-        """Update the marks after another node than `before` was selected."""
+        """Update the marks of rows, after the selection has changed from the node `before` to another node."""
 
     def show_node(self, stable: str) -> None:
-        """Scroll to the row of a node."""
+        """Move the cursor to the row of a node, and scroll to it."""
 
     def follow_selection(self) -> object:
-        """Go to the selected node, after the cursor of another pane has stopped on it."""
+        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
 
     # ---- copying -------------------------------------------------------------------------------------------------
 
@@ -64,49 +64,54 @@ class Pane(CursorView):
 
 @dataclass(frozen=True)
 class Column(Generic[Row]):
-    """A column of a table, shown if the pane is at least `since` cells wide. Width 0 means the remaining width."""
+    """A column of a table, shown if the pane has at least `min_pane_width` cells. Width 0 means the remaining width.
+
+    With `right`, its cells are right-aligned.
+    """
 
     title: str
     width: int
     cell: Callable[[Row], Cell]
-    since: int = 0
+    min_pane_width: int = 0
     right: bool = False
 
 
 def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
     """The columns shown in a pane of `width` cells."""
-    return [column for column in columns if column.since <= width]
+    return [column for column in columns if column.min_pane_width <= width]
 
 
 def widths_at(columns: Sequence[Column[Row]], width: int) -> list[int]:
     """The widths of the columns. Columns of width 0 share the remaining cells; one cell separates columns."""
-    fixed = sum(column.width for column in columns) + max(len(columns) - 1, 0)
-    open_columns = sum(1 for column in columns if not column.width) or 1
-    share, rest = divmod(max(width - fixed, 0), open_columns)
+    fixed_cells = sum(column.width for column in columns) + max(len(columns) - 1, 0)
+    flexible_columns = sum(1 for column in columns if not column.width) or 1
+    share, remainder = divmod(max(width - fixed_cells, 0), flexible_columns)
     widths = []
     for column in columns:
-        widths.append(column.width or share + rest)
-        rest = rest if column.width else 0
+        widths.append(column.width or share + remainder)
+        # The first flexible column gets the remainder.
+        remainder = remainder if column.width else 0
     return widths
 
 
 def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: formatting.Glyphs) -> Cells:
     """A row of the table as cells."""
     cells: Cells = []
-    for column, room in zip(columns, widths_at(columns, width), strict=True):
+    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
         text, role = column.cell(row)
-        cells += [(_aligned(text, room, column.right, glyphs), role), (" ", "text")]
+        cells += [(_align(text, column_width, column.right, glyphs), role), (" ", "text")]
     return cells[:-1]
 
 
 def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs) -> Cells:
     """The titles of the columns."""
-    widths = widths_at(columns, width)
-    pairs = zip(columns, widths, strict=True)
-    return [(" ".join(_aligned(column.title, room, column.right, glyphs) for column, room in pairs), "dim")]
+    pairs = zip(columns, widths_at(columns, width), strict=True)
+    titles = (_align(column.title, column_width, column.right, glyphs) for column, column_width in pairs)
+    return [(" ".join(titles), "dim")]
 
 
-def _aligned(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
+def _align(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
+    """Clips or pads `text` to `width` characters."""
     clipped = formatting.clip(text, width, glyphs)
     return clipped.rjust(width) if right else clipped.ljust(width)
 

@@ -1,4 +1,4 @@
-"""The passes pane: the built-in steps and the recipe's passes in execution order, with time and op counts."""
+"""The passes pane: built-in steps and the passes of the recipe, in execution order, with times and op counts."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from buddy.app.widgets.look import Cell, Cells
 from buddy.compiler.protocol import IREE_PHASES, PassInfo
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
+# The steps that are not passes of the recipe, each with its description.
 BUILT_IN_STEPS = {
     "fx": "the captured graph, as PyTorch prints it",
     "graph": "the captured graph as a Buddy graph",
@@ -27,7 +28,9 @@ BUILT_IN_STEPS = {
     "translate": "the LLVM dialect translated to LLVM IR",
     "codegen": "LLVM IR compiled to machine code",
 }
-BAR = 16
+# The width of the column with the bars, in cells.
+BAR_WIDTH = 16
+# The ops on which MLIR passes can run.
 ANCHORS = ("builtin.module", "func.func")
 
 
@@ -42,21 +45,21 @@ class PassesPane(TablePane[PassRow]):
         super().__init__(context)
         self.rows: list[PassRow] = []
         self._columns: list[Column[PassRow]] = [
-            Column("", 3, self._mark),
-            Column("on", 6, lambda row: (_level(row), "dim"), since=54),
+            Column("", 3, self._state_mark),
+            Column("on", 6, lambda row: (_anchor_text(row), "dim"), min_pane_width=54),
             Column("pass", 0, lambda row: (row.name, self._name_role(row))),
-            Column("options", 0, lambda row: (_options(row.step), "dim"), since=76),
-            Column("time", 7, self._time, right=True),
-            Column("", BAR, self._bar, since=100),
-            Column("ops", 11, self._change, right=True, since=54),
+            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
+            Column("time", 7, self._time_cell, right=True),
+            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
+            Column("ops", 11, self._change_cell, right=True, min_pane_width=54),
         ]
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
-    def _mark(self, row: PassRow) -> Cell:
+    def _state_mark(self, row: PassRow) -> Cell:
         stage = row.stage.stage if row.stage else None
-        failed = self.state.problems.get("compile")
-        if (stage and stage.state == "failed") or (failed and row.number >= 0 and failed.step == row.number):
+        problem = self.state.problems.get("compile")
+        if (stage and stage.state == "failed") or (problem and row.number >= 0 and problem.step == row.number):
             return ("[!]", "bad")
         if row.step is None:
             return ("", "dim")
@@ -71,22 +74,21 @@ class PassesPane(TablePane[PassRow]):
             return "accent"
         return "text" if row.step.enabled else "faint"
 
-    def _time(self, row: PassRow) -> Cell:
-        mark = self._mark(row)[0]
-        if mark == "[!]":
+    def _time_cell(self, row: PassRow) -> Cell:
+        if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
         if row.step is not None and not row.step.enabled:
             return ("off", "faint")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
-    def _bar(self, row: PassRow) -> Cell:
-        """The time of the row relative to the slowest pass."""
-        slowest = max((each.stage.stage.milliseconds for each in self.rows if each.stage), default=0.0)
-        if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR):
+    def _bar_cell(self, row: PassRow) -> Cell:
+        """A bar for the time of a row, relative to the slowest row. Bars below half a cell are omitted."""
+        slowest = max((other.stage.stage.milliseconds for other in self.rows if other.stage), default=0.0)
+        if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_WIDTH):
             return ("", "dim")
-        return (formatting.progress_bar(row.stage.stage.milliseconds / slowest, BAR, self.glyphs), "bar")
+        return (formatting.progress_bar(row.stage.stage.milliseconds / slowest, BAR_WIDTH, self.glyphs), "bar")
 
-    def _change(self, row: PassRow) -> Cell:
+    def _change_cell(self, row: PassRow) -> Cell:
         if row.stage is None or (row.step is not None and not row.step.enabled):
             return ("", "dim")
         stage = row.stage.stage
@@ -96,11 +98,14 @@ class PassesPane(TablePane[PassRow]):
         row = self.current
         if row is None:
             return []
-        change, dot = self._change(row)[0], f" {self.glyphs.dot} "
-        text = dot.join(part for part in (_level(row), change, _options(row.step), self._summary(row)) if part)
+        change, dot = self._change_cell(row)[0], f" {self.glyphs.dot} "
+        text = dot.join(
+            part for part in (_anchor_text(row), change, _options_text(row.step), self._summary(row)) if part
+        )
         return [[(" " + formatting.clip(text, width - 2, self.glyphs), "dim")]]
 
     def _summary(self, row: PassRow) -> str:
+        """The description of a built-in step, of a phase of the backend, or of a pass."""
         if row.step is None:
             recipe = self.workspace.recipe
             owner = recipe.backend if recipe.runs_passes else "IREE"
@@ -122,25 +127,28 @@ class PassesPane(TablePane[PassRow]):
             self.refill()
 
     def refill(self) -> None:
+        """Make the rows from the recipe and its stages, and draw the table."""
         recipe = self.workspace.recipe
-        self.rows = _rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
         self.rows_changed()
 
     def show_stage(self, stage: StageRow) -> None:
         """Move the cursor to the row of a stage, without a `Moved` message."""
-        place = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
-        if place is not None:
-            self.center(place, tell=False)
+        index = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
+        if index is not None:
+            self.center(index, notify=False)
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle(self) -> None:
+        """Disable or enable the pass under the cursor."""
         row = self.current
         if row is not None and row.step is not None:
-            act = "off" if row.step.enabled else "on"
-            self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {act}")
+            change = "off" if row.step.enabled else "on"
+            self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {change}")
 
     def delete(self) -> None:
+        """Remove the pass under the cursor from the recipe."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -148,43 +156,44 @@ class PassesPane(TablePane[PassRow]):
             self._edit_steps(steps, f"{row.name} removed")
 
     def try_passes(self) -> None:
-        """Try the passes of the catalogue on the stage of the row, and insert the chosen pass below it."""
+        """Run the passes of the catalogue on the stage of the cursor's row, and insert the chosen pass below it."""
         row = self.current
         if row is None or row.stage is None or row.stage.stage.language != "mlir":
             self.say("select an MLIR pass that has run, or `lower`")
             return
         recipe = self.workspace.recipe
-        wanted = candidates(recipe.steps, self.state.passes)
         from buddy.app.screens.tables import TrialsScreen
 
-        screen = TrialsScreen(self.context.session, row.stage.stage.text, wanted, recipe.threads)
+        steps = candidates(recipe.steps, self.state.passes)
+        screen = TrialsScreen(self.context.session, row.stage.stage.text, steps, recipe.threads)
         self.app.push_screen(screen, self._insert_step)
 
     def _insert_step(self, step: PassStep | None) -> None:
         if step is None:
             return
         steps = list(self.workspace.recipe.steps)
-        place = insertion_place(steps, self._step_above, step.level)
-        phase = next((each.phase for each in reversed(steps[:place]) if each.level != "graph" and each.phase), "")
-        steps.insert(place, msgspec.structs.replace(step, phase=phase))
+        index = insertion_index(steps, self._step_above, step.level)
+        phase = next((other.phase for other in reversed(steps[:index]) if other.level != "graph" and other.phase), "")
+        steps.insert(index, msgspec.structs.replace(step, phase=phase))
         self._edit_steps(steps, f"{step.name} inserted")
-        self._show_step(place)
+        self._show_step(index)
 
     @property
     def _step_above(self) -> int:
-        """The index of the recipe's pass at the cursor, or of the last one above it; -1 above all passes."""
-        above = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
-        return above[-1] if above else -1
+        """The index in the recipe of the pass at or above the cursor; -1 if the cursor is above all passes."""
+        numbers = [row.number for row in self.rows[: self.cursor + 1] if row.step is not None]
+        return numbers[-1] if numbers else -1
 
     def details(self) -> None:
-        """Show the details of the pass: its time, the ops it added and removed, and its remarks about nodes."""
+        """Show details of the pass under the cursor: options, time, changed op counts, remarks about nodes."""
         from buddy.app.screens.detail import pass_screen
 
         if self.current is not None:
-            remarks = [entry for entry in self.state.remarks if entry[0] == self.current.name]
+            remarks = [remark for remark in self.state.remarks if remark[0] == self.current.name]
             self.app.push_screen(pass_screen(self.current, self._summary(self.current), remarks, self.glyphs))
 
     def duplicate(self) -> None:
+        """Insert a copy of the pass under the cursor below it."""
         row = self.current
         if row is not None and row.step is not None:
             steps = list(self.workspace.recipe.steps)
@@ -193,7 +202,7 @@ class PassesPane(TablePane[PassRow]):
             self._show_step(row.number + 1)
 
     def switch_anchor(self) -> None:
-        """Switch the anchor of the pass between module and function."""
+        """Switch the op on which the pass under the cursor runs between module and function."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -201,9 +210,8 @@ class PassesPane(TablePane[PassRow]):
         if row.step.level != "mlir" or (info is not None and info.ours):
             self.say(f"{row.name} runs only on {row.step.anchor or 'the graph'}")
             return
-        anchor = (
-            ANCHORS[(ANCHORS.index(row.step.anchor) + 1) % len(ANCHORS)] if row.step.anchor in ANCHORS else ANCHORS[0]
-        )
+        index = ANCHORS.index(row.step.anchor) + 1 if row.step.anchor in ANCHORS else 0
+        anchor = ANCHORS[index % len(ANCHORS)]
         self.context.edits.edit(self.workspace.recipe.with_step(row.number, anchor=anchor), f"{row.name} on {anchor}")
 
     def move_step_down(self) -> None:
@@ -219,13 +227,14 @@ class PassesPane(TablePane[PassRow]):
         steps = list(self.workspace.recipe.steps)
         target = row.number + by
         if not 0 <= target < len(steps) or (steps[target].level == "graph") != (row.step.level == "graph"):
-            self.say(f"{row.name} cannot move further: built-in steps have fixed positions")
+            self.say(f"{row.name} cannot move further: graph passes stay before `lower`, and the other passes after it")
             return
         steps[row.number], steps[target] = steps[target], steps[row.number]
         self._edit_steps(steps, f"{row.name} moved", merge=f"move {row.name}")
         self._show_step(target)
 
     def insert(self) -> None:
+        """List the passes of the catalogue, and insert the chosen one below the cursor."""
         choices = [PickerChoice(info.name, info.summary, info) for info in self.state.passes]
         self.app.push_screen(PickerScreen("Insert a pass", choices), self._insert_pass)
 
@@ -233,12 +242,13 @@ class PassesPane(TablePane[PassRow]):
         if info is None:
             return
         steps = list(self.workspace.recipe.steps)
-        place = insertion_place(steps, self._step_above, info.level)
-        steps.insert(place, new_step(info, steps, place))
+        index = insertion_index(steps, self._step_above, info.level)
+        steps.insert(index, new_step(info, steps, index))
         self._edit_steps(steps, f"{info.name} inserted")
-        self._show_step(place)
+        self._show_step(index)
 
     def edit_options(self) -> None:
+        """Edit the options of the pass under the cursor in a form."""
         row = self.current
         if row is None or row.step is None:
             return
@@ -257,6 +267,7 @@ class PassesPane(TablePane[PassRow]):
             )
 
     def choose_preset(self) -> None:
+        """List the presets, and replace the recipe by the chosen one."""
         current = self.workspace.recipe.preset
         choices = [
             PickerChoice(preset.name, preset.summary, preset.recipe, marked=preset.name == current)
@@ -272,62 +283,65 @@ class PassesPane(TablePane[PassRow]):
         self.context.edits.edit(msgspec.structs.replace(self.workspace.recipe, steps=tuple(steps)), title, merge)
 
     def _show_step(self, index: int) -> None:
+        """Move the cursor to the row of pass `index` of the recipe."""
         self.refill()
-        place = next((k for k, row in enumerate(self.rows) if row.number == index), self.cursor)
-        self.center(place)
+        self.center(next((k for k, row in enumerate(self.rows) if row.number == index), self.cursor))
 
     def text_to_copy(self) -> str:
         row = self.current
         return row.step.spelling() if row and row.step else (row.name if row else "")
 
 
-def _rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """The rows for the built-in steps and the recipe's passes, each with its newest stage."""
+def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
+    """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
+    # `stages` has outdated stages after current ones, so the first one with a key is the newest.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
-    rows: list[PassRow] = [PassRow(name, -1, None, built_in.get(name)) for name in ("fx", "graph")]
-    below = list(enumerate(recipe.steps))
-    graph = [(k, step) for k, step in below if step.level == "graph"]
+
+    def built_in_rows(*names: str) -> list[PassRow]:
+        return [PassRow(name, -1, None, built_in.get(name)) for name in names]
+
+    def step_rows(*, of_graph: bool) -> list[PassRow]:
+        return [
+            PassRow(step.name, index, step, by_step.get((index, step.name)) if step.enabled else None)
+            for index, step in enumerate(recipe.steps)
+            if (step.level == "graph") == of_graph
+        ]
+
+    rows = [*built_in_rows("fx", "graph"), *step_rows(of_graph=True), *built_in_rows("lower")]
     if not recipe.runs_passes:
-        rows += [_step_row(k, step, by_step, stages) for k, step in graph]
-        return [*rows, *(PassRow(name, -1, None, built_in.get(name)) for name in ("lower", *IREE_PHASES))]
-    rest = [(k, step) for k, step in below if step.level != "graph"]
-    rows += [_step_row(k, step, by_step, stages) for k, step in graph]
-    rows.append(PassRow("lower", -1, None, built_in.get("lower")))
-    rows += [_step_row(k, step, by_step, stages) for k, step in rest]
-    last: tuple[str, ...] = ("translate", "codegen")
-    if recipe.backend != NATIVE:  # a plug-in's stages are known once they are made
-        made = reversed(built_in)
-        last = tuple(name for name in made if built_in[name].stage.language not in ("fx", "buddy", "mlir")) or last
-    return rows + [PassRow(name, -1, None, built_in.get(name)) for name in last]
+        return [*rows, *built_in_rows(*IREE_PHASES)]
+    code_steps: tuple[str, ...] = ("translate", "codegen")
+    if recipe.backend != NATIVE:
+        # The stages of a plug-in's backend are known only after a compilation.
+        names = [name for name in reversed(built_in) if built_in[name].stage.language not in ("fx", "buddy", "mlir")]
+        code_steps = tuple(names) or code_steps
+    return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
-def _step_row(index: int, step: PassStep, by_step: dict[tuple[int, str], StageRow], stages: list[StageRow]) -> PassRow:
-    return PassRow(step.name, index, step, by_step.get((index, step.name)) if step.enabled else None)
-
-
-def _level(row: PassRow) -> str:
+def _anchor_text(row: PassRow) -> str:
+    """What a pass runs on: `module` or `func` for an MLIR pass, otherwise its level, `graph` or `llvm`."""
     if row.step is None:
         return ""
     anchor = row.step.anchor.rpartition(".")[2]
     return anchor if row.step.level == "mlir" else row.step.level
 
 
-def _options(step: PassStep | None) -> str:
+def _options_text(step: PassStep | None) -> str:
     return " ".join(f"{key}={value}" for key, value in step.options) if step else ""
 
 
-def insertion_place(steps: list[PassStep], after: int, level: str) -> int:
-    """The index for a new pass of `level`: after step `after`, with graph passes before all others."""
-    graph = sum(step.level == "graph" for step in steps)
-    return min(after + 1, graph) if level == "graph" else max(after + 1, graph)
+def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
+    """The index for a new pass of `level`: after step `after` if possible. Graph passes are before all others."""
+    graph_passes = sum(step.level == "graph" for step in steps)
+    return min(after + 1, graph_passes) if level == "graph" else max(after + 1, graph_passes)
 
 
-def new_step(info: PassInfo, steps: list[PassStep], place: int) -> PassStep:
-    """A step for a pass of the catalogue, in the phase of the step before it."""
+def new_step(info: PassInfo, steps: list[PassStep], index: int) -> PassStep:
+    """A step for a pass of the catalogue at `index`, in the phase of the step before it; without one, after it."""
     level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"
-    before = [step.phase for step in steps[:place] if step.phase and (step.level == "graph") == (level == "graph")]
-    after = [step.phase for step in steps[place:] if step.phase and (step.level == "graph") == (level == "graph")]
+    before = [step.phase for step in steps[:index] if step.phase and (step.level == "graph") == (level == "graph")]
+    after = [step.phase for step in steps[index:] if step.phase and (step.level == "graph") == (level == "graph")]
     phase = before[-1] if before else next(iter(after), "")
     anchor = "" if level == "graph" else info.anchor
     return PassStep(info.name, level, anchor, phase=phase)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The table of nodes: the filter, the tree of modules, picked nodes, neighbours and their drawing."""
+"""The base of the graph pane, a table of nodes: filter, tree of modules, picked nodes, neighbours, drawings."""
 
 from __future__ import annotations
 
@@ -26,11 +26,14 @@ from buddy.compiler.protocol import Assignment, NodeRow
 from buddy.compiler.protocol.recipe import EAGER
 
 # The maximum distance, in edges, from a node to the other nodes of its drawing.
-DRAWING_STEPS = 2
+DRAWING_DISTANCE = 2
 
 
 class NodeTable(TablePane[NodeRow]):
-    """A table of nodes. `rows` are the nodes that match the filter; `entries` also has the rows of modules."""
+    """A table of nodes. `rows` are the nodes that match the filter; `entries` are the rows of the table.
+
+    `picked` are the stable names of the picked nodes, `times` are the times of nodes in a profile by stable name.
+    """
 
     _columns: list[Column[NodeRow]]
 
@@ -41,6 +44,7 @@ class NodeTable(TablePane[NodeRow]):
         self.filter_text = ""
         self.as_tree = False
         self.picked: set[str] = set()
+        # The paths of the folded modules.
         self._folded: set[str] = set()
         self._neighbours = NodeNeighbours(())
         self.times: dict[str, TimedNode] = {}
@@ -52,6 +56,7 @@ class NodeTable(TablePane[NodeRow]):
         raise NotImplementedError
 
     def refill(self) -> None:
+        """Filter and sort the nodes again, and draw the table."""
         raise NotImplementedError
 
     # ---- rows ----------------------------------------------------------------------------------------------------
@@ -62,16 +67,17 @@ class NodeTable(TablePane[NodeRow]):
 
     @property
     def entry(self) -> TreeRow | None:
+        """The node or the module under the cursor."""
         return self.entries[self.cursor] if self.cursor < len(self.entries) else None
 
     @property
     def current(self) -> NodeRow | None:
-        """The node under the cursor."""
+        """The node under the cursor, `None` on a module."""
         return self.entry if isinstance(self.entry, NodeRow) else None
 
     @property
-    def targets(self) -> list[NodeRow]:
-        """The nodes an action applies to: the picked nodes, else the module's, else the one under the cursor."""
+    def selected_rows(self) -> list[NodeRow]:
+        """The nodes that an action applies to: all picked nodes, or, if none is picked, those under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):
@@ -82,18 +88,18 @@ class NodeTable(TablePane[NodeRow]):
         return self.state.info.rows if self.state.info else ()
 
     def update_entries(self) -> None:
-        """Set `entries` from `rows`: a flat table, or a tree of modules."""
+        """Set `entries` to `rows`, or to the tree of their modules."""
         rows = sorted(self.rows, key=lambda row: row.index)
         self.entries = tree_rows(rows, self._folded) if self.as_tree else list(self.rows)
 
-    def place_of(self, stable: str) -> int | None:
-        """The row of a node, or of the folded module that contains it; `None` if the filter excludes the node."""
-        for place, entry in enumerate(self.entries):
+    def row_of_node(self, stable: str) -> int | None:
+        """The index of the row of a node or of the folded module that contains it; `None` if the filter excludes it."""
+        for index, entry in enumerate(self.entries):
             if isinstance(entry, NodeRow):
                 if entry.stable == stable:
-                    return place
+                    return index
             elif entry.folded and any(row.stable == stable for row in entry.nodes):
-                return place
+                return index
         return None
 
     def row_cells(self, row: int, width: int) -> Cells:
@@ -101,11 +107,11 @@ class NodeTable(TablePane[NodeRow]):
         picked = isinstance(entry, NodeRow) and entry.stable in self.picked
         marker = (">" if row == self.cursor else "+" if picked else " ", "key")
         if isinstance(entry, ModuleRow):
-            return [marker, *self._head_cells(entry, width - 1)]
+            return [marker, *self._module_cells(entry, width - 1)]
         cells = table_row(columns_at(self._columns, width), entry, width - 1, self.glyphs)
         return [marker, *([(text, "key" if picked and role == "text" else role) for text, role in cells])]
 
-    def _head_cells(self, module: ModuleRow, width: int) -> Cells:
+    def _module_cells(self, module: ModuleRow, width: int) -> Cells:
         lowered = [row for row in module.nodes if self.assignment(row)]
         eager = sum(self.lowering_of(row) == EAGER for row in lowered)
         sign = "+" if module.folded else "-"
@@ -129,7 +135,7 @@ class NodeTable(TablePane[NodeRow]):
         self.refill()
 
     def _missing_fields(self) -> dict[str, str]:
-        """The numeric fields without values, each with an error message."""
+        """The numeric fields that have no values now, each with the error message for a filter that uses it."""
         return {} if self.state.profile is not None else {"time": "no node has been timed yet: press g c to profile"}
 
     def filtered_rows(self) -> list[NodeRow]:
@@ -138,22 +144,22 @@ class NodeTable(TablePane[NodeRow]):
         self._neighbours = NodeNeighbours(rows)
         if not self.filter_text:
             return list(rows)
-        test = read_filter(self.filter_text)
-        return [row for row in rows if test(self._facts_of(row))]
+        matches = read_filter(self.filter_text)
+        return [row for row in rows if matches(self._facts_of(row))]
 
     def _facts_of(self, row: NodeRow) -> NodeFacts:
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
-        found = self.state.shown.numbers.get(row.stable)
-        seen = (found.error, found.own) if found is not None else (None, None)
-        err, own = (each.largest if each is not None else math.nan for each in seen)
+        numbers = self.state.shown.numbers.get(row.stable)
+        deviations = (numbers.error, numbers.own) if numbers is not None else (None, None)
+        err, own = (deviation.largest if deviation is not None else math.nan for deviation in deviations)
         users = len(self._neighbours.users(row))
         return NodeFacts(row, self.lowering_of(row), function, users, err, own, self.seconds(row))
 
     def seconds(self, row: NodeRow) -> float | None:
-        """The time of the node in a run in seconds, `None` if it was not measured."""
-        found = self.times.get(row.stable)
-        return found.time.seconds if found is not None else None
+        """The time of the node in the profiled run, in seconds; `None` if it was not measured."""
+        timed = self.times.get(row.stable)
+        return timed.time.seconds if timed is not None else None
 
     # ---- the tree ------------------------------------------------------------------------------------------------
 
@@ -165,7 +171,7 @@ class NodeTable(TablePane[NodeRow]):
         self.say("by module: press z to fold one, Z to fold all" if self.as_tree else "flat table")
 
     def toggle_fold(self) -> None:
-        """Fold the module at the cursor, or unfold it."""
+        """Fold or unfold the module under the cursor, or the module of the node under the cursor."""
         entry = self.entry
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         if not self.as_tree or not path:
@@ -176,19 +182,21 @@ class NodeTable(TablePane[NodeRow]):
         self._move_to_module(path)
 
     def toggle_all_folds(self) -> None:
+        """Unfold all modules, or fold all modules if none is folded."""
         self._folded = set() if self._folded else all_modules(self.rows)
         self.update_entries()
         self._move_to_module("")
 
     def _move_to_module(self, path: str) -> None:
-        heads = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
-        self.cursor = heads.index(path) if path in heads else min(self.cursor, max(len(heads) - 1, 0))
+        """Move the cursor to the row of a module if there is one, and draw the table again."""
+        paths = [entry.path if isinstance(entry, ModuleRow) else "" for entry in self.entries]
+        self.cursor = paths.index(path) if path in paths else min(self.cursor, max(len(paths) - 1, 0))
         self.rows_changed()
 
     # ---- picking -------------------------------------------------------------------------------------------------
 
     def pick(self) -> None:
-        """Pick or unpick the node under the cursor, or the nodes of the module."""
+        """Pick or unpick the node under the cursor, or all nodes of the module under the cursor."""
         entry = self.entry
         nodes = entry.nodes if isinstance(entry, ModuleRow) else (entry,) if entry else ()
         names = {row.stable for row in nodes}
@@ -198,19 +206,19 @@ class NodeTable(TablePane[NodeRow]):
             self.move_down()
 
     def pick_all(self) -> None:
-        """Pick every node that matches the filter, or unpick all."""
+        """Unpick all nodes, or, if none is picked, pick every lowered node that matches the filter."""
         self.picked = set() if self.picked else {row.stable for row in self.rows if self.assignment(row)}
         self._report_picked()
 
     def pick_same_op(self) -> None:
-        """Pick the nodes of the same op."""
+        """Pick all nodes with the op of the node under the cursor."""
         row = self.current
         if row is not None:
             self.picked |= {other.stable for other in self._all_rows() if other.target == row.target}
             self._report_picked()
 
     def pick_module(self) -> None:
-        """Pick the nodes of the same module."""
+        """Pick all nodes of the module under the cursor, or of the module of the node under the cursor."""
         entry = self.entry
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         inside = [row for row in self._all_rows() if row.module == path or row.module.startswith(f"{path}.")]
@@ -220,20 +228,21 @@ class NodeTable(TablePane[NodeRow]):
     def _report_picked(self) -> None:
         self.refresh()
         count = len(self.picked)
-        self.say(f"{count} node{'s' * (count != 1)} picked: press space to switch all" if count else "no node picked")
+        nodes = f"{count} node{'s' * (count != 1)}"
+        self.say(f"{nodes} picked: press space to run them in eager or compile them" if count else "no node picked")
 
     # ---- neighbours ----------------------------------------------------------------------------------------------
 
     def choose_neighbour(self) -> None:
-        """List the operands and the users of the node, and go to the chosen one."""
+        """List the operands and the users of the node under the cursor, and go to the chosen one."""
         row = self.current
         if row is None:
             return
         pairs = [("operand", other) for other in self._neighbours.producers(row)]
         pairs += [("user", other) for other in self._neighbours.users(row)]
         choices = [
-            PickerChoice(other.name, f"{how:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
-            for how, other in pairs
+            PickerChoice(other.name, f"{relation:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
+            for relation, other in pairs
         ]
         if choices:
             self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self.go_to_node)
@@ -241,17 +250,18 @@ class NodeTable(TablePane[NodeRow]):
             self.say(f"{row.name} has no operands and no users")
 
     def go_to_node(self, stable: str | None) -> None:
-        """Move the cursor to a node, if any. Clears the filter if it excludes the node."""
+        """Move the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""
         if stable is None:
             return
-        if self.place_of(stable) is None:
+        if self.row_of_node(stable) is None:
             self.filter_text = ""
             self.refill()
-        place = self.place_of(stable)
-        if place is not None:
-            self.center(place)
+        index = self.row_of_node(stable)
+        if index is not None:
+            self.center(index)
 
     def ask_drawing(self) -> None:
+        """Ask for the file to draw the neighbourhood of the node to."""
         row = self.current
         if row is not None:
             self.context.dialogs.ask(
@@ -261,9 +271,10 @@ class NodeTable(TablePane[NodeRow]):
     def _write_drawing(self, row: NodeRow, path: str) -> None:
         if not path.strip():
             return
-        around = self._neighbours.around(row, DRAWING_STEPS)
+        nodes = self._neighbours.within(row, DRAWING_DISTANCE)
         draw = svg if Path(path.strip()).suffix.lower() == ".svg" else dot
-        self.context.files.write(path.strip(), draw(around, row))
+        self.context.files.write(path.strip(), draw(nodes, row))
 
     def memory(self, row: NodeRow) -> str:
+        """The size of the result of a node, for a table column."""
         return formatting.size(row.bytes) if row.bytes else ""

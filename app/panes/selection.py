@@ -1,4 +1,4 @@
-"""One selection in every pane: a graph node, and the lines that come from it."""
+"""The selected graph node. All panes mark it, and the lines that come from it."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from buddy.app.reports.formatting import short_place
 from buddy.app.screens.dialogs import Dialogs
 from buddy.compiler.protocol import NodeRow
 
+# How long the cursor must stay on a node before other panes go to the node.
 FOLLOW_SECONDS = 0.12
 
 
 class SelectionView(Protocol):
-    """What shows the selection: a pane."""
+    """A pane that shows the selection."""
 
     def mark_node(self, before: str) -> None:
-        """The selected node is another than `before`."""
+        """Update the marks of rows, after the selection has changed from the node `before` to another node."""
 
     def show_node(self, stable: str) -> None:
-        """Bring the row of a node onto the screen."""
+        """Move the cursor to the row of a node, and scroll to it."""
 
     def follow_selection(self) -> object:
-        """Go to the selected node, now that the cursor that selected it rests."""
+        """Move the cursor to the selected node. Called when the cursor of another pane has stayed on the node."""
 
 
 class Selection:
@@ -35,7 +36,7 @@ class Selection:
     def __init__(self, jobs: Jobs, dialogs: Dialogs, layout: Layout) -> None:
         self._jobs, self._dialogs, self._layout = jobs, dialogs, layout
         self.views: Sequence[SelectionView] = ()
-        self._rest: Timer | None = None
+        self._follow_timer: Timer | None = None
         self._names: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self.node = ""
@@ -46,11 +47,11 @@ class Selection:
         self._locations = {row.stable: row.location for row in rows}
 
     def name_of(self, stable: str) -> str:
-        """The name of a node in the graph, by its stable name."""
+        """The name in the graph of the node with that stable name."""
         return self._names.get(stable, stable)
 
-    def place_of(self, stable: str) -> str:
-        """The Python line of a node: `model.py:12`."""
+    def short_location(self, stable: str) -> str:
+        """The file and the line that a node comes from: `model.py:12`."""
         return short_place(self._locations.get(stable, ""))
 
     @property
@@ -66,28 +67,28 @@ class Selection:
             view.mark_node(before)
 
     def select_row(self, row: NodeRow | None) -> None:
-        """Select the node of a graph row. The IR pane follows when the cursor rests."""
+        """Select the node of a graph row. The IR pane goes to it when the cursor has stayed on the row."""
         if row is not None:
             self.select_node(row.stable)
-            self._follow_at_rest()
+            self._schedule_follow()
 
-    def _follow_at_rest(self) -> None:
-        if self._rest is not None:
-            self._rest.stop()
-        self._rest = self._jobs.later(FOLLOW_SECONDS, self._follow)
+    def _schedule_follow(self) -> None:
+        if self._follow_timer is not None:
+            self._follow_timer.stop()
+        self._follow_timer = self._jobs.later(FOLLOW_SECONDS, self._follow)
 
     def _follow(self) -> None:
         for view in self.views:
             view.follow_selection()
 
-    def lead(self, nodes: Sequence[str]) -> None:
-        """Go to the first node of a Python line in graph and IR, unless one of its nodes is selected."""
+    def go_to_line_nodes(self, nodes: Sequence[str]) -> None:
+        """Go to the first node of a Python line in every pane, unless a node of the line is selected."""
         if self.node not in nodes:
             self._show(nodes[0])
-            self._follow_at_rest()
+            self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:
-        """Select the first of the nodes of a line, unless one of them is selected."""
+        """Select the first of the nodes of a line, and show its row, unless one of the nodes is selected."""
         if nodes and self.node not in nodes:
             self._show(nodes[0])
 
@@ -97,7 +98,7 @@ class Selection:
             view.show_node(node)
 
     def go_node(self, nodes: tuple[str, ...]) -> None:
-        """Go to the node of a line in the graph pane. If there are several, ask which."""
+        """Go to the node of a line in the graph pane. If the line comes from several nodes, the user picks one."""
         if len(nodes) == 1:
             self._go_to(nodes[0])
             return

@@ -1,4 +1,4 @@
-"""Queries of panes about stage texts. A failed query returns `None` and shows the reason."""
+"""Queries about stage texts. If a query fails, the reason is shown, and the result is `None` or empty."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from buddy.compiler import protocol as p
 
 
 class StageQueries(Requester):
-    """One method per query. If the caller is cancelled, the engine cancels the request."""
+    """One method per query. `text` is the name of a text in the engine. Cancelling a caller cancels its request."""
 
     async def load_lines(self, text: str, start: int, count: int) -> bool:
-        """Load lines into the cache. Returns whether it succeeded."""
+        """Load lines into the cache. Returns whether the request succeeded."""
 
-        async def loaded() -> bool:
+        async def load() -> bool:
             await self._session.cache.load(text, start, count)
             return True
 
-        return await self.await_answer(loaded()) is not None
+        return await self.await_answer(load()) is not None
 
     async def compare(
         self, before: str, after: str, how: Literal["line", "structural"], language: str
@@ -28,40 +28,38 @@ class StageQueries(Requester):
         """The differences between the texts `before` and `after`."""
         return await self.request(p.Compare(0, before, after, how, language))
 
-    async def find_place(self, text: str, node: str) -> int:
-        """The main line of the node in `text`, or -1. A function line comes from all nodes."""
-        found = await self.await_answer(self._session.find_main_line(text, node)) if node else None
-        return -1 if found is None else found
+    async def find_main_line(self, text: str, node: str) -> int:
+        """The main line of the node in `text`, -1 if no line comes from the node."""
+        line = await self.await_answer(self._session.find_main_line(text, node)) if node else None
+        return -1 if line is None else line
 
     async def find_lines(self, text: str, node: str) -> tuple[int, int] | None:
-        """The first line of `text` that comes from `node`, or 0, and the number of such lines."""
+        """The first line of `text` that comes from `node` (0 if none does), and the number of lines of `text`."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
-        found = await self.request(p.FindNode(0, text, node)) if node and page else None
-        return ((found.lines[0] if found and found.lines else 0), page.total) if page else None
+        answer = await self.request(p.FindNode(0, text, node)) if node and page else None
+        return ((answer.lines[0] if answer and answer.lines else 0), page.total) if page else None
 
-    async def whole_text(self, text: str) -> str | None:
-        """The full text."""
+    async def fetch_text(self, text: str) -> str | None:
+        """The full text, with all constants."""
         return await self.await_answer(self._session.fetch_text(text))
 
     async def search(self, text: str, pattern: Pattern) -> p.SearchResult | None:
-        """The lines that match a pattern."""
-        source, regex, relaxed = pattern.source, pattern.regex, pattern.ignore_case
-        return await self.request(p.Search(0, text, source, regex, relaxed))
+        """The lines of a text that match a pattern."""
+        return await self.request(p.Search(0, text, pattern.source, pattern.regex, pattern.ignore_case))
 
     async def search_each(self, texts: Sequence[str], pattern: Pattern) -> p.FoundEach | None:
-        """The lines of several texts that match a pattern. Equal texts are searched once."""
-        source, regex, relaxed = pattern.source, pattern.regex, pattern.ignore_case
-        return await self.request(p.SearchEach(0, tuple(texts), source, regex, relaxed))
+        """The lines of each of several texts that match a pattern. Repeated texts are searched once."""
+        return await self.request(p.SearchEach(0, tuple(texts), pattern.source, pattern.regex, pattern.ignore_case))
 
     async def symbols(self, text: str, language: str) -> tuple[p.Symbol, ...]:
-        """The functions, globals and graphs of a text; empty without an answer."""
-        found = await self.request(p.ListSymbols(0, text, language))
-        return found.symbols if found is not None else ()
+        """The functions, globals and graphs of a text."""
+        answer = await self.request(p.ListSymbols(0, text, language))
+        return answer.symbols if answer is not None else ()
 
     async def types(self, text: str) -> tuple[p.LongType, ...] | None:
         """The long types of an MLIR text."""
-        found = await self.request(p.ListTypes(0, text))
-        return found.types if found is not None else None
+        answer = await self.request(p.ListTypes(0, text))
+        return answer.types if answer is not None else None
 
     async def region(self, text: str, line: int) -> p.Region | None:
         """The region that a line opens, or the region that contains it."""
@@ -72,19 +70,19 @@ class StageQueries(Requester):
         return await self.request(p.FindJumps(0, text, line))
 
     async def origins(self, text: str, first: int, last: int) -> tuple[p.LineOrigins, ...]:
-        """The nodes that some lines come from, those with the most lines first; empty without an answer."""
-        found = await self.request(p.FindOrigins(0, text, first, last))
-        return found.origins if found is not None else ()
+        """The nodes that the lines `first` to `last` come from, the node with the most lines first."""
+        answer = await self.request(p.FindOrigins(0, text, first, last))
+        return answer.origins if answer is not None else ()
 
     async def characters(self, text: str, line: int, start: int, count: int) -> p.Characters | None:
-        """Characters of the full line, including constants."""
+        """The `count` characters from `start` on of a line with its constants in full."""
         return await self.request(p.FetchCharacters(0, text, line, start, count))
 
     async def reprint(self, text: str) -> p.Reprinted | None:
-        """A text in MLIR's generic form."""
+        """Prints an MLIR text in the generic form. The result names the new text."""
         return await self.request(p.Reprint(0, text))
 
     async def describe_op(self, name: str) -> str | None:
         """The documentation of an op from its dialect."""
-        found = await self.request(p.DescribeOp(0, name))
-        return found.text if found is not None else None
+        answer = await self.request(p.DescribeOp(0, name))
+        return answer.text if answer is not None else None

@@ -1,7 +1,8 @@
-"""The time of a compilation by phase and pass, and the measurements of a preset."""
+"""The times of a compilation by phase, pass and function, and the measurements of a preset."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,44 +11,45 @@ from buddy.app.reports.profile import FlameNode, add_to_flame
 from buddy.compiler.protocol import Compiled, GraphInfo, RunReport, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
-# Between passes, the module is cloned, annotated with locations and printed. `torch.compile` does none of this.
-BETWEEN = "(snapshots)"
+# The entry for the time between passes, when the module is cloned, annotated with locations and printed. A compilation
+# by `torch.compile` does none of this.
+SNAPSHOTS = "(snapshots)"
 
 
 def compile_flame(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> FlameNode:
     """A tree of phases and passes. Time outside of passes is an entry next to the phases.
 
-    A cached stage counts with the time of its original compilation.
+    A cached stage counts with the time of its original compilation; then the time between passes is unknown.
     """
     root = FlameNode(info.name)
-    for name, stage in zip(_names(stages), stages, strict=True):
+    for name, stage in zip(_unique_names(stages), stages, strict=True):
         add_to_flame(root, [stage.phase, name], stage.milliseconds / 1e3)
     if not compiled.reused:
-        add_to_flame(root, [BETWEEN], compiled.seconds - root.seconds)
+        add_to_flame(root, [SNAPSHOTS], compiled.seconds - root.seconds)
     return root
 
 
 def object_times(stages: Sequence[Stage]) -> list[tuple[str, float]]:
-    """The functions and the seconds of their code generation, the slowest first.
+    """The functions and the times of their code generation in seconds, the slowest first.
 
     Functions are compiled in parallel, so the sum may exceed the time of the stage.
     """
-    found = [(name, milliseconds / 1e3) for stage in stages for name, milliseconds in stage.functions]
-    return sorted(found, key=lambda each: -each[1])
+    times = [(name, milliseconds / 1e3) for stage in stages for name, milliseconds in stage.functions]
+    return sorted(times, key=lambda function: -function[1])
 
 
-def _names(stages: Sequence[Stage]) -> list[str]:
-    """The names of stages; a repeated name has a number."""
-    seen: dict[str, int] = {}
+def _unique_names(stages: Sequence[Stage]) -> list[str]:
+    """The names of stages; from its second occurrence on, a name has a number: `canonicalize#2`."""
+    counts: Counter[str] = Counter()
     names = []
     for stage in stages:
-        seen[stage.name] = seen.get(stage.name, 0) + 1
-        names.append(stage.name if seen[stage.name] == 1 else f"{stage.name}#{seen[stage.name]}")
+        counts[stage.name] += 1
+        names.append(stage.name if counts[stage.name] == 1 else f"{stage.name}#{counts[stage.name]}")
     return names
 
 
 def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, Any]:
-    """The times as plain values, in seconds."""
+    """The times of a compilation as plain values, in seconds."""
     phases: dict[str, float] = {}
     for stage in stages:
         phases[stage.phase] = phases.get(stage.phase, 0.0) + stage.milliseconds / 1e3
@@ -59,7 +61,7 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
         "phases": [{"phase": phase, "seconds": seconds} for phase, seconds in phases.items()],
         "passes": [
             {"pass": name, "phase": stage.phase, "seconds": stage.milliseconds / 1e3, "ops": stage.ops}
-            for name, stage in zip(_names(stages), stages, strict=True)
+            for name, stage in zip(_unique_names(stages), stages, strict=True)
         ],
         "functions": [{"function": name, "seconds": seconds} for name, seconds in object_times(stages)],
     }
@@ -67,7 +69,7 @@ def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -
 
 @dataclass(frozen=True)
 class PipelineFacts:
-    """A recipe with the results of its compilation and run. `problem` is the error if there are none."""
+    """A recipe with the results of its compilation and of its run. `problem` is the error if one of them has failed."""
 
     title: str
     recipe: Recipe
@@ -104,11 +106,11 @@ class PipelineFacts:
         return next((stage.lines for stage in reversed(self.stages) if stage.language == "asm"), 0)
 
     def slowest(self) -> Stage | None:
-        """The slowest stage."""
+        """The slowest stage, `None` before the compilation."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
     def as_json(self) -> dict[str, Any]:
-        """The measurements as plain values; `null` without a run."""
+        """The measurements as plain values. Those of the run are null if the recipe was not run."""
         report = self.report
         return {
             "name": self.title,

@@ -1,4 +1,4 @@
-"""Formats numbers, and texts for the progress of a request and for content that is not available."""
+"""Formats numbers, tables and measurements, the progress of a request, and the reason for missing content."""
 
 from __future__ import annotations
 
@@ -12,7 +12,11 @@ from buddy.compiler.protocol.run_report import MachineLoad, OutputReport
 
 @dataclass(frozen=True)
 class Glyphs:
-    """The symbols that the screen uses, as Unicode or as ASCII."""
+    """The symbols that the screen uses, as Unicode or as ASCII.
+
+    `levels` are block characters from empty to full, `marks` those of the points of plots. `jump` are the parts of jump
+    arrows: top, bottom, bar, branch, across, cross.
+    """
 
     minus: str = "−"
     arrow: str = "▸"
@@ -33,7 +37,7 @@ ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#
 
 
 def milliseconds(value: float) -> str:
-    """Format a time given in milliseconds, in at most seven characters."""
+    """Format a time in milliseconds; empty if it is not positive."""
     if value <= 0:
         return ""
     if value < 1:
@@ -44,7 +48,7 @@ def milliseconds(value: float) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a time given in seconds."""
+    """Format a time in seconds."""
     if value < 1e-3:
         return f"{value * 1e6:.0f} us"
     if value < 1:
@@ -56,38 +60,45 @@ def size(value: int) -> str:
     """Format a number of bytes."""
     if value < 1000:
         return f"{value} B"
-    scale, unit = next((s, u) for s, u in ((10**9, "GB"), (10**6, "MB"), (10**3, "kB")) if value >= 0.9995 * s)
+    # 0.9995: three significant digits round up to the next unit.
+    units = ((10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
+    scale, unit = next((scale, unit) for scale, unit in units if value >= 0.9995 * scale)
     return f"{value / scale:.3g} {unit}"
 
 
 def nan_counts_text(output: OutputReport) -> str:
-    """The number of NaNs in an output and in eager's output; empty without any."""
+    """The numbers of NaNs in an output and, if it was compared, in eager's output; empty if neither has any."""
     if output.verdict == "unchecked" or not (output.nans or output.eager_nans):
         return f"{output.nans} NaN" if output.nans else ""
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
 def spread_text(output: OutputReport) -> str:
-    """The measured spread of correct runs, if known; for outputs that are positions, the tolerance of their values."""
+    """The error of an output compared with the spread of correct runs; empty if the spread was not measured.
+
+    For indices that differ from eager's (of `argmax`, for example), the tolerance of the values at the indices.
+    """
     if output.spread < 0:
-        others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
-        return f"different positions, with values within {output.tolerance}" if others else ""
-    found, between = (f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
-    text = f"error {difference_text(output.max_abs)}{found}"
-    return f"{text}; two correct runs differ by up to {difference_text(output.spread)}{between}"
+        other_indices = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
+        return f"different indices, whose values are within {output.tolerance}" if other_indices else ""
+    error_rms, spread_rms = (
+        f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms)
+    )
+    error = f"error {difference_text(output.max_abs)}{error_rms}"
+    return f"{error}; two correct runs differ by up to {difference_text(output.spread)}{spread_rms}"
 
 
-def load_text(found: MachineLoad) -> str:
-    """The load of the machine during a measurement."""
-    facts = [f"load {found.average:.2f} on {found.cores} core{'s' * (found.cores != 1)}"] * (found.average >= 0)
-    if found.others >= 0:
-        busy = found.others >= 0.1
-        facts.append(f"other processes used {found.others:.1f} cores" if busy else "no other load")
-    if found.waited >= 0.005:
-        facts.append(f"{found.waited:.0%} of the run waited for a CPU")
-    elif found.waited >= 0 > found.others:
+def load_text(load: MachineLoad) -> str:
+    """The load of the machine during a measurement. Negative fields of `load` are unknown."""
+    facts = [f"load {load.average:.2f} on {load.cores} core{'s' * (load.cores != 1)}"] * (load.average >= 0)
+    if load.others >= 0:
+        busy = load.others >= 0.1
+        facts.append(f"other processes used {load.others:.1f} cores" if busy else "no other load")
+    if load.waited >= 0.005:
+        facts.append(f"{load.waited:.0%} of the run waited for a CPU")
+    elif load.waited >= 0 > load.others:
         facts.append("no waiting for a CPU")
-    facts += [f"{found.megahertz:.0f} MHz"] * (found.megahertz > 0)
+    facts += [f"{load.megahertz:.0f} MHz"] * (load.megahertz > 0)
     return f"machine: {', '.join(facts) or 'load unknown'}"
 
 
@@ -123,48 +134,49 @@ def difference_text(value: float) -> str:
 
 
 def progress_bar(share: float, width: int, glyphs: Glyphs) -> str:
-    """A bar of `share` (0..1) of `width` cells, at least one cell."""
+    """A bar whose length is `share` (0..1) of `width` cells, but at least one cell."""
     return glyphs.bar * max(1, round(min(share, 1.0) * width))
 
 
 def histogram(counts: Sequence[int], glyphs: Glyphs) -> str:
     """A histogram in one line, one character per bin. A non-empty bin is always visible."""
-    top = max(counts, default=0)
-    steps = len(glyphs.levels) - 1
-    return "".join(glyphs.levels[_level(value, top, steps)] for value in counts)
+    greatest = max(counts, default=0)
+    top_level = len(glyphs.levels) - 1
+    return "".join(glyphs.levels[_level(value, greatest, top_level)] for value in counts)
 
 
-def _level(value: int, top: int, steps: int) -> int:
-    return max(1, round(value / top * steps)) if value else 0
+def _level(value: int, greatest: int, top_level: int) -> int:
+    """The index in `Glyphs.levels` for a bin with `value` elements; `top_level` is that for `greatest`."""
+    return max(1, round(value / greatest * top_level)) if value else 0
 
 
-def join_fitting(facts: list[str], between: str, room: int) -> str:
-    """The first facts, as many as fit into `room` characters."""
-    while facts and len(between.join(facts)) > room:
-        facts = facts[:-1]
-    return between.join(facts)
+def join_fitting(texts: list[str], separator: str, room: int) -> str:
+    """Joins the first texts, as many as fit into `room` characters."""
+    while texts and len(separator.join(texts)) > room:
+        texts = texts[:-1]
+    return separator.join(texts)
 
 
 def short_place(location: str) -> str:
-    """The file name and the line of `path/file.py:12`."""
+    """The file name and the line of a location: `file.py:12` for `path/file.py:12`."""
     return location.replace("\\", "/").rpartition("/")[2]
 
 
 def clip(text: str, width: int, glyphs: Glyphs) -> str:
-    """`text` truncated to `width` characters, with an ellipsis."""
+    """Truncates `text` to `width` characters, of which the last one is an ellipsis."""
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:
-    """A text table with a heading. Columns in `left` are left-aligned, others right-aligned."""
+    """A text table. The columns whose headings are in `left` are left-aligned, the others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]
     widths = [max(len(row[column]) for row in cells) for column in range(len(heading))]
-    return "\n".join(_row(row, widths, [name in left for name in heading]) for row in cells)
+    return "\n".join(_table_line(row, widths, [name in left for name in heading]) for row in cells)
 
 
-def _row(cells: list[str], widths: list[int], left: list[bool]) -> str:
+def _table_line(cells: list[str], widths: list[int], left: list[bool]) -> str:
     padded = (
         cell.ljust(width) if at_left else cell.rjust(width)
         for cell, width, at_left in zip(cells, widths, left, strict=True)
@@ -172,20 +184,24 @@ def _row(cells: list[str], widths: list[int], left: list[bool]) -> str:
     return "  ".join(padded).rstrip()
 
 
+# The width of the progress bar of a request.
+_PROGRESS_CELLS = 12
+
+
 def progress_text(state: State, glyphs: Glyphs) -> str:
-    """The running request, with a progress bar if its progress is known, and the estimated time left."""
+    """The request that runs, with a progress bar if its progress is known, and the estimated time left."""
     progress = state.progress
     if progress is None:
         return ""
-    left = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
+    time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
     if progress.done < 0:
-        return f"{progress.what}{glyphs.ellipsis}{left}"
-    bar = progress_bar(progress.done, 12, glyphs).ljust(12)
-    return f"{progress.what} {bar} {progress.done:.0%}{left}"
+        return f"{progress.what}{glyphs.ellipsis}{time}"
+    bar = progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
+    return f"{progress.what} {bar} {progress.done:.0%}{time}"
 
 
-def waiting_text(state: State, what: str, glyphs: Glyphs) -> str:
-    """The reason why `what`, such as the graph, is not available yet."""
+def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
+    """The reason why `content`, such as "graph", is not available yet."""
     if state.problem is not None:
-        return f"no {what}: see Outputs"
-    return progress_text(state, glyphs) or f"the {what} appears after capture"
+        return f"no {content}: see Outputs"
+    return progress_text(state, glyphs) or f"the {content} appears after capture"

@@ -1,4 +1,4 @@
-"""The history of a node, and its stages in a comparison with torch-mlir's IR."""
+"""The history of a node, and the pipelines that a comparison of its IR with torch-mlir's IR uses."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.protocol.recipe import OWN_FRONTENDS, TORCH_MLIR, Dialect, R
 
 
 class FrontendPipeline(NamedTuple):
-    """A recipe, its title, and the phases that only this pipeline has."""
+    """A recipe, its title, and the phases that the other pipeline of the comparison does not have."""
 
     title: str
     recipe: Recipe
@@ -22,22 +22,25 @@ class FrontendPipeline(NamedTuple):
 def frontend_pipelines(
     recipe: Recipe, presets: Sequence[Preset], dialect: Dialect
 ) -> tuple[FrontendPipeline, FrontendPipeline]:
-    """The pipelines of this compiler and of torch-mlir (to `dialect`) for `recipe`, which may be one of them."""
-    own = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
-    first = dialect if dialect in dialects_of(own) else "linalg"
-    ours = with_frontend(recipe, presets, own, recipe.dialect if recipe.frontend == own else first)
-    theirs = with_frontend(recipe.for_native(), presets, TORCH_MLIR, dialect)
-    default, imported = "default", preset_of(TORCH_MLIR, dialect)
+    """The pipelines of this compiler and of torch-mlir (to `dialect`) with the other settings of `recipe`."""
+    frontend = recipe.frontend if recipe.frontend in OWN_FRONTENDS else "dynamo"
+    default_dialect = dialect if dialect in dialects_of(frontend) else "linalg"
+    native_dialect = recipe.dialect if recipe.frontend == frontend else default_dialect
+    native = with_frontend(recipe, presets, frontend, native_dialect).for_native()
+    torch_mlir = with_frontend(recipe.for_native(), presets, TORCH_MLIR, dialect)
+    native_preset, torch_mlir_preset = "default", preset_of(TORCH_MLIR, dialect)
     return (
-        FrontendPipeline("this compiler", ours.for_native(), _own_phases(presets, default, imported)),
-        FrontendPipeline(f"torch-mlir to {dialect}", theirs, _own_phases(presets, imported, default)),
+        FrontendPipeline("this compiler", native, _distinct_phases(presets, native_preset, torch_mlir_preset)),
+        FrontendPipeline(
+            f"torch-mlir to {dialect}", torch_mlir, _distinct_phases(presets, torch_mlir_preset, native_preset)
+        ),
     )
 
 
-def _own_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[str, ...]:
-    """The phases that a preset has and `other` does not have."""
-    of = {preset.name: [phase for phase, language in preset.phases if language == "mlir"] for preset in presets}
-    return tuple(phase for phase in of[name] if phase not in of[other])
+def _distinct_phases(presets: Sequence[Preset], name: str, other: str) -> tuple[str, ...]:
+    """The MLIR phases of the preset `name` that the preset `other` does not have."""
+    phases = {preset.name: [phase for phase, language in preset.phases if language == "mlir"] for preset in presets}
+    return tuple(phase for phase in phases[name] if phase not in phases[other])
 
 
 def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tuple[Key, Stage]]:
@@ -46,16 +49,16 @@ def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tu
     return [last[phase] for phase in pipeline.phases if phase in last]
 
 
-# A line limit that covers all lines of a node.
+# A limit for `FollowNode` that is larger than the number of lines of any text.
 EVERY_LINE = 1 << 20
-# The names of entries that are not from a pass.
+# The sources of remarks that are not from a pass.
 CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
 
 
 class NodeRemark(NamedTuple):
-    """A remark `text` about the node by `who` (a pass or a built-in step), repeated `times` times."""
+    """A remark about a node, which its `source` (a pass or a step that is no pass) has made `times` times."""
 
-    who: str
+    source: str
     text: str
     times: int = 1
 
@@ -63,27 +66,28 @@ class NodeRemark(NamedTuple):
 def node_history(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
 ) -> list[NodeRemark]:
-    """The history of a node in pipeline order. `remarks` are those of `Compiled`."""
-    of_node = [(who, text) for who, node, text in remarks if node == row.stable]
+    """The history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
+    of_node = [NodeRemark(source, text) for source, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
-    early = [NodeRemark(who, text) for who, text in of_node if who in graph_passes]
-    pass_remarks = [NodeRemark(who, text) for who, text in of_node if who not in graph_passes and who != NOT_APPLIED]
-    unapplied = [NodeRemark(RECIPE, text) for who, text in of_node if who == NOT_APPLIED]
+    of_graph_passes = [remark for remark in of_node if remark.source in graph_passes]
+    of_passes = [remark for remark in of_node if remark.source not in graph_passes and remark.source != NOT_APPLIED]
+    unapplied = [remark._replace(source=RECIPE) for remark in of_node if remark.source == NOT_APPLIED]
     return [
-        NodeRemark(CAPTURE, _captured(row)),
-        *_counted(early),
+        NodeRemark(CAPTURE, _capture_text(row)),
+        *_merge_repeated(of_graph_passes),
         *unapplied,
-        *_lowered(assignment),
-        *_counted(pass_remarks),
+        *_lowering_remarks(assignment),
+        *_merge_repeated(of_passes),
     ]
 
 
-def _captured(row: NodeRow) -> str:
+def _capture_text(row: NodeRow) -> str:
+    """The target, type, Python line and module of a node."""
     parts = [row.target, f"{row.dtype}[{row.shape}]" if row.dtype else "", row.location, row.module]
     return " \u00b7 ".join(part for part in parts if part)
 
 
-def _lowered(assignment: Assignment | None) -> list[NodeRemark]:
+def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
     if assignment is None:
         return []
     where = f" in @{assignment.function}" if assignment.function else ""
@@ -91,15 +95,15 @@ def _lowered(assignment: Assignment | None) -> list[NodeRemark]:
     return [NodeRemark(LOWERING, f"by {assignment.lowering}{where}{why}")]
 
 
-def _counted(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
-    """Merge consecutive equal remarks."""
-    found: list[NodeRemark] = []
-    for one in remarks:
-        if found and found[-1][:2] == one[:2]:
-            found[-1] = found[-1]._replace(times=found[-1].times + 1)
+def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
+    """Merges consecutive equal remarks."""
+    merged: list[NodeRemark] = []
+    for remark in remarks:
+        if merged and (merged[-1].source, merged[-1].text) == (remark.source, remark.text):
+            merged[-1] = merged[-1]._replace(times=merged[-1].times + 1)
         else:
-            found.append(one)
-    return found
+            merged.append(remark)
+    return merged
 
 
 def remark_text(remark: NodeRemark) -> str:
@@ -112,12 +116,12 @@ def is_computed(row: NodeRow) -> bool:
     return row.opcode not in ("placeholder", "get_attr", "output")
 
 
-def in_machine_code(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
-    """The number of instructions that come from a node, and their functions (of `symbols`)."""
-    own = [line for trace in traces for line, mark in zip(trace.lines, trace.marks, strict=True) if not mark]
-    derived = sum(trace.derived for trace in traces)
-    if not own:
-        text = "no instruction: other nodes do its work" if not derived else f"{derived} derived instructions"
+def instruction_count_remark(traces: Sequence[NodeTrace], symbols: Sequence[Symbol]) -> NodeRemark:
+    """A remark with the number of instructions in `traces`, and the functions of `symbols` that contain them."""
+    direct = [line for trace in traces for line, derived in zip(trace.lines, trace.marks, strict=True) if not derived]
+    derived_count = sum(trace.derived for trace in traces)
+    if not direct:
+        text = f"{derived_count} derived instructions" if derived_count else "no instruction comes from this node"
         return NodeRemark(MACHINE_CODE, text)
-    where = ", ".join(f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in own))
-    return NodeRemark(MACHINE_CODE, f"{len(own)} instructions in {where}")
+    functions = [f"@{one.name}" for one in symbols if any(one.first <= line <= one.last for line in direct)]
+    return NodeRemark(MACHINE_CODE, f"{len(direct)} instructions in {', '.join(functions)}")

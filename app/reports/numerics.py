@@ -1,4 +1,4 @@
-"""The comparison of every node with eager, and the passes that change numerics."""
+"""The comparison of every node with eager as text, JSON and a plot, and the passes that change numerics."""
 
 from __future__ import annotations
 
@@ -15,138 +15,149 @@ from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, 
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import Recipe
 
+# The names of the references with which nodes are compared.
 REFERENCES = {"eager": "eager", "float64": "double precision"}
-_KINDS = {"nan": "NaN", "inf": "infinity"}
+_KIND_NAMES = {"nan": "NaN", "inf": "infinity"}
 
 
-def error_text(found: Deviation | None) -> str:
+def error_text(deviation: Deviation | None) -> str:
     """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
-    if found is None:
+    if deviation is None:
         return ""
-    if found.share < 0:
+    if deviation.share < 0:
         return "nan/inf"
-    return f"{found.largest:.0e}" if found.largest else "0"
+    return f"{deviation.largest:.0e}" if deviation.largest else "0"
 
 
-def share_text(found: Deviation | None) -> str:
-    """The maximum difference as a multiple of the tolerance."""
-    if found is None:
+def share_text(deviation: Deviation | None) -> str:
+    """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
+    if deviation is None:
         return ""
-    if found.share < 0:
+    if deviation.share < 0:
         return "nan/inf"
-    return f"{found.share:.2g} x" if found.share else "0"
+    return f"{deviation.share:.2g} x" if deviation.share else "0"
 
 
 def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
+    """The rows of a graph by stable name."""
     return {row.stable: row for row in info.rows}
 
 
 def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
-    """The summary: the first mismatch, the origin of NaNs, and how many nodes were compared."""
+    """The summary of a report: the first mismatch, the origins of NaNs and infinities, node counts, and notes."""
     names = {row.stable: row.name for row in info.rows}
     return [
-        *_first_sentences(report, info, names),
-        *(_origin_sentence(origin, report, names) for origin in report.origins),
-        *_observation_sentences(report),
+        *_first_mismatch_lines(report, info, names),
+        *(_origin_text(origin, report, names) for origin in report.origins),
+        *_node_count_lines(report),
         *(f"note: {note}" for note in report.notes),
     ]
 
 
-def _first_sentences(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
+def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[str, str]) -> list[str]:
     if not report.compared:
-        return ["not compared: no node has a value that the reference has, too"]
+        return ["not compared: no node has a value in both compiled code and the reference"]
     if not report.first:
         return [f"all values match {REFERENCES[report.reference]} within their tolerances"]
-    found, row = report.by_node()[report.first], rows_of(info).get(report.first)
-    error = found.own if report.first_by == "own" else found.error
-    place = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
-    how = "compiled alone, with correct inputs" if report.first_by == "own" else f"in the program; {_alone_text(found)}"
+    node, row = report.by_node()[report.first], rows_of(info).get(report.first)
+    alone = report.first_by == "own"
+    error = node.own if alone else node.error
+    location = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
+    context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
     lines = [
-        f"{names.get(report.first, report.first)} ({place}) is the first node out of tolerance, {how}: "
-        f"{error_text(error)}, {share_text(error)} the tolerance ({found.tolerance})"
+        f"{names.get(report.first, report.first)} ({location}) is the first node out of tolerance, {context}: "
+        f"{error_text(error)}, {share_text(error)} the tolerance ({node.tolerance})"
     ]
     if report.suspects:
-        lines.append(f"fused into it and not compared: {', '.join(names.get(n, n) for n in report.suspects)}")
+        suspects = ", ".join(names.get(name, name) for name in report.suspects)
+        lines.append(f"nodes that are fused into this node and not compared: {suspects}")
     return lines
 
 
-def _alone_text(found: NodeNumbers) -> str:
-    """The result of compiling alone a node that is out of tolerance in the program."""
-    if found.own is not None:
+def _alone_text(node: NodeNumbers) -> str:
+    """The result of a node that is out of tolerance in the program, if it is compiled alone with correct inputs."""
+    if node.own is not None:
         return "compiled alone, it is within tolerance"
-    return f"it was not compiled alone{found.why and f': {found.why}'}"
+    return f"it was not compiled alone{node.why and f': {node.why}'}"
 
 
-def _origin_sentence(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
-    name, what = names.get(origin.node, origin.node), _KINDS[origin.kind]
-    both = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
+def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str]) -> str:
+    """The node with the first NaN or infinity in compiled code or in the reference, and whether its inputs have one."""
+    name, kind = names.get(origin.node, origin.node), _KIND_NAMES[origin.kind]
+    sides = {other.side for other in report.origins if other.kind == origin.kind and other.node == origin.node}
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
-    too = f" (also in {reference})" if origin.side == "compiled" and "eager" in both else ""
-    source = "an input has one already" if origin.inputs_have else "none of its inputs has one"
-    return f"the first {what} in {side} is in {name}{too}: {source}"
+    also = f" (also in {reference})" if origin.side == "compiled" and "eager" in sides else ""
+    inputs = f"an input of this node has {kind}, too" if origin.inputs_have else f"no input of this node has {kind}"
+    return f"the first {kind} in {side} is in {name}{also}: {inputs}"
 
 
-def _observation_sentences(report: NumericsReport) -> list[str]:
-    count = Counter(found.seen for found in report.nodes)
-    alone = sum(found.own is not None for found in report.nodes)
-    parts = [f"{count[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if count[seen]]
+def _node_count_lines(report: NumericsReport) -> list[str]:
+    counts = Counter(node.seen for node in report.nodes)
+    alone = sum(node.own is not None for node in report.nodes)
+    parts = [f"{counts[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if counts[seen]]
     return [
         f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
         f"compiled in {report.compile_seconds:.1f} s, compared in {report.seconds:.2f} s"
     ]
 
 
-def node_details(found: NodeNumbers | None) -> dict[str, str]:
-    """The numerics of a node for its details, by title."""
-    if found is None:
+def node_details(node: NodeNumbers | None) -> dict[str, str]:
+    """The numerics of a node for its details, by title; empty if it was not compared."""
+    if node is None:
         return {}
-    error, own = found.error, found.own
+    error, own = node.error, node.own
     return {
-        "value": found.seen,
+        "value": node.seen,
         "err": f"{error_text(error)}, {share_text(error)} the tolerance" if error is not None else "",
-        "own": f"{error_text(own)}, {share_text(own)} the tolerance" if own is not None else found.why,
-        "tolerance": found.tolerance,
+        "own": f"{error_text(own)}, {share_text(own)} the tolerance" if own is not None else node.why,
+        "tolerance": node.tolerance,
     }
 
 
+def _error_series(report: NumericsReport) -> Iterator[tuple[str, Kind, list[tuple[str, Deviation | None]]]]:
+    """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
+    yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
+    yield "alone", "points", [(node.node, node.own) for node in report.nodes]
+
+
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
-    """The errors along the graph, relative to the root mean square of each value."""
-    places = {row.stable: row.index for row in info.rows}
-    names = {row.stable: row.name for row in info.rows}
+    """The error of each node along the graph, relative to the root mean square of its value."""
+    rows = rows_of(info)
     series = []
-    for label, errors in (
-        ("in the program", [(found.node, found.error) for found in report.nodes]),
-        ("alone", [(found.node, found.own) for found in report.nodes]),
-    ):
-        known = [(node, d) for node, d in errors if d is not None and d.share >= 0 and node in places]
-        xs, ys = [float(places[node]) for node, _ in known], [d.relative for _, d in known]
-        kind: Kind = "line" if label == "in the program" else "points"
-        series.append(Series(label, xs, ys, kind, names=[names[node] for node, _ in known]))
+    for label, kind, errors in _error_series(report):
+        finite = [(rows[node], d) for node, d in errors if d is not None and d.share >= 0 and node in rows]
+        xs, ys = [float(row.index) for row, _ in finite], [d.relative for _, d in finite]
+        series.append(Series(label, xs, ys, kind, names=[row.name for row, _ in finite]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
     return Plot("Error along the graph", tuple(series), PlotAxis("node"), PlotAxis("relative error", log=True), note)
 
 
 def results_error(report: NumericsReport) -> float:
-    """The maximum difference of the graph's results; infinite if a NaN or an infinity differs."""
+    """The maximum difference of the graph's results, infinite if a result has a NaN or an infinity that differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
     return max((d.largest if d.share >= 0 else math.inf for d in errors if d is not None), default=0.0)
 
 
-def explained_share(whole: float, without: float) -> float:
-    """The fraction of the error `whole` that disappears with the error `without`; negative if the error grows."""
-    return (whole - without) / whole if whole and math.isfinite(whole) and math.isfinite(without) else 0.0
+def explained_share(error: float, error_without: float) -> float:
+    """The share of `error` that a pass explains if the error without the pass is `error_without`.
+
+    It is negative if the error is larger without the pass, and 0 if an error is not finite.
+    """
+    is_known = error and math.isfinite(error) and math.isfinite(error_without)
+    return (error - error_without) / error if is_known else 0.0
 
 
 def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
-    """The first node out of tolerance, then the nodes with the largest errors relative to their tolerances."""
+    """At most `count` nodes: the first node out of tolerance, then those with the largest errors in tolerances."""
 
-    def key(found: NodeNumbers) -> tuple[bool, float]:
-        shares = [d.share if d.share >= 0 else float("inf") for d in (found.error, found.own) if d is not None]
-        return found.node != report.first, -max(shares, default=-1.0)
+    def rank(node: NodeNumbers) -> tuple[bool, float]:
+        # A negative share stands for a NaN or an infinity that differs.
+        shares = [d.share if d.share >= 0 else math.inf for d in (node.error, node.own) if d is not None]
+        return node.node != report.first, -max(shares, default=-1.0)
 
-    return sorted((found for found in report.nodes if found.error or found.own), key=key)[:count]
+    return sorted((node for node in report.nodes if node.error or node.own), key=rank)[:count]
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
@@ -166,7 +177,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
         "seconds": report.seconds,
         "compile_seconds": report.compile_seconds,
         "notes": list(report.notes),
-        "nodes": [_node_json(found, rows.get(found.node)) for found in report.nodes],
+        "nodes": [_node_json(node, rows.get(node.node)) for node in report.nodes],
     }
 
 
@@ -174,48 +185,51 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, A
     if not report.first:
         return None
     row = rows.get(report.first)
-    place = {"name": row.name, "target": row.target, "module": row.module, "line": row.location} if row else {}
-    return {"node": report.first, "by": report.first_by, **place, "suspects": list(report.suspects)}
+    facts = {"name": row.name, "target": row.target, "module": row.module, "line": row.location} if row else {}
+    return {"node": report.first, "by": report.first_by, **facts, "suspects": list(report.suspects)}
 
 
-def _node_json(found: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
+def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
     return {
-        "node": found.node,
+        "node": node.node,
         "name": row.name if row is not None else "",
-        "seen": found.seen,
-        "ok": found.ok,
-        "error": _deviation_json(found.error),
-        "own": _deviation_json(found.own),
-        "tolerance": found.tolerance,
-        **({"eager": {"nans": found.nans, "infs": found.infs}} if found.nans or found.infs else {}),
-        **({"why_no_own": found.why} if found.why else {}),
+        "seen": node.seen,
+        "ok": node.ok,
+        "error": _deviation_json(node.error),
+        "own": _deviation_json(node.own),
+        "tolerance": node.tolerance,
+        **({"eager": {"nans": node.nans, "infs": node.infs}} if node.nans or node.infs else {}),
+        **({"why_no_own": node.why} if node.why else {}),
     }
 
 
-def _deviation_json(found: Deviation | None) -> dict[str, Any] | None:
-    if found is None:
+def _deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:
+    if deviation is None:
         return None
-    finite = found.share >= 0
+    is_finite = deviation.share >= 0
     return {
-        "max_abs": found.largest if finite else None,
-        "relative": found.relative if finite else None,
-        "share_of_tolerance": found.share if finite else None,
-        "nans": found.nans,
-        "infs": found.infs,
-        **({"first_differs_at": found.where} if found.where else {}),
+        "max_abs": deviation.largest if is_finite else None,
+        "relative": deviation.relative if is_finite else None,
+        "share_of_tolerance": deviation.share if is_finite else None,
+        "nans": deviation.nans,
+        "infs": deviation.infs,
+        **({"first_differs_at": deviation.where} if deviation.where else {}),
     }
 
 
 class NumericsVariant(NamedTuple):
-    """A recipe without one change of numerics: `what` describes the change, `step` is the pass that makes it."""
+    """A recipe in which one pass, `step`, does not change numerics. `what` describes how the pass changes them."""
 
     what: str
     step: str
     recipe: Recipe
 
 
-def without_each(recipe: Recipe) -> Iterator[NumericsVariant]:
-    """The recipe without each enabled pass that changes numerics, in recipe order."""
+def variants_without(recipe: Recipe) -> Iterator[NumericsVariant]:
+    """Yields, for each enabled pass that changes numerics, the recipe without this change.
+
+    The pass is disabled, or gets the option with which it does not change numerics.
+    """
     for index, step in enumerate(recipe.steps):
         numbers = facts(step.name).numbers
         if not step.enabled or numbers is None:
@@ -224,7 +238,7 @@ def without_each(recipe: Recipe) -> Iterator[NumericsVariant]:
         if option is None:
             yield NumericsVariant(what, step.name, recipe.with_step(index, enabled=False))
         elif option not in step.options:
-            others = tuple(pair for pair in step.options if pair[0] != option[0])
-            changed = replace(recipe.steps[index], options=(*others, option))
-            steps = (*recipe.steps[:index], changed, *recipe.steps[index + 1 :])
+            other_options = tuple(pair for pair in step.options if pair[0] != option[0])
+            new_step = replace(recipe.steps[index], options=(*other_options, option))
+            steps = (*recipe.steps[:index], new_step, *recipe.steps[index + 1 :])
             yield NumericsVariant(what, step.name, replace(recipe, steps=steps))

@@ -1,6 +1,6 @@
-"""Plots as plain data: timings over the runs, time per pass, distributions of differences.
+"""Plots as plain data: the timings of runs, the time of each pass, the distribution of output values.
 
-No Textual and no NumPy. `buddy.app.screens.plot` draws a `Plot`.
+`buddy.app.screens.plot` draws a `Plot`. Imports neither Textual nor NumPy.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Kind = Literal["line", "points", "bars"]
 
 
 def axis_text(value: float) -> str:
-    """The default format of a value of an axis."""
+    """The default format of the values of an axis."""
     return f"{value:.6g}"
 
 
@@ -28,7 +28,7 @@ class PlotAxis:
     """An axis of a plot.
 
     On a logarithmic axis, 0 is drawn a decade below the smallest other value, and negative values are omitted.
-    `format` returns the label of a value. `names` label the integers from 0 on if the axis enumerates things.
+    `format` returns the label of a value. If `names` are given, values are indices into them.
     """
 
     label: str = ""
@@ -39,7 +39,7 @@ class PlotAxis:
 
 @dataclass(frozen=True)
 class Series:
-    """`y` over `x`, of equal length. The plot screen returns the entry of `names` for the chosen point."""
+    """Points: `y` over `x`, which have the same length. `names`, if any, are the names of the points."""
 
     label: str
     x: Sequence[float]
@@ -73,7 +73,7 @@ def bar_series(labels: Sequence[str], values: Sequence[float], label: str = "") 
 
 
 class PlotPoint(NamedTuple):
-    """The position of point `axis_text` of its series, in both scales."""
+    """The position of a point, mapped by both scales. `number` is the index of the point in its series."""
 
     x: float
     y: float
@@ -82,12 +82,12 @@ class PlotPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class PlotScale:
-    """The mapping of values to positions on an axis: linear, or logarithmic with 0 at `zero`."""
+    """The mapping of values to positions on an axis: linear, or the decimal logarithm with the value 0 at `zero`."""
 
     axis: PlotAxis
     zero: float = -math.inf
 
-    def place(self, value: float) -> float | None:
+    def position(self, value: float) -> float | None:
         """The position of `value`, `None` if it cannot be drawn."""
         if not math.isfinite(value) or (self.axis.log and value < 0):
             return None
@@ -95,33 +95,34 @@ class PlotScale:
             return value
         return math.log10(value) if value > 0 else self.zero
 
-    def ticks(self, low: float, high: float, most: int) -> list[float]:
-        """About `most` ticks at most, from `low` to `high`."""
+    def ticks(self, low: float, high: float, max_count: int) -> list[float]:
+        """The positions of the ticks from `low` to `high`, about `max_count` at most."""
         if self.axis.names:
             first, last = max(0, math.ceil(low)), min(len(self.axis.names) - 1, math.floor(high))
-            return [float(place) for place in range(first, last + 1, max(1, math.ceil((last - first + 1) / most)))]
-        return _decades(low, high, most) if self.axis.log else round_steps(low, high, most)
+            stride = max(1, math.ceil((last - first + 1) / max_count))
+            return [float(index) for index in range(first, last + 1, stride)]
+        return _decades(low, high, max_count) if self.axis.log else round_steps(low, high, max_count)
 
-    def label_at(self, place: float) -> str:
-        """The label of a position."""
+    def label_at(self, position: float) -> str:
+        """The label of the value at a position."""
         if self.axis.names:
-            return self.axis.names[round(place)] if 0 <= round(place) < len(self.axis.names) else ""
+            return self.axis.names[round(position)] if 0 <= round(position) < len(self.axis.names) else ""
         if not self.axis.log:
-            return self.axis.format(place)
-        return self.axis.format(0.0 if place <= self.zero else 10**place)
+            return self.axis.format(position)
+        return self.axis.format(0.0 if position <= self.zero else 10**position)
 
 
 def scale_of(axis: PlotAxis, values: Iterable[float]) -> PlotScale:
-    """A scale for all of `values` that can be drawn."""
-    found = [value for value in values if math.isfinite(value) and value >= 0]
-    positive = [value for value in found if value > 0]
-    if len(positive) == len(found):
+    """A scale for `values`. On a logarithmic axis, 0 is a decade below the decade of the smallest positive value."""
+    drawn = [value for value in values if math.isfinite(value) and value >= 0]
+    positive = [value for value in drawn if value > 0]
+    if len(positive) == len(drawn):
         return PlotScale(axis)
     return PlotScale(axis, math.floor(math.log10(min(positive))) - 1.0 if positive else 0.0)
 
 
 def scales(plot: Plot) -> tuple[PlotScale, PlotScale]:
-    """The horizontal and the vertical scale."""
+    """The horizontal and the vertical scale of a plot."""
     x_values = (value for series in plot.series for value in series.x)
     y_values = (value for series in plot.series for value in series.y)
     return scale_of(plot.x, x_values), scale_of(plot.y, y_values)
@@ -131,58 +132,65 @@ def visible_points(series: Series, x_scale: PlotScale, y_scale: PlotScale) -> li
     """The points of a series that can be drawn, in order."""
     points = []
     for index, (x, y) in enumerate(zip(series.x, series.y, strict=True)):
-        across, up = x_scale.place(x), y_scale.place(y)
-        if across is not None and up is not None:
-            points.append(PlotPoint(across, up, index))
+        x_position, y_position = x_scale.position(x), y_scale.position(y)
+        if x_position is not None and y_position is not None:
+            points.append(PlotPoint(x_position, y_position, index))
     return points
 
 
 def thin_points(points: Sequence[PlotPoint], low: float, high: float, columns: int) -> list[PlotPoint]:
-    """A subset of a line's points for `columns` from `low` to `high`: the ends and the extremes of each column."""
+    """The points of a line that are needed to draw it, if `columns` columns cover x from `low` to `high`.
+
+    They are the first, last, lowest and highest point of each column; all points if they are few.
+    """
     if len(points) <= 4 * columns or high <= low:
         return list(points)
     by_column: dict[int, list[PlotPoint]] = {}
     for point in points:
         by_column.setdefault(math.floor((point.x - low) / (high - low) * columns), []).append(point)
-    kept: list[PlotPoint] = []
-    for found in by_column.values():
-        least, greatest = min(found, key=lambda point: point.y), max(found, key=lambda point: point.y)
-        chosen = {point.number: point for point in (found[0], least, greatest, found[-1])}
-        kept += [chosen[index] for index in sorted(chosen)]
-    return kept
+    thinned: list[PlotPoint] = []
+    for column in by_column.values():
+        lowest, highest = min(column, key=lambda point: point.y), max(column, key=lambda point: point.y)
+        selected = {point.number: point for point in (column[0], lowest, highest, column[-1])}
+        thinned += [selected[index] for index in sorted(selected)]
+    return thinned
 
 
-def round_steps(low: float, high: float, most: int) -> list[float]:
-    """Multiples of 1, 2 or 5 times a power of ten from `low` to `high`, at most about `most`."""
+def round_steps(low: float, high: float, max_count: int) -> list[float]:
+    """The multiples of a step from `low` to `high`. The step is 1, 2 or 5 times a power of ten.
+
+    It is the smallest step with at most about `max_count` multiples.
+    """
     if high <= low:
         return [low]
-    raw = (high - low) / max(most, 1)
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= raw * (1 - 1e-9))
+    min_step = (high - low) / max(max_count, 1)
+    unit = 10.0 ** math.floor(math.log10(min_step))
+    # 1e-9 allows for rounding errors.
+    step = next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= min_step * (1 - 1e-9))
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [count * step for count in range(first, last + 1)]
 
 
-def _decades(low: float, high: float, most: int) -> list[float]:
-    """Whole decades, or round values if there are fewer than two decades."""
+def _decades(low: float, high: float, max_count: int) -> list[float]:
+    """The decimal logarithms of powers of ten from `low` to `high`, or of round values if there are fewer than two."""
     first, last = math.ceil(low - 1e-9), math.floor(high + 1e-9)
     if last - first < 1:
-        return [math.log10(value) for value in round_steps(10**low, 10**high, most) if value > 0]
-    stride = max(1, math.ceil((last - first + 1) / max(most, 1)))
+        return [math.log10(value) for value in round_steps(10**low, 10**high, max_count) if value > 0]
+    stride = max(1, math.ceil((last - first + 1) / max(max_count, 1)))
     return [float(decade) for decade in range(first, last + 1, stride)]
 
 
 def plots_of(state: State) -> list[Plot]:
-    """All plots available for the graph on the screen."""
+    """All plots that are available for the current graph."""
     runs = [run for run in state.runs if run.recipe.graph == state.graph]
     stages = [row.stage for row in state.board.rows() if row.stage.milliseconds > 0]
     outputs = state.report.outputs if state.report else ()
-    found = [timings(runs)] * bool(runs) + [pass_times(stages)] * bool(stages)
-    return [*found, *(spread(output) for output in outputs if output.histogram)]
+    plots = [timing_plot(runs)] * bool(runs) + [pass_time_plot(stages)] * bool(stages)
+    return [*plots, *(value_histogram(output) for output in outputs if output.histogram)]
 
 
-def timings(runs: list[RunRecord]) -> Plot:
-    """The seconds of compiled code and of eager for each run."""
+def timing_plot(runs: list[RunRecord]) -> Plot:
+    """The median times of compiled code and of eager in each run."""
     numbers = tuple(float(number + 1) for number in range(len(runs)))
     names = tuple(_run_label(run) for run in runs)
     return Plot(
@@ -200,7 +208,7 @@ def _run_label(run: RunRecord) -> str:
     return f"{run.end_time} {recipe_summary(run.recipe, None)}"
 
 
-def pass_times(stages: list[Stage]) -> Plot:
+def pass_time_plot(stages: list[Stage]) -> Plot:
     """The time of each pass."""
     names = [stage.name for stage in stages]
     series = bar_series(names, [stage.milliseconds for stage in stages], "milliseconds")
@@ -209,10 +217,10 @@ def pass_times(stages: list[Stage]) -> Plot:
     )
 
 
-def spread(output: OutputReport) -> Plot:
+def value_histogram(output: OutputReport) -> Plot:
     """A histogram of the values of an output."""
     width = (output.high - output.low) / len(output.histogram)
-    starts = [output.low + width * place for place in range(len(output.histogram))]
+    starts = [output.low + width * index for index in range(len(output.histogram))]
     names = [f"{start:.3g}" for start in starts]
     series = bar_series(names, output.histogram, "values")
     statistics = f"mean {output.mean:.3g}, standard deviation {output.deviation:.3g}, {output.zeros} zeros"

@@ -1,4 +1,4 @@
-"""The profile of a run as tables, a tree of modules and text for flame graphs. No Textual."""
+"""The profile of a run as table cells, a tree of modules, folded stacks, text and JSON. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import msgspec
 from buddy.app.reports import formatting
 from buddy.compiler.protocol import GraphInfo, NodeRow, NodeTime, Peak, ProfileReport, Sampling
 
-# Time that belongs to no node: calls between compiled functions, and time outside compiled code.
+# The entries for time that belongs to no node: calls between compiled functions, and time outside of compiled code.
 CALLS, AROUND = "(calls)", "(around compiled code)"
 
 
 @dataclass(frozen=True)
 class TimedNode:
-    """A node with its time and its use of the machine, as shares of `Peak` (0..1).
+    """A node with its time and its rates, compared with the machine's `peak`.
 
     `bound` is the roofline bound in operations per second: the maximum rate for code with the same number of operations
     per byte (Williams, Waterman and Patterson, Roofline, 2009).
@@ -29,17 +29,17 @@ class TimedNode:
 
     @property
     def rate(self) -> float:
-        """Operations per second, 0 if unknown."""
+        """Operations per second; 0 if unknown."""
         return _ratio(self.time.operations, self.time.seconds)
 
     @property
     def traffic(self) -> float:
-        """Bytes per second, for the minimum traffic; 0 if unknown."""
+        """Bytes per second, of the minimum number of bytes that the node must read and write; 0 if unknown."""
         return _ratio(self.time.bytes, self.time.seconds)
 
     @property
     def intensity(self) -> float:
-        """Operations per byte, 0 if either is unknown."""
+        """Operations per byte; 0 if unknown."""
         return _ratio(self.time.operations, self.time.bytes)
 
     @property
@@ -48,12 +48,12 @@ class TimedNode:
 
     @property
     def from_caches(self) -> bool:
-        """Whether the node reads faster than memory allows, that is, from caches."""
+        """Whether the node reads and writes faster than memory allows, so its data was in caches."""
         return _from_caches(self.time, self.peak)
 
     @property
     def share(self) -> float:
-        """The share of the roofline bound: of the peak arithmetic or of the memory bandwidth, whichever is the limit.
+        """The rate as a share of `bound`. For a node without operations, the traffic as a share of memory bandwidth.
 
         It may exceed 1, because data in caches is faster than memory. 0 if unknown.
         """
@@ -62,8 +62,9 @@ class TimedNode:
         return _ratio(self.traffic, self.peak.gbytes * 1e9) if self.time.operations == 0 else 0.0
 
 
-def _ratio(value: float, by: float) -> float:
-    return value / by if value > 0 and by > 0 else 0.0
+def _ratio(numerator: float, denominator: float) -> float:
+    """The quotient of two positive numbers; 0 for others, which stand for unknown values."""
+    return numerator / denominator if numerator > 0 and denominator > 0 else 0.0
 
 
 def _from_caches(time: NodeTime, peak: Peak) -> bool:
@@ -71,36 +72,36 @@ def _from_caches(time: NodeTime, peak: Peak) -> bool:
 
 
 def timed_nodes(report: ProfileReport, info: GraphInfo) -> list[TimedNode]:
-    """The nodes with own times, the slowest first."""
+    """The nodes that were timed separately, the slowest first."""
     rows = {row.stable: row for row in info.rows}
-    found = [
-        TimedNode(rows[node.node], node, report.peak) for node in report.nodes if not node.into and node.node in rows
+    nodes = [
+        TimedNode(rows[time.node], time, report.peak) for time in report.nodes if not time.into and time.node in rows
     ]
-    return sorted(found, key=lambda each: (-each.time.seconds, each.row.index))
+    return sorted(nodes, key=lambda node: (-node.time.seconds, node.row.index))
 
 
 def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
-    """The time of a node for a table column: milliseconds, or the node that its time is counted in."""
+    """The time of a node for a table column: milliseconds, or `in NODE` if it is fused into a node that was timed."""
     if node is None:
         return ""
     return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
 
 
 def milliseconds(seconds: float) -> str:
-    """Milliseconds with three significant digits, without the unit."""
+    """A time as a number of milliseconds, without the unit."""
     value = seconds * 1e3
     return f"{value:.4f}" if value < 0.1 else f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def rate_text(operations_a_second: float) -> str:
-    """Billions of operations per second."""
-    value = operations_a_second / 1e9
+def rate_text(operations_per_second: float) -> str:
+    """A rate in 1e9 operations per second, without the unit; empty if it is not positive."""
+    value = operations_per_second / 1e9
     return "" if value <= 0 else f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
-def share_text(each: TimedNode) -> str:
-    """The share of the roofline bound, with a `c` if the data came from caches."""
-    return f"{each.share:.0%}{' c' if each.from_caches else ''}" if each.share > 0 else ""
+def share_text(node: TimedNode) -> str:
+    """The share of the roofline bound, with a `c` if the data came from caches; empty if unknown."""
+    return f"{node.share:.0%}{' c' if node.from_caches else ''}" if node.share > 0 else ""
 
 
 # ---- modules ---------------------------------------------------------------------------------------------------------
@@ -108,7 +109,10 @@ def share_text(each: TimedNode) -> str:
 
 @dataclass
 class FlameNode:
-    """A module or a node, with its seconds including everything inside."""
+    """An entry of a flame graph: a module or a node, with its time in seconds including the entries inside.
+
+    `node` is the stable name of a node, "" for other entries.
+    """
 
     name: str
     seconds: float = 0.0
@@ -116,32 +120,38 @@ class FlameNode:
     inside: dict[str, FlameNode] = field(default_factory=dict)
 
     def child(self, name: str) -> FlameNode:
+        """The entry `name` inside this one, which is added if necessary."""
         return self.inside.setdefault(name, FlameNode(name))
 
     def by_time(self) -> list[FlameNode]:
+        """The entries inside, the slowest first."""
         return sorted(self.inside.values(), key=lambda flame: -flame.seconds)
 
 
 def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
     """The run as a tree of modules with nodes as leaves. Time outside of nodes is an entry next to the modules."""
     root = FlameNode(info.name)
-    for each in timed_nodes(report, info):
-        path = [part for part in each.row.module.split(".") if part]
-        add_to_flame(root, [*path, each.row.name], each.time.seconds, each.time.node)
+    for node in timed_nodes(report, info):
+        path = [part for part in node.row.module.split(".") if part]
+        add_to_flame(root, [*path, node.row.name], node.time.seconds, node.time.node)
     add_to_flame(root, [CALLS], report.outside)
     add_to_flame(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
     return root
 
 
 def add_to_flame(root: FlameNode, path: Sequence[str], seconds: float, node: str = "") -> None:
-    """Add `seconds` to `root` and to every entry of `path`. The last entry is `node`, if given."""
+    """Add `seconds` to `root` and to each entry on `path`, which are nested. `node` is that of the last entry.
+
+    Does nothing if `seconds` is not positive.
+    """
     if seconds <= 0:
         return
-    root.seconds += seconds
+    entry = root
+    entry.seconds += seconds
     for name in path:
-        root = root.child(name)
-        root.seconds += seconds
-    root.node = node
+        entry = entry.child(name)
+        entry.seconds += seconds
+    entry.node = node
 
 
 def folded_stacks(root: FlameNode) -> str:
@@ -154,26 +164,26 @@ def folded_stacks(root: FlameNode) -> str:
 
 
 def _self_times(flame: FlameNode, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], float]]:
-    """Each stack with its self time in seconds. A module and a node in it may have the same name."""
+    """Yields each stack with its self time in seconds. `path` is the stack above `flame`."""
     path = (*path, flame.name.replace(";", ":"))
     yield path, flame.seconds - sum(inner.seconds for inner in flame.inside.values())
     for inner in flame.by_time():
         yield from _self_times(inner, path)
 
 
-def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, least: float = 0.01, bar: int = 20) -> list[str]:
-    """The tree as text; a full bar has `bar` cells. Entries below the share `least` are omitted."""
+def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, min_share: float = 0.01, bar_width: int = 20) -> list[str]:
+    """The tree as lines of text. Entries with less than `min_share` of the total time are omitted."""
     lines = []
 
-    def walk(flame: FlameNode, depth: int) -> None:
+    def add_lines(flame: FlameNode, depth: int) -> None:
         share = _ratio(flame.seconds, root.seconds)
-        drawn = formatting.progress_bar(share, bar, glyphs)
-        lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {drawn:<{bar}}  {'  ' * depth}{flame.name}")
+        bar = formatting.progress_bar(share, bar_width, glyphs)
+        lines.append(f"{milliseconds(flame.seconds):>9} {share:>6.1%}  {bar:<{bar_width}}  {'  ' * depth}{flame.name}")
         for inner in flame.by_time():
-            if inner.seconds >= least * root.seconds:
-                walk(inner, depth + 1)
+            if inner.seconds >= min_share * root.seconds:
+                add_lines(inner, depth + 1)
 
-    walk(root, 0)
+    add_lines(root, 0)
     return lines
 
 
@@ -181,7 +191,7 @@ def tree_lines(root: FlameNode, glyphs: formatting.Glyphs, least: float = 0.01, 
 
 
 def summary_lines(report: ProfileReport) -> list[str]:
-    """The summary of a profile: the time of a run, the overhead of the counters, and the share of the nodes."""
+    """The summary of a profile: the time of a run, the overhead of the counters, the share of the nodes, and notes."""
     whole = report.whole
     shares = (
         f"nodes {_ratio(report.inside, whole):.1%} of an instrumented run, calls {_ratio(report.outside, whole):.1%}"
@@ -196,13 +206,13 @@ def summary_lines(report: ProfileReport) -> list[str]:
     if report.load is not None:
         lines.append(formatting.load_text(report.load))
     if report.peak.gflops:
-        lines.append(f"this machine: {_peak_words(report.peak)}")
+        lines.append(f"this machine: {_peak_text(report.peak)}")
     if any(_from_caches(node, report.peak) for node in report.nodes):
-        lines.append("c: the node's data was in caches, which are faster than memory")
+        lines.append("c: the data of the node was in caches, which are faster than memory")
     return [*lines, *(f"note: {note}" for note in report.notes)]
 
 
-def _peak_words(peak: Peak) -> str:
+def _peak_text(peak: Peak) -> str:
     others = [f"{rate:.0f} in {kind}" for kind, rate in (("f64", peak.gflops_f64), ("i32", peak.giops_i32)) if rate]
     return f"{', '.join([f'{peak.gflops:.0f} GFLOP/s in f32', *others])}; {peak.gbytes:.1f} GB/s memory reads"
 
@@ -211,8 +221,8 @@ def sampling_text(sampling: Sampling) -> str:
     """The summary of the samples, or the reason why there are none."""
     if sampling.problem or not sampling.samples:
         return f"no hot instructions: {sampling.problem or 'no samples were taken'}"
-    others = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
-    rest = f"; {', '.join(others[:3])}" if others else ""
+    elsewhere = [f"{name or 'generated code'} {count / sampling.samples:.1%}" for name, count in sampling.elsewhere]
+    rest = f"; {', '.join(elsewhere[:3])}" if elsewhere else ""
     share = f"{sampling.inside / sampling.samples:.1%} of {formatting.count(sampling.samples)} samples"
     return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{rest}"
 
@@ -236,7 +246,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, Any]:
 def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
     """The report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
-    longest = {each.time.node: each for each in timed_nodes(report, info)}
+    timed = {node.time.node: node for node in timed_nodes(report, info)}
     return {
         "graph": report.graph,
         "name": info.name,
@@ -253,33 +263,35 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
         "counter": {"name": report.counter, "per_second": report.ticks_per_second},
         "peak": {name: value or None for name, value in msgspec.structs.asdict(report.peak).items()},
         "sampling": _sampling_json(report.sampling),
-        "nodes": [_node_json(node, names, longest.get(node.node)) for node in report.nodes],
+        "nodes": [_node_json(time, names, timed.get(time.node)) for time in report.nodes],
         "regions": [
-            {"nodes": list(each.nodes), "function": each.function, "what": each.what, "seconds": each.seconds,
-             "parent": each.parent if each.parent >= 0 else None}
-            for each in report.regions
+            {"nodes": list(region.nodes), "function": region.function, "what": region.what, "seconds": region.seconds,
+             "parent": region.parent if region.parent >= 0 else None}
+            for region in report.regions
         ],
         "notes": list(report.notes),
     }  # fmt: skip
 
 
-def _node_json(node: NodeTime, names: Mapping[str, str], each: TimedNode | None) -> dict[str, Any]:
-    name = names.get(node.node, node.node)
-    if each is None:
-        return {"node": node.node, "name": name, "seconds": None, "fused_into": node.into}
+def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None) -> dict[str, Any]:
+    """The time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
+    name = names.get(time.node, time.node)
+    if timed is None:
+        return {"node": time.node, "name": name, "seconds": None, "fused_into": time.into}
     return {
-        "node": node.node,
+        "node": time.node,
         "name": name,
-        "seconds": node.seconds,
-        "fused": list(node.fused),
-        "operations": _known(node.operations),
-        "bytes": _known(node.bytes),
-        "operations_per_second": each.rate or None,
-        "bytes_per_second": each.traffic or None,
-        "share_of_peak": each.share or None,
-        "from_caches": each.from_caches,
+        "seconds": time.seconds,
+        "fused": list(time.fused),
+        "operations": _none_if_negative(time.operations),
+        "bytes": _none_if_negative(time.bytes),
+        "operations_per_second": timed.rate or None,
+        "bytes_per_second": timed.traffic or None,
+        "share_of_peak": timed.share or None,
+        "from_caches": timed.from_caches,
     }
 
 
-def _known(value: float) -> float | None:
+def _none_if_negative(value: float) -> float | None:
+    """Negative values of a `NodeTime` are unknown."""
     return None if value < 0 else value

@@ -1,4 +1,4 @@
-"""Reproducers: folders with all files of a compilation and a run, for `buddy-tui replay`. No Textual.
+"""Reproducers: folders with all files of a compilation and a run, for `buddy-tui replay`. Does not import Textual.
 
 A reproducer contains the script, the recipe, all stages, inputs and outputs, the report, and the versions.
 """
@@ -21,9 +21,11 @@ from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 
+# The version of the format of `ReproducerDescription`.
 FORMAT = 1
 # Suffixes of model files that execute no code. The engine checks whether the content matches.
-_NO_PYTHON = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
+_SUFFIXES_WITHOUT_CODE = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
+# The names of the files in a reproducer.
 DESCRIPTION, RECIPE, VALUES, COMMAND = "reproducer.json", "recipe.toml", "values.npz", "replay.sh"
 
 
@@ -36,10 +38,11 @@ class StageFile(msgspec.Struct, frozen=True):
 
 
 class ReproducerDescription(msgspec.Struct, frozen=True):
-    """The contents of a reproducer. `script` is the copy in the folder, empty if the source is a module name.
+    """The contents of a reproducer. `script` is the copy of a Python script, "" if the source is not a local script.
 
-    `files` are copies of files that the script imports from its own folder. `elsewhere` lists imported files that are
-    not in the reproducer, because they are outside that folder or could not be read.
+    `files` are copies of the files that the script imports from its folder. `elsewhere` lists the imported files that
+    are not in the reproducer, because they are outside of the script's folder or could not be read. `problem` is the
+    error of the run, if it has failed.
     """
 
     format: int
@@ -60,12 +63,12 @@ class ReproducerDescription(msgspec.Struct, frozen=True):
 
     @property
     def lacks(self) -> str:
-        """A message with the files that a replay on another machine also needs; empty without any."""
-        return f"the reproducer lacks imported files: {', '.join(self.elsewhere)}" if self.elsewhere else ""
+        """A message about the imported files that are not in the reproducer; empty without any."""
+        return f"not in the reproducer: imported files {', '.join(self.elsewhere)}" if self.elsewhere else ""
 
 
-class EngineDescription(NamedTuple):
-    """The functions of an engine that write a reproducer."""
+class EngineFunctions(NamedTuple):
+    """The functions of an engine that `write_reproducer` needs: compile, fetch a text by its name, and run."""
 
     compile: Callable[[Recipe], Awaitable[Compiled]]
     fetch: Callable[[str], Awaitable[str]]
@@ -73,7 +76,7 @@ class EngineDescription(NamedTuple):
 
 
 class ReproducerSubject(NamedTuple):
-    """The program of a reproducer: its `files`, and the `shapes` that it was captured with."""
+    """The program of a reproducer: its recipe, its `inputs`, its source `files`, and the `shapes` of the capture."""
 
     recipe: Recipe
     info: GraphInfo
@@ -89,7 +92,7 @@ def text_hash(text: str) -> str:
 
 
 def has_foreign_files(folder: Path) -> bool:
-    """Whether `folder` contains files that are not of a reproducer. Raises `OSError` if it is not a folder."""
+    """Whether `folder` has files but is not a reproducer. Raises `OSError` if it is not a folder."""
     if not folder.exists() or not any(folder.iterdir()):
         return False
     try:
@@ -100,51 +103,57 @@ def has_foreign_files(folder: Path) -> bool:
 
 
 async def write_reproducer(
-    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+    folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
-    """Compile, run and write a reproducer. If the run fails with `failure`, the description has the failure.
+    """Compile and run the program, and write a reproducer to `folder`. Returns the description of the reproducer.
 
-    The folder changes only after all files are complete; then they replace the files of an earlier reproducer.
-    Raises `OSError` if the folder cannot be written, and `failure` if the compilation fails or the run is cancelled.
+    If the run raises `failure`, the reproducer has the error instead of outputs. The files are first written to a
+    temporary folder. Then they replace the files of an earlier reproducer in `folder`. Raises `OSError` if the folder
+    cannot be written, and `failure` if the compilation fails or the run is cancelled.
     """
     folder = folder.resolve()
-    there = folder.exists()
-    made = (folder if there else folder.parent) / f".{folder.name}.{os.getpid()}"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir(parents=True)
+    exists = folder.exists()
+    temporary = (folder if exists else folder.parent) / f".{folder.name}.{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir(parents=True)
     try:
-        found = await _write_all(made, subject, engine, failure)
-        if there:
-            _move_into(folder, made)
+        description = await _write_all(temporary, subject, engine, failure)
+        if exists:
+            _move_into(folder, temporary)
         else:
-            made.rename(folder)
+            temporary.rename(folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
-    return found
+        shutil.rmtree(temporary, ignore_errors=True)
+    return description
 
 
-def _move_into(folder: Path, made: Path) -> None:
-    """Replace the reproducer in `folder` by the one in `made`. The description is deleted first and written last."""
+def _move_into(folder: Path, temporary: Path) -> None:
+    """Replace the reproducer in `folder`, if any, by the one in `temporary`.
+
+    The old description is deleted first and the new one written last, so an interruption leaves no description of files
+    that are not in the folder.
+    """
     try:
-        before = read_description(folder)
+        previous = read_description(folder)
     except ValueError:
-        before = None
-    if before is not None:
+        previous = None
+    if previous is not None:
         (folder / DESCRIPTION).unlink()
-        for name in (VALUES, before.script, *before.files, *(stage.file for stage in before.stages)):
+        for name in (VALUES, previous.script, *previous.files, *(stage.file for stage in previous.stages)):
             # The description is untrusted: it must not name files to delete outside the folder.
             if name == VALUES or (name.startswith(("script/", "stages/")) and ".." not in Path(name).parts):
                 (folder / name).unlink(missing_ok=True)
-    files = sorted((path for path in made.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
+    files = sorted((path for path in temporary.rglob("*") if path.is_file()), key=lambda path: path.name == DESCRIPTION)
     for path in files:
-        target = folder / path.relative_to(made)
+        target = folder / path.relative_to(temporary)
         target.parent.mkdir(parents=True, exist_ok=True)
         path.replace(target)
 
 
 async def _write_all(
-    folder: Path, subject: ReproducerSubject, engine: EngineDescription, failure: type[Exception]
+    folder: Path, subject: ReproducerSubject, engine: EngineFunctions, failure: type[Exception]
 ) -> ReproducerDescription:
+    """Compile, run, and write all files into an empty folder. Raises like `write_reproducer`."""
     recipe = subject.recipe
     (folder / RECIPE).write_text(to_toml(recipe), "utf-8")
     compiled = await engine.compile(recipe)
@@ -158,13 +167,13 @@ async def _write_all(
         if getattr(error, "cancelled", False):
             raise
         problem = str(error)
-    described = _describe(folder, subject, stages, report, problem)
-    (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(described), indent=2) + "\n", "utf-8")
+    description = _copy_sources(folder, subject, stages, report, problem)
+    (folder / DESCRIPTION).write_text(json.dumps(msgspec.to_builtins(description), indent=2) + "\n", "utf-8")
     _write_command(folder / COMMAND)
-    return described
+    return description
 
 
-async def _write_stage(folder: Path, stage: Stage, engine: EngineDescription) -> StageFile:
+async def _write_stage(folder: Path, stage: Stage, engine: EngineFunctions) -> StageFile:
     text = await engine.fetch(stage.text)
     name = f"stages/{file_name(stage)}"
     (folder / name).parent.mkdir(exist_ok=True)
@@ -172,9 +181,10 @@ async def _write_stage(folder: Path, stage: Stage, engine: EngineDescription) ->
     return StageFile(stage.name, name, text_hash(text))
 
 
-def _describe(
+def _copy_sources(
     folder: Path, subject: ReproducerSubject, stages: Sequence[StageFile], report: dict[str, Any] | None, problem: str
 ) -> ReproducerDescription:
+    """Copy the script and the files that it imports into the folder. Returns the description of the reproducer."""
     recipe, welcome = subject.recipe, subject.welcome
     script = _copy_script(folder, recipe.source)
     files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
@@ -198,7 +208,7 @@ def _describe(
 
 
 def _copy_script(folder: Path, source: str) -> str:
-    """Copy the script into the folder. Returns an empty string for another source or a remote one."""
+    """Copy the script into the folder. Returns its name there, "" if the source is not a script on this machine."""
     path = Path(source.partition(":")[0])
     if path.suffix != ".py" or not path.is_file():
         return ""
@@ -208,7 +218,7 @@ def _copy_script(folder: Path, source: str) -> str:
 
 
 def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copy the files that the script imports from its folder. Returns the copies, and the files not copied."""
+    """Copy the files that the script imports from its folder. Returns the names of the copies, and the other files."""
     script = Path(source.partition(":")[0]).resolve()
     copied, elsewhere = [], []
     for file in map(Path, files):
@@ -229,41 +239,43 @@ def _copy_imported(folder: Path, source: str, files: Sequence[str]) -> tuple[tup
 
 
 def _write_command(path: Path) -> None:
+    """Write a shell script that replays the reproducer."""
     lines = ["#!/bin/sh", "# Compiles and runs this reproducer again, and reports the differences.", ""]
     path.write_text("\n".join([*lines, f'exec buddy-tui replay "$(dirname "$0")" {shlex.quote("--plain")} "$@"', ""]))
     path.chmod(path.stat().st_mode | 0o111)
 
 
 def read_description(folder: Path) -> ReproducerDescription:
-    """The description of a reproducer. Raises `ValueError` with the problem of the folder."""
+    """Reads the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
     path = folder / DESCRIPTION
     try:
-        found = msgspec.json.decode(path.read_bytes(), type=ReproducerDescription)
+        description = msgspec.json.decode(path.read_bytes(), type=ReproducerDescription)
     except OSError as error:
         raise ValueError(f"{folder} is not a reproducer: {path.name}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if found.format > FORMAT:
-        raise ValueError(f"{folder} was written by a later version of buddy-tui ({found.engine})")
-    if found.script and not _inside(folder, found.script):
-        raise ValueError(f"{path} names the script {found.script}, which is not in the folder")
-    return found
+    if description.format > FORMAT:
+        raise ValueError(f"{folder} was written by a later version of buddy-tui ({description.engine})")
+    if description.script and not _is_inside(folder, description.script):
+        raise ValueError(f"{path} names the script {description.script}, which is not in the folder")
+    return description
 
 
-def _inside(folder: Path, name: str) -> bool:
-    """Whether a file named by a description is inside its folder, after resolving links."""
+def _is_inside(folder: Path, name: str) -> bool:
+    """Whether the file `name` is inside `folder` after links are resolved."""
     try:
         return (folder / name).resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError, ValueError):  # a link cycle, or a null character
+    except (OSError, RuntimeError, ValueError):  # A link cycle, or a null character.
         return False
 
 
-def external_python(found: ReproducerDescription) -> str:
-    """The Python code that a replay would run and that is not in the folder; empty without any."""
-    return "" if found.script or Path(found.source.partition(":")[0]).suffix in _NO_PYTHON else found.source
+def external_python(description: ReproducerDescription) -> str:
+    """The source, if a replay would run it as Python code that is not in the folder; otherwise an empty string."""
+    suffix = Path(description.source.partition(":")[0]).suffix
+    return "" if description.script or suffix in _SUFFIXES_WITHOUT_CODE else description.source
 
 
-def source_of(folder: Path, found: ReproducerDescription) -> str:
-    """The source to open: the copy of the script, with the name of the model if there was one."""
-    _, colon, name = found.source.partition(":")
-    return os.path.join(folder, found.script) + colon + name if found.script else found.source
+def source_of(folder: Path, description: ReproducerDescription) -> str:
+    """The source to open: the copy of the script and `:MODEL` if the source names a model, else the original source."""
+    _, colon, model = description.source.partition(":")
+    return os.path.join(folder, description.script) + colon + model if description.script else description.source

@@ -1,4 +1,4 @@
-"""A run's report as JSON and as text."""
+"""The report of a run, as JSON and as text."""
 
 from __future__ import annotations
 
@@ -22,22 +22,24 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
 
-# The name of each backend's code in a report.
+# The names of the backends' code in a report: as the label of a line, and in a sentence.
 SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
 SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
 
 NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
-_SHOWN = 5
-_LEFT = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
+# The number of nodes that are listed for a reason.
+_MAX_NODES = 5
+# The left-aligned columns of the table of outputs.
+_LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
 
 def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
     """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
-    broke = {"broke": {"why": info.broke, "line": info.broke_at}} if info.broke else {}
+    graph_break = {"broke": {"why": info.broke, "line": info.broke_at}} if info.broke else {}
     return {
         "graph": report.graph,
         "name": info.name,
-        **broke,
+        **graph_break,
         "ok": report.ok if not report.not_compared or report.wrong else None,
         "compared": not report.not_compared,
         **({"not_compared": report.not_compared} if report.not_compared else {}),
@@ -65,15 +67,15 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
-    broke = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
+    graph_break = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
     lines = [
         f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
         f"compiled in {report.compile_seconds:.2f} s",
-        *broke,
+        *graph_break,
         table(
             ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
             [_output_row(output) for output in report.outputs],
-            _LEFT,
+            _LEFT_ALIGNED,
         ),
         *(
             f"{output.name}: {formatting.spread_text(output)}"
@@ -91,11 +93,11 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         lines.append(f"NOT OK: outputs have NaN where eager has NaN; {NAN_HINT}")
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
-    fallen = [
-        *_lines("in eager", in_eager(assignments)),
-        *_lines("not by the first registry", _not_by_first_registry(assignments)),
+    fallbacks = [
+        *_reason_lines("in eager", in_eager(assignments)),
+        *_reason_lines("not lowered by the first registry", _not_by_first_registry(assignments)),
     ]
-    return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
+    return "\n".join([*lines, *fallbacks, *(f"note: {note}" for note in report.notes)])
 
 
 def _last_column(report: RunReport) -> str:
@@ -110,7 +112,7 @@ def _eager_lines(report: RunReport) -> list[str]:
 
 
 def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
-    """The part of another compiler in a run."""
+    """The results of another backend that ran next to the recipe's backend."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
     return {
@@ -130,10 +132,11 @@ def _side_text(side: SideReport) -> str:
 
 
 def _side_ratio(side: SideReport, eager: Timing) -> str:
-    wrong = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
+    """The time of another backend relative to eager, and its verdict."""
+    mismatches = [output.name for output in side.outputs if output.verdict in ("mismatch", "missing")]
     ratio = side.timing.median / eager.median if eager.median else 0.0
-    others = {"ok": "ok", "nan": "NaN where eager has it", "unchecked": "not compared"}
-    verdict = others.get(side.verdict) or f"MISMATCH in {', '.join(wrong)}"
+    verdicts = {"ok": "ok", "nan": "NaN where eager has NaN", "unchecked": "not compared"}
+    verdict = verdicts.get(side.verdict) or f"MISMATCH in {', '.join(mismatches)}"
     return (
         f"{SIDE_WORDS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
         f"compiled in {side.compile_seconds:.2f} s"
@@ -149,31 +152,34 @@ def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
-    """A table of the lowering of each node, and the reason if it is not the first registry."""
+    """A table with the lowering of each node, and the reason if it is not by the first registry."""
     targets = {row.stable: row.target for row in info.rows}
     rows = [[a.node, targets.get(a.node, ""), a.lowering, a.function, a.reason] for a in assignments]
-    heading = ["node", "target", "as", "function", "why"]
+    heading = ["node", "target", "lowering", "function", "reason"]
     return "\n".join(line.rstrip() for line in table(heading, rows, frozenset(heading)).splitlines()) + "\n"
 
 
 def in_eager(assignments: Sequence[Assignment]) -> list[Assignment]:
+    """The assignments of the nodes that run in eager."""
     return [assignment for assignment in assignments if assignment.lowering == EAGER]
 
 
 def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment]:
-    """The compiled nodes that the first registry does not lower."""
+    """The assignments of the compiled nodes that the first registry does not lower."""
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
-def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
-    """One line for each of the first nodes."""
-    lines = [f"{title}: {a.node}: {a.reason}" for a in found[:_SHOWN]]
-    return lines + ([f"{title}: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
+def _reason_lines(title: str, assignments: Sequence[Assignment]) -> list[str]:
+    """A line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other nodes."""
+    lines = [f"{title}: {a.node}: {a.reason}" for a in assignments[:_MAX_NODES]]
+    more = len(assignments) - _MAX_NODES
+    return lines + ([f"{title}: and {more} more (--json lists them)"] if more > 0 else [])
 
 
-def failure_json(found: Diagnostic) -> dict[str, Any]:
+def failure_json(diagnostic: Diagnostic) -> dict[str, Any]:
+    """A diagnostic as plain values, without empty fields."""
     keys = ("what", "where", "todo", "detail", "step", "node")
-    values = {key: getattr(found, key) for key in keys}
+    values = {key: getattr(diagnostic, key) for key in keys}
     return {key: value for key, value in values.items() if value not in ("", -1)}
 
 
@@ -228,8 +234,9 @@ def _output_row(output: OutputReport) -> list[object]:
     verdict = {"ok": "ok", "nan": "NaN"}.get(output.verdict, output.verdict.upper())
     if output.verdict == "unchecked":
         text = f"{output.low:.3g} to {output.high:.3g}, mean {output.mean:.3g}, std {output.deviation:.3g}"
-        odd = "".join(f", {count} {name}" for count, name in ((output.nans, "NaN"), (output.infs, "Inf")) if count)
-        return [output.name, shape, output.dtype, output.verdict, "", "", text + odd]
+        non_finite = ((output.nans, "NaN"), (output.infs, "Inf"))
+        text += "".join(f", {count} {name}" for count, name in non_finite if count)
+        return [output.name, shape, output.dtype, output.verdict, "", "", text]
     facts = [output.where, formatting.nan_counts_text(output)]
     text = "; ".join(fact for fact in facts if fact)
     return [output.name, shape, output.dtype, verdict, f"{output.max_abs:.2e}", f"{output.max_rel:.2e}", text]

@@ -1,10 +1,11 @@
-"""Searches as text and JSON: for the fastest recipe, for the cause of a fault, and over single passes."""
+"""The results of tuning, of a bisection and of pass previews, as text, JSON and plots; also their arguments."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -16,83 +17,85 @@ from buddy.compiler.protocol import Attempted, BisectionResult, Criterion, PassI
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, is_plain_number, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
 
-_SHOWN = 6
+# The number of nodes that are listed of a set.
+_MAX_NODES = 6
+# The kinds of `Criterion`, each with the title and the summary of its entry in a picker.
 CRITERIA = (
     ("any", "it fails, crashes or differs", "any of the two below"),
     ("fails", "it fails or crashes", "a failing pass, IR that does not verify, a crash, a timeout"),
-    ("differs", "it differs from eager", "beyond a tolerance"),
+    ("differs", "it differs from eager", "results beyond the tolerance"),
     ("slower", "it is slow", "find the pass without which it is faster"),
 )
+# The file name of the correct recipe.
 RECIPE = "right.toml"
 
 
 def parse_criterion(kind: str, text: str) -> Criterion:
-    """The criterion in `text`: two numbers, the tolerance or ratio, and the time limit of a trial in seconds.
+    """Parses two numbers: the tolerance multiplier or minimum speedup, and the seconds per step of a trial.
 
-    Raises `ValueError` with the expected format.
+    Raises `ValueError` with the expected format if they are missing, not finite or not positive.
     """
     words = text.replace(",", " ").replace("s", " ").split()
     try:
-        times, each = (float(word) for word in words)
+        limit, seconds = (float(word) for word in words)
     except ValueError as error:
         raise ValueError(f"{text.strip()!r}: type two numbers, such as 1, 30 s") from error
-    if not (0 < times < math.inf and 0 < each < math.inf):
+    if not (0 < limit < math.inf and 0 < seconds < math.inf):
         raise ValueError(f"{text.strip()!r}: both numbers must be more than 0")
     field = "slower" if kind == "slower" else "tolerance"
-    return msgspec.convert({"kind": kind, field: times, "each": each}, Criterion)
+    return msgspec.convert({"kind": kind, field: limit, "each": seconds}, Criterion)
 
 
-def finding_lines(finding: BisectionResult) -> list[str]:
-    """The result, followed by its evidence."""
-    lines = [finding.told]
-    if finding.wrong:
-        lines.append(f"original failure: {finding.wrong}")
-    for culprit in finding.steps:
+def bisection_lines(result: BisectionResult) -> list[str]:
+    """The result of a bisection as lines of text: the culprit, then the evidence."""
+    lines = [result.told]
+    if result.wrong:
+        lines.append(f"original failure: {result.wrong}")
+    for culprit in result.steps:
         origin = f", from {culprit.origin}" if culprit.origin else ""
         lines.append(f"pass {culprit.step.spelling()} (step {culprit.place + 1}{origin})")
-    for wrong in finding.lowerings:
-        origin = f", from {wrong.origin}" if wrong.origin else ""
-        right = ", ".join(wrong.right)
-        lines.append(f"lowering {wrong.registry}.{wrong.op}{origin}: {len(wrong.nodes)} nodes; correct: {right}")
-    lines += _some("smallest reproducing set of nodes", finding.nodes)
-    lines += _some("correct with these nodes in eager", finding.in_eager)
-    if finding.functions:
-        lines.append(f"functions affected by the pass: {', '.join(finding.functions)}")
-    if finding.steps or finding.lowerings or finding.in_eager:
-        lines.append(
-            f"the returned recipe is {'correct' if finding.confirmed else 'NOT correct'} for the whole program"
-        )
-    if finding.command:
-        lines.append(f"reproduce with: {finding.command}")
-    lines += [f"note: {note}" for note in finding.notes]
-    return [*lines, f"{finding.trials} trials in {finding.seconds:.1f} s"]
+    for lowering in result.lowerings:
+        origin = f", from {lowering.origin}" if lowering.origin else ""
+        right = ", ".join(lowering.right)
+        name = f"{lowering.registry}.{lowering.op}"
+        lines.append(f"lowering {name}{origin}: {len(lowering.nodes)} nodes; correct: {right}")
+    lines += _node_set_lines("smallest reproducing set of nodes", result.nodes)
+    lines += _node_set_lines("correct with these nodes in eager", result.in_eager)
+    if result.functions:
+        lines.append(f"functions affected by the pass: {', '.join(result.functions)}")
+    if result.steps or result.lowerings or result.in_eager:
+        lines.append(f"the returned recipe is {'correct' if result.confirmed else 'NOT correct'} for the whole program")
+    if result.command:
+        lines.append(f"reproduce with: {result.command}")
+    lines += [f"note: {note}" for note in result.notes]
+    return [*lines, f"{result.trials} trials in {result.seconds:.1f} s"]
 
 
-def _some(title: str, nodes: tuple[str, ...]) -> list[str]:
+def _node_set_lines(title: str, nodes: tuple[str, ...]) -> list[str]:
     if not nodes:
         return []
-    more = f", … {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
-    return [f"{title}: {', '.join(nodes[:_SHOWN])}{more}"]
+    more = f", … {len(nodes) - _MAX_NODES} more" if len(nodes) > _MAX_NODES else ""
+    return [f"{title}: {', '.join(nodes[:_MAX_NODES])}{more}"]
 
 
-def finding_json(finding: BisectionResult) -> dict[str, Any]:
-    """The finding as plain values, without the texts of modules."""
-    found: dict[str, Any] = msgspec.to_builtins(finding)
+def bisection_json(result: BisectionResult) -> dict[str, Any]:
+    """The result of a bisection as plain values, without the texts of modules."""
+    values: dict[str, Any] = msgspec.to_builtins(result)
     for name in ("before", "after"):
-        found.pop(name, None)
-    return found
+        values.pop(name, None)
+    return values
 
 
-def write_finding(folder: Path, finding: BisectionResult) -> list[Path]:
-    """Write the correct recipe and the reduced module before and after the pass. Returns the paths.
+def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
+    """Write the correct recipe, and the reduced module before and after the culprit pass, into `folder`.
 
     Raises `OSError`.
     """
-    name = Path(finding.name or "reduced.mlir")
+    name = Path(result.name or "reduced.mlir")
     texts = {
-        RECIPE: to_toml(finding.recipe),
-        name.name: finding.before,
-        f"{name.stem}.after{name.suffix}": finding.after,
+        RECIPE: to_toml(result.recipe),
+        name.name: result.before,
+        f"{name.stem}.after{name.suffix}": result.after,
     }
     written = []
     for file, text in texts.items():
@@ -102,14 +105,18 @@ def write_finding(folder: Path, finding: BisectionResult) -> list[Path]:
     return written
 
 
-# Passes that only print, view or check, or that need files or options.
-_IDLE = ("print-", "view-", "test-", "replace-ir", "irdl", "transform-", "location-snapshot", "gpu-", "spirv", "nvvm")
+# The prefixes of passes that are not previewed: they only print, view or check, or need files or options.
+_NOT_PREVIEWED = (
+    *("print-", "view-", "test-", "replace-ir", "irdl"),
+    *("transform-", "location-snapshot", "gpu-", "spirv", "nvvm"),
+)
+# The number of ops that are named in a change.
 SHOWN_DELTAS = 6
 
 
 @dataclass(frozen=True)
 class PassPreview:
-    """A candidate and its result."""
+    """A candidate pass, and what it changes in a stage."""
 
     step: PassStep
     tried: Tried
@@ -132,26 +139,27 @@ class PassPreview:
 
 def candidates(steps: Sequence[PassStep], catalogue: Sequence[PassInfo]) -> tuple[PassStep, ...]:
     """The disabled passes of the recipe with their options, then every MLIR pass with its defaults."""
-    off = [step for step in steps if step.level == "mlir" and not step.enabled]
-    found = {step.spelling(): PassStep(step.name, "mlir", step.anchor, step.options) for step in off}
+    disabled = [step for step in steps if step.level == "mlir" and not step.enabled]
+    by_spelling = {step.spelling(): PassStep(step.name, "mlir", step.anchor, step.options) for step in disabled}
     for info in catalogue:
-        if info.level == "mlir" and not info.name.startswith(_IDLE):
-            found.setdefault(info.name, PassStep(info.name, "mlir", info.anchor))
-    return tuple(found.values())
+        if info.level == "mlir" and not info.name.startswith(_NOT_PREVIEWED):
+            by_spelling.setdefault(info.name, PassStep(info.name, "mlir", info.anchor))
+    return tuple(by_spelling.values())
 
 
-def rank_previews(attempts: Sequence[PassPreview], failed: bool = False) -> list[PassPreview]:
-    """The attempts that changed the stage, the largest change first; with `failed`, also those that failed, at the end.
+def rank_previews(previews: Sequence[PassPreview], failed: bool = False) -> list[PassPreview]:
+    """The passes that change the stage, the largest change first; with `failed`, followed by those that failed.
 
-    Many passes also fold constants, so attempts with the same result as `canonicalize` come after the others.
+    Many passes also fold constants, so passes with the same op counts as `canonicalize` come after the others.
     """
-    folding = next((each.tried.deltas for each in attempts if each.step.name == "canonicalize"), ())
+    folding = next((preview.tried.deltas for preview in previews if preview.step.name == "canonicalize"), ())
 
-    def place(each: PassPreview) -> tuple[bool, int]:
-        return (each.step.name != "canonicalize" and each.tried.deltas == folding, -each.size)
+    def rank(preview: PassPreview) -> tuple[bool, int]:
+        only_folds = preview.step.name != "canonicalize" and preview.tried.deltas == folding
+        return (only_folds, -preview.size)
 
-    changed = sorted((each for each in attempts if each.tried.changed), key=place)
-    return changed + [each for each in attempts if failed and each.tried.problem]
+    changing = sorted((preview for preview in previews if preview.tried.changed), key=rank)
+    return changing + [preview for preview in previews if failed and preview.tried.problem]
 
 
 def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", most: int = SHOWN_DELTAS) -> str:
@@ -162,11 +170,11 @@ def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", most: int =
 
 
 class VariationError(ValueError):
-    """A text that is not a variation."""
+    """A text that is neither a variation nor a time limit."""
 
 
 def read_variation(text: str) -> Variation:
-    """Parse `WHAT=VALUE,VALUE…`. Raises `VariationError`."""
+    """Parses `WHAT=VALUE,VALUE…`. Raises `VariationError` for a text of another form."""
     what, equals, values = (part.strip() for part in text.partition("="))
     if not equals or not what or not values:
         raise VariationError(f"{text!r} is not of the form WHAT=VALUE,VALUE")
@@ -181,37 +189,38 @@ def _value(text: str) -> OptionValue:
         return words[text]
     for kind in (int, float):
         try:
-            found = kind(text)
+            number = kind(text)
         except ValueError:
             continue
-        if is_plain_number(found):
-            return found
+        if is_plain_number(number):
+            return number
     return text
 
 
-def attempt_line(found: Attempted) -> str:
-    """One attempt as a line of text."""
-    if found.problem:
-        return f"{found.number + 1}: {found.problem} ({' '.join(found.choices)})"
-    mark = ", best so far" if found.best else ""
-    return f"{found.number + 1}: {found.ratio:.3f} x eager{mark}"
+def attempt_line(attempt: Attempted) -> str:
+    """One attempt of tuning as a line of text."""
+    if attempt.problem:
+        return f"{attempt.number + 1}: {attempt.problem} ({' '.join(attempt.choices)})"
+    mark = ", best so far" if attempt.best else ""
+    return f"{attempt.number + 1}: {attempt.ratio:.3f} x the time of eager{mark}"
 
 
-def summary(found: Tuned, first: Sequence[str] = ()) -> list[str]:
-    """The result of a search, without the choices that are also in `first`."""
-    other = [choice for choice in found.choices if choice not in first]
-    lines = [f"tried {found.tried} of {found.size:,} recipes in {found.seconds:.0f} s"]
-    if not other:
+def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
+    """The result of tuning as lines of text, with the choices that are not in `initial`, those of the first recipe."""
+    changed = [choice for choice in tuned.choices if choice not in initial]
+    lines = [f"tried {tuned.tried} of {tuned.size:,} recipes in {tuned.seconds:.0f} s"]
+    if not changed:
         lines.append("no faster recipe was found")
-    elif found.gain:
-        interval = f"{found.gain_low:.3f} to {found.gain_high:.3f}"
-        lines.append(f"{found.gain:.3f} x speedup (95 % interval: {interval}), {found.ratio:.3f} x eager")
+    elif tuned.gain:
+        interval = f"{tuned.gain_low:.3f} to {tuned.gain_high:.3f}"
+        lines.append(f"{tuned.gain:.3f} x speedup (95 % interval: {interval}), {tuned.ratio:.3f} x the time of eager")
     else:
-        lines.append(f"{found.ratio:.3f} x eager")
-    return [*lines, *(f"  {choice}" for choice in other), *(f"note: {note}" for note in found.notes)]
+        lines.append(f"{tuned.ratio:.3f} x the time of eager")
+    return [*lines, *(f"  {choice}" for choice in changed), *(f"note: {note}" for note in tuned.notes)]
 
 
-def as_json(found: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
+def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
+    """The result of tuning and its attempts as plain values."""
     tries = [
         {
             "choices": list(one.choices), "ratio": one.ratio, "seconds": one.median, "eager_seconds": one.eager,
@@ -219,26 +228,23 @@ def as_json(found: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
         }
         for one in attempts
     ]  # fmt: skip
-    gain = {"median": found.gain, "low": found.gain_low, "high": found.gain_high}
+    gain = {"median": tuned.gain, "low": tuned.gain_low, "high": tuned.gain_high}
     return {
-        "choices": list(found.choices), "ratio": found.ratio, "gain": gain, "tried": found.tried, "size": found.size,
-        "seconds": found.seconds, "notes": list(found.notes), "tries": tries,
+        "choices": list(tuned.choices), "ratio": tuned.ratio, "gain": gain, "tried": tuned.tried, "size": tuned.size,
+        "seconds": tuned.seconds, "notes": list(tuned.notes), "tries": tries,
     }  # fmt: skip
 
 
-def plot_of(attempts: Sequence[Attempted]) -> Plot:
-    """The history of a search: the ratio of each recipe to eager, and the best ratio so far, over time."""
-    good = [one for one in attempts if not one.problem]
-    best, least = [], math.inf
-    for one in good:
-        least = min(least, one.ratio)
-        best.append(least)
-    when = [one.elapsed for one in good]
-    names = [" ".join(one.choices) for one in good]
+def tuning_plot(attempts: Sequence[Attempted]) -> Plot:
+    """The time of each recipe relative to eager, and the lowest one so far, over the time of the search."""
+    measured = [attempt for attempt in attempts if not attempt.problem]
+    elapsed = [attempt.elapsed for attempt in measured]
+    ratios = [attempt.ratio for attempt in measured]
+    names = [" ".join(attempt.choices) for attempt in measured]
     series = (
-        Series("tried", when, [one.ratio for one in good], "points", names),
-        Series("best so far", when, best, "line", names),
+        Series("tried", elapsed, ratios, "points", names),
+        Series("best so far", elapsed, list(accumulate(ratios, min)), "line", names),
     )
-    failed = len(attempts) - len(good)
+    failed = len(attempts) - len(measured)
     note = f"{failed} more had a mismatch, failed or timed out" if failed else ""
     return Plot("compiled over eager", series, PlotAxis("s"), PlotAxis("ratio", log=True), note)

@@ -1,4 +1,4 @@
-"""The values of a run as pages: tensors, cached blocks, number formats. No Textual."""
+"""The values of a run: tensors to view, cached blocks of values, number formats. Does not import Textual."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from buddy.compiler.protocol import Element, KeptTensor, Values, Which
 
-# The size of one request: about a screen.
-ROWS, COLUMNS = 64, 32
-SIDES: tuple[Which, ...] = ("output", "eager", "difference")
-CELL = 11
+# The size of the block of values of one request: about a screen.
+BLOCK_ROWS, BLOCK_COLUMNS = 64, 32
+OUTPUT_SIDES: tuple[Which, ...] = ("output", "eager", "difference")
+# The width of a column, in cells.
+CELL_WIDTH = 11
 
 
 class ViewedTensor(NamedTuple):
@@ -25,60 +26,63 @@ class ViewedTensor(NamedTuple):
         return f"{self.tensor.name} {self.tensor.dtype}[{','.join(map(str, self.tensor.shape))}]"
 
 
-def entries_of(tensors: Sequence[KeptTensor]) -> list[ViewedTensor]:
-    """The entries for outputs, then for inputs. Only an output with the same shape as eager's has a difference."""
-    by_side = {(tensor.which, tensor.name): tensor for tensor in tensors}
-    found = []
+def viewed_tensors(tensors: Sequence[KeptTensor]) -> list[ViewedTensor]:
+    """The outputs, then the inputs. An output has a difference only if eager's output has the same shape."""
+    compiled = {tensor.name: tensor for tensor in tensors if tensor.which == "output"}
+    outputs = []
     for tensor in tensors:
         if tensor.which == "eager":
-            ours = by_side.get(("output", tensor.name))
-            same = ours is not None and ours.shape == tensor.shape
-            found.append(ViewedTensor(tensor, SIDES if same else ("output", "eager") if ours else ("eager",)))
-    return [*found, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
+            output = compiled.get(tensor.name)
+            same_shape = output is not None and output.shape == tensor.shape
+            sides = OUTPUT_SIDES if same_shape else OUTPUT_SIDES[:2] if output else ("eager",)
+            outputs.append(ViewedTensor(tensor, sides))
+    return [*outputs, *(ViewedTensor(tensor, ("input",)) for tensor in tensors if tensor.which == "input")]
 
 
 class ValuePages:
-    """The cached blocks of one side of a tensor, for one choice of slices."""
+    """The cached blocks of one side of a sliced tensor. `known` is false until its height and width are known."""
 
     def __init__(self, height: int = 0, width: int = 0) -> None:
         self.height, self.width = height, width
         self.known = bool(height or width)
         self._blocks: dict[tuple[int, int], Values] = {}
 
-    def take(self, values: Values) -> None:
+    def add(self, values: Values) -> None:
+        """Cache a block of values, and set the size of the tensor."""
         self.height, self.width, self.known = values.height, values.width, True
-        self._blocks[values.row // ROWS, values.column // COLUMNS] = values
+        self._blocks[values.row // BLOCK_ROWS, values.column // BLOCK_COLUMNS] = values
 
     def missing(self, row: int, rows: int, column: int, columns: int) -> list[tuple[int, int]]:
-        """The origins of the blocks that a window needs and that are not cached."""
-        down = range(row // ROWS, (row + max(rows, 1) - 1) // ROWS + 1)
-        across = range(column // COLUMNS, (column + max(columns, 1) - 1) // COLUMNS + 1)
-        places = [(i, j) for i in down for j in across if (i, j) not in self._blocks]
-        return [(i * ROWS, j * COLUMNS) for i, j in places if not self.known or self._inside(i, j)]
+        """The first row and column of each block that is not cached and that a window of the table needs."""
+        block_rows = range(row // BLOCK_ROWS, (row + max(rows, 1) - 1) // BLOCK_ROWS + 1)
+        block_columns = range(column // BLOCK_COLUMNS, (column + max(columns, 1) - 1) // BLOCK_COLUMNS + 1)
+        missing = [(i, j) for i in block_rows for j in block_columns if (i, j) not in self._blocks]
+        return [(i * BLOCK_ROWS, j * BLOCK_COLUMNS) for i, j in missing if not self.known or self._inside(i, j)]
 
     def _inside(self, i: int, j: int) -> bool:
-        return i * ROWS < self.height and j * COLUMNS < self.width
+        return i * BLOCK_ROWS < self.height and j * BLOCK_COLUMNS < self.width
 
     def cell(self, row: int, column: int) -> Element | None:
-        """A value, `None` if it is not cached."""
-        block = self._blocks.get((row // ROWS, column // COLUMNS))
-        return block.cells[row % ROWS][column % COLUMNS] if block is not None else None
+        """A value; `None` if it is not cached."""
+        block = self._blocks.get((row // BLOCK_ROWS, column // BLOCK_COLUMNS))
+        return block.cells[row % BLOCK_ROWS][column % BLOCK_COLUMNS] if block is not None else None
 
     def row_name(self, row: int) -> str:
-        """The index of a row; empty if no value of the row is cached."""
-        block = next((found for (i, _), found in self._blocks.items() if i == row // ROWS), None)
-        return block.row_names[row % ROWS] if block is not None else ""
+        """The index of a row as text; empty if no value of the row is cached."""
+        block = next((block for (i, _), block in self._blocks.items() if i == row // BLOCK_ROWS), None)
+        return block.row_names[row % BLOCK_ROWS] if block is not None else ""
 
     def column_name(self, column: int) -> str:
-        block = next((found for (_, j), found in self._blocks.items() if j == column // COLUMNS), None)
-        return str(block.column_names[column % COLUMNS]) if block is not None else ""
+        """The index of a column as text; empty if no value of the column is cached."""
+        block = next((block for (_, j), block in self._blocks.items() if j == column // BLOCK_COLUMNS), None)
+        return str(block.column_names[column % BLOCK_COLUMNS]) if block is not None else ""
 
     def row_values(self, row: int) -> list[Element]:
         """The cached values of a row."""
         return [cell for column in range(self.width) if (cell := self.cell(row, column)) is not None]
 
 
-def value_text(value: Element | None, width: int = CELL - 1) -> str:
+def value_text(value: Element | None, width: int = CELL_WIDTH - 1) -> str:
     """A value in at most `width` characters; a dot for a value that is not cached."""
     if value is None:
         return "."
@@ -91,11 +95,11 @@ def value_text(value: Element | None, width: int = CELL - 1) -> str:
     return text if len(text) <= width else f"{value:.2e}"
 
 
-def role_of(value: Element | None, side: Which, worst: float) -> str:
-    """The role of a value: differences relative to the largest, other values by whether they are finite."""
+def role_of(value: Element | None, side: Which, max_error: float) -> str:
+    """The role that colours a value: `bad` if it is not finite, or is a difference of at least half `max_error`."""
     if side == "difference" and isinstance(value, int | float):
         size = abs(value)
         if size == 0:
             return "faint"
-        return "bad" if not math.isfinite(size) or size >= worst / 2 > 0 else "warn"
+        return "bad" if not math.isfinite(size) or size >= max_error / 2 > 0 else "warn"
     return "bad" if isinstance(value, float) and not math.isfinite(value) else "text"

@@ -1,4 +1,4 @@
-"""Screens of read-only text: details of a node or pass, code, a diagnostic, the log, help."""
+"""Screens of read-only text: code, details of a node or a pass, a diagnostic, the log, help."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class CodeScreen(ListScreen[tuple[str, ...] | None]):
-    """Returns the stable names of the nodes of the chosen line, or `None`."""
+    """Code with a cursor. Returns the stable names of the nodes that the chosen line comes from, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),
@@ -53,7 +53,7 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
 
 
 class TextLines(CursorView):
-    """Lines of cells. Long lines are wrapped."""
+    """Lines of text without a visible cursor. Long lines are wrapped."""
 
     def __init__(self, lines: Sequence[Cells]) -> None:
         super().__init__()
@@ -73,17 +73,20 @@ class TextLines(CursorView):
     def background(self, row: int) -> str:
         return ""
 
-    def move_to(self, row: int, *, tell: bool = True) -> None:
-        """Scroll by steps, because the cursor is invisible."""
-        first = self.first_row + (row - self.cursor if abs(row - self.cursor) == 1 else 0)
-        if abs(row - self.cursor) > 1:
-            first = row
-        self.scroll_to(y=first, animate=False, force=True)
-        self.cursor = max(0, min(first, self.row_count - 1))
+    def move_to(self, row: int, *, notify: bool = True) -> None:
+        """Scroll instead of moving the invisible cursor: by one line for one row, otherwise to `row`."""
+        distance = row - self.cursor
+        top = row if abs(distance) > 1 else self.first_row + distance
+        self.scroll_to(y=top, animate=False, force=True)
+        self.cursor = max(0, min(top, self.row_count - 1))
+
+
+# The maximum width of `#box` in `workbench.tcss`, and of the lines of diagnostics in it, in cells.
+MAX_BOX_WIDTH, DIAGNOSTIC_WIDTH = 118, 110
 
 
 class TextScreen(ListScreen[ScreenResultType]):
-    """Lines to read and to copy. A subclass adds other keys."""
+    """Shows lines, all of which `y` copies. A subclass adds keys that return a result."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("space", "move('move_page_down')", show=False),
@@ -94,8 +97,9 @@ class TextScreen(ListScreen[ScreenResultType]):
         self._lines = list(lines)
         super().__init__(title, keys, TextLines(self._lines))
 
-    def wanted_height(self) -> int:
-        width = max(20, min(self.app.size.width - 4, 118) - 4)
+    def full_height(self) -> int:
+        # Without the border and the padding of the box.
+        width = max(20, min(self.app.size.width - 4, MAX_BOX_WIDTH) - 4)
         return sum(len(wrap_line(line, width)) for line in self._lines) + 2
 
     def action_copy(self) -> None:
@@ -103,7 +107,7 @@ class TextScreen(ListScreen[ScreenResultType]):
 
 
 class DetailScreen(TextScreen[None]):
-    """Shows lines; returns nothing."""
+    """Shows lines. Returns nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
@@ -112,7 +116,7 @@ class DetailScreen(TextScreen[None]):
 
 def problem_screen(problem: Diagnostic) -> DetailScreen:
     """A screen with the full diagnostic."""
-    lines = diagnostic_lines(problem, 110)
+    lines = diagnostic_lines(problem, DIAGNOSTIC_WIDTH)
     if problem.detail:
         lines += [[], *([(line.expandtabs(), "text")] for line in problem.detail.splitlines())]
     return DetailScreen({"error": "Error", "warning": "Warning", "note": "Note"}[problem.severity], lines)
@@ -129,46 +133,48 @@ def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
 def wrap_text(text: str, width: int) -> list[str]:
     """`text` wrapped to `width`, with its line breaks preserved."""
     room = max(width, 10)
-    pieces = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
-    return [piece for found in pieces for piece in found]
+    wrapped_lines = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
+    return [piece for pieces in wrapped_lines for piece in pieces]
 
 
 def wrap_line(line: Cells, width: int) -> list[Cells]:
-    """`line` in pieces of at most `width` characters, broken between words if possible.
+    """Splits `line` into pieces of at most `width` characters, between words if possible.
 
-    Continuation pieces are indented to the second cell of the line.
+    All pieces after the first are indented to the second cell, unless the first cell is wider than a third of `width`.
     """
     indent = len(line[0][0]) if len(line) > 1 and len(line[0][0]) <= width // 3 else 0
-    ranges = _ranges("".join(text for text, _ in line), width, indent)
-    pieces = [_cell_range(line, first, last) for first, last in ranges]
+    ranges = _split_ranges("".join(text for text, _ in line), width, indent)
+    pieces = [_cell_range(line, start, end) for start, end in ranges]
     return [pieces[0], *([(" " * indent, "text"), *piece] for piece in pieces[1:])]
 
 
-def _ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
-    """The start and end of each piece of `text`. The space at a break belongs to no piece."""
+def _split_ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
+    """The start and end of each piece of `text`. The first `indent` characters stay together; spaces at breaks drop."""
     ranges: list[tuple[int, int]] = []
-    start, room, least = 0, width, indent
+    start, room, unbroken = 0, width, indent
     while len(text) - start > room:
-        space = text.rfind(" ", start + least + 1, start + room + 1)
+        space = text.rfind(" ", start + unbroken + 1, start + room + 1)
         end = space if space > 0 else start + room
         ranges.append((start, end))
-        start, room, least = end + (space > 0), width - indent, 0
+        # The next pieces are indented, so they have less room.
+        start, room, unbroken = end + (space > 0), width - indent, 0
     return [*ranges, (start, len(text))]
 
 
-def _cell_range(line: Cells, first: int, last: int) -> Cells:
-    """The cells of the characters `first` to `last` of `line`."""
-    kept: Cells = []
-    place = 0
+def _cell_range(line: Cells, start: int, end: int) -> Cells:
+    """The cells of the characters `start` to `end` (exclusive) of `line`."""
+    cells: Cells = []
+    offset = 0
     for text, role in line:
-        piece = text[max(first - place, 0) : max(last - place, 0)]
-        kept += [(piece, role)] if piece else []
-        place += len(text)
-    return kept
+        piece = text[max(start - offset, 0) : max(end - offset, 0)]
+        cells += [(piece, role)] if piece else []
+        offset += len(text)
+    return cells
 
 
-# Actions without a key are in the command palette.
-PALETTE = ("ctrl+p",)
+# The key of the command palette, which has the actions without a key.
+PALETTE_KEYS = ("ctrl+p",)
+# The marks of nodes and passes, each with its meaning.
 MARKS = (
     ("[x]", "on"),
     ("[ ]", "disabled, or in eager"),
@@ -179,41 +185,43 @@ MARKS = (
 
 
 def help_screen(pane: Pane, situation: Situation) -> DetailScreen:
-    """The keys that work in `pane`, with the reason for those that are disabled now."""
+    """Help about the keys that work in `pane`; for keys that are disabled now, with the reason."""
     lines = _section(f"In {PANE_TITLES[pane]}", actions_of_pane(pane), situation)
     lines += _section("Moving", actions_of_pane("any"), situation)
-    beyond = [action for action in ACTIONS if action.anywhere and action.pane != pane]
-    lines += _section("From other panes", beyond, situation) if beyond else []
+    of_other_panes = [action for action in ACTIONS if action.anywhere and action.pane != pane]
+    lines += _section("From other panes", of_other_panes, situation) if of_other_panes else []
     lines += _section("Everywhere", actions_of_pane("app"), situation)
     lines += [[("Marks", "title")], *([(f"  {mark:<18}", "key"), (text, "text")] for mark, text in MARKS)]
     return DetailScreen(f"Help: {PANE_TITLES[pane]}", lines)
 
 
 def _section(title: str, actions: list[Action], situation: Situation) -> list[Cells]:
-    rows = [_row(action, situation) for action in actions]
+    rows = [_action_line(action, situation) for action in actions]
     return [[(title, "title")], *rows, []]
 
 
-def _row(action: Action, situation: Situation) -> Cells:
+def _action_line(action: Action, situation: Situation) -> Cells:
     reason = action.blocked(situation)
-    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if len(action.keys) > 3 else ", ".join(action.keys or PALETTE)
-    row: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
-    return [*row, (f"  (disabled: {reason})", "faint")] if reason else row
+    # Of many keys, such as 1 to 9 and 0, name the first and the last.
+    many = len(action.keys) > 3
+    keys = f"{action.keys[0]}{action.keys[-1].rjust(2)}" if many else ", ".join(action.keys or PALETTE_KEYS)
+    line: Cells = [(f"  {keys:<18}", "faint" if reason else "key"), (action.tooltip, "dim" if reason else "text")]
+    return [*line, (f"  (disabled: {reason})", "faint")] if reason else line
 
 
 def log_screen(state: State, path: Path | None) -> DetailScreen:
-    """The messages of the engine, oldest first."""
-    lines: list[Cells] = [[("Engine", "title")], *_engine(state), []]
-    lines += [[("Reported", "title")]]
+    """The state of the engine and its workers, the diagnostics (oldest first), and the path of the log file."""
+    lines: list[Cells] = [[("Engine", "title")], *_engine_lines(state), []]
+    lines += [[("Diagnostics", "title")]]
     for entry in state.log:
-        lines += diagnostic_lines(entry, 110)
+        lines += diagnostic_lines(entry, DIAGNOSTIC_WIDTH)
     if not state.log:
-        lines.append([("    nothing", "dim")])
+        lines.append([("    none", "dim")])
     lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: use --log FILE to write one", "text")]]
     return DetailScreen("Log", lines)
 
 
-def _engine(state: State) -> list[Cells]:
+def _engine_lines(state: State) -> list[Cells]:
     welcome = state.welcome
     rows: list[tuple[str, str]] = [("state", state.engine)]
     if welcome is not None:
@@ -228,13 +236,14 @@ def _engine(state: State) -> list[Cells]:
     return [[(f"    {title:<10} ", "dim"), (text, "text")] for title, text in rows if text]
 
 
-BAR = 14
+# The width of the bar of an op count, in cells.
+BAR_WIDTH = 14
 
 
 def pass_screen(
     row: PassRow, summary: str, remarks: Sequence[tuple[str, str, str]], glyphs: formatting.Glyphs
 ) -> DetailScreen:
-    """`remarks` are the pass's, `(pass, node, text)`."""
+    """The details of a pass: options, time, changed op counts. `remarks` are its remarks as (pass, node, text)."""
     lines: list[Cells] = [[(summary or "this pass is not in the catalogue", "text")], []]
     if row.step is not None:
         anchor = row.step.anchor or "the graph"
@@ -243,21 +252,21 @@ def pass_screen(
     if stage is not None:
         lines.append([("time      ", "dim"), (formatting.milliseconds(stage.milliseconds) or "no time", "text")])
         lines.append([("result    ", "dim"), (f"{formatting.count(stage.ops)} ops", "text")])
-        lines += _deltas(stage.deltas, stage.changed, glyphs)
+        lines += _delta_lines(stage.deltas, stage.changed, glyphs)
     if remarks:
         lines += [[], [("Remarks about nodes", "title")]]
         lines += [[(f"  {node:<24} ", "dim"), (text, "text")] for _, node, text in remarks]
     return DetailScreen(row.name, lines)
 
 
-def _deltas(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
-    """A line with a bar for each op whose count changed."""
+def _delta_lines(deltas: Sequence[tuple[str, int]], changed: bool, glyphs: formatting.Glyphs) -> list[Cells]:
+    """A line with a bar for each op whose count has changed."""
     lines: list[Cells] = [[], [("Ops added and removed", "title")]]
     if not deltas:
         return [*lines, [("  the same ops as before" if changed else "  nothing changed", "dim")]]
-    most = max(abs(delta) for _, delta in deltas)
+    greatest = max(abs(delta) for _, delta in deltas)
     for name, delta in deltas:
         sign, role = ("+", "ok") if delta > 0 else (glyphs.minus, "bad")
-        bar = formatting.progress_bar(abs(delta) / most, BAR, glyphs)
+        bar = formatting.progress_bar(abs(delta) / greatest, BAR_WIDTH, glyphs)
         lines.append([(f"  {sign}{abs(delta):<7}", role), (f"{name:<32} ", "text"), (bar, "bar")])
     return lines

@@ -1,4 +1,4 @@
-"""Opens screens over the panes, asks short questions, and writes files after asking whether to replace them."""
+"""Opens screens over the panes and the prompt, copies to the clipboard, and writes files to typed paths."""
 
 from __future__ import annotations
 
@@ -27,39 +27,39 @@ class Dialogs:
         self._app, self._say, self._glyphs = app, say, glyphs
 
     @property
-    def engaged(self) -> bool:
-        """Whether a screen is open over the panes, or the prompt."""
+    def is_open(self) -> bool:
+        """Whether the prompt or a screen over the panes is open."""
         return len(self._app.screen_stack) > 1 or bool(self._prompt.display)
 
     @property
     def _prompt(self) -> Prompt:
         return self._app.screen_stack[0].query_one(Prompt)
 
-    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
-        """Ask for a text in the prompt, and call `answer` with it."""
-        self._prompt.ask(title, initial, answer)
+    def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
+        """Ask for a text in the prompt. Call `use_answer` with the text unless the user cancels."""
+        self._prompt.ask(title, initial, use_answer)
 
-    def confirm(self, question: str, act: Callable[[], object], otherwise: str = "nothing was written") -> None:
-        """Call `act` if the user answers `question` with yes; else show the message `otherwise`."""
+    def confirm(self, question: str, act: Callable[[], object], if_declined: str = "nothing was written") -> None:
+        """Call `act` if the user answers `question` with yes. Otherwise, show the message `if_declined`."""
 
-        def answered(yes: bool | None) -> None:
+        def use_answer(yes: bool | None) -> None:
             if yes:
                 act()
             else:
-                self._say(otherwise)
+                self._say(if_declined)
 
-        self._app.push_screen(ConfirmScreen(question), answered)
+        self._app.push_screen(ConfirmScreen(question), use_answer)
 
-    def open(self, screen: Screen[Answer], then: ScreenResultCallbackType[Answer] | None = None) -> None:
-        """Open a screen over the panes. `then` gets its result, or `None` if the user closes it without one."""
-        self._app.push_screen(screen, then)
+    def open(self, screen: Screen[Answer], use_result: ScreenResultCallbackType[Answer] | None = None) -> None:
+        """Open a screen over the panes. When it closes, call `use_result` with its result (`None` without one)."""
+        self._app.push_screen(screen, use_result)
 
     async def result_of(self, screen: Screen[Answer]) -> Answer | None:
         """Open a screen and wait for its result. Must be called in a worker."""
         return await self._app.push_screen_wait(screen)
 
     def open_problem(self, problem: Diagnostic | None) -> None:
-        """Show the full diagnostic, if any."""
+        """Open a screen with the full diagnostic. Does nothing for `None`."""
         from buddy.app.screens.detail import problem_screen
 
         if problem is not None:
@@ -70,7 +70,7 @@ class Dialogs:
         return self._app.suspend()
 
     def copy(self, text: str) -> None:
-        """Copy a text to the clipboard, and show a message."""
+        """Copy a text to the clipboard, and show its first line in a message."""
         if text:
             self._app.copy_to_clipboard(text)
             self._say(f"copied: {clip(text.splitlines()[0], 60, self._glyphs)}")
@@ -79,13 +79,13 @@ class Dialogs:
 
 
 class FileWriter:
-    """Writes files to typed paths; `say` shows a message."""
+    """Writes files to paths that the user has typed; `say` shows a message."""
 
     def __init__(self, dialogs: Dialogs, say: Callable[[str], object]) -> None:
         self._dialogs, self._say = dialogs, say
 
     def after_confirmation(self, question: str, act: Callable[[], object]) -> None:
-        """Call `act`. If there is a question, only after the user has answered it with yes."""
+        """Call `act` at once if `question` is empty; otherwise, after the user has answered it with yes."""
         if question:
             self._dialogs.confirm(question, act)
         else:
@@ -98,21 +98,21 @@ class FileWriter:
         question: Callable[[Path], str],
         failed: str = "could not be written",
     ) -> None:
-        """Call `act` with the typed path, and with whether a question was asked. Does nothing for an empty text.
+        """Call `act` with the typed path, and with whether the user has confirmed it. Does nothing for an empty text.
 
-        `question` returns the question for a path, such as whether to overwrite it, or an empty string. If the path
-        cannot be checked, the message says that it `failed`.
+        The user confirms the path if `question` returns a question for it, such as whether to overwrite it, instead
+        of an empty string. If the path cannot be used, shows a message: the path, `failed` and the reason.
         """
         name = typed.strip()
         if not name:
             return
         try:
             path = parse_path(name)
-            asked = question(path)
+            question_text = question(path)
         except (OSError, ValueError) as error:
             self._say(f"{name} {failed}: {getattr(error, 'strerror', None) or error}")
             return
-        self.after_confirmation(asked, lambda: act(path, bool(asked)))
+        self.after_confirmation(question_text, lambda: act(path, bool(question_text)))
 
     def write(self, path: str, text: str) -> None:
         """Write `text` to the typed path. Asks before it overwrites a file."""
@@ -120,7 +120,7 @@ class FileWriter:
         def question(target: Path) -> str:
             return f"{path} already exists. Overwrite?" if target.exists() and not target.is_dir() else ""
 
-        self.use_path(path, lambda target, _asked: self._write(path, target, text), question)
+        self.use_path(path, lambda target, _confirmed: self._write(path, target, text), question)
 
     def _write(self, path: str, target: Path, text: str) -> None:
         try:

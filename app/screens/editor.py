@@ -1,4 +1,4 @@
-"""Text editors with validation: the pipeline, and the IR of a stage."""
+"""Editors that validate their text: one for the pipeline, one for the IR of a stage."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from buddy.app.workspace.files import EditorDraft
 from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
 from buddy.compiler.protocol import CheckIr, PassInfo
 
-# Seconds without a key after which the draft is saved.
+# The draft is saved when the text has not changed for this many seconds.
 DRAFT_SECONDS = 0.5
-_RESTORED = "restored from the last session; press ctrl+c twice to discard it"
-_RESTORED_OLDER = "restored, but the text was different then; press ctrl+c twice to discard it"
-_ALSO_OPEN = "another workbench has this editor open too; its input is kept separately"
+_RESTORED_TEXT = "restored from the last session; press ctrl+c twice to discard it"
+_RESTORED_OUTDATED_TEXT = "restored, but the initial text was different; press ctrl+c twice to discard it"
+_ALSO_OPEN_TEXT = "another workbench has this editor open, too; each saves its own draft"
 
 
 class TextProblem(NamedTuple):
@@ -39,7 +39,8 @@ class TextProblem(NamedTuple):
 class EditorScreen(AnsweringScreen[str]):
     """Returns the text when the user accepts it and `check` finds no error, `None` when the user goes back.
 
-    Until then the input is saved in `draft`, and restored if the workbench exits in between.
+    `problem` is shown when the editor opens. `original` is the text before any edit (default: `text`). The input is
+    saved in `draft`. If the workbench exits before the editor closes, the next editor restores it.
     """
 
     NOTE_LINES: ClassVar[int] = 1
@@ -53,22 +54,26 @@ class EditorScreen(AnsweringScreen[str]):
         self,
         title: str,
         text: str,
-        wrong: TextProblem | None = None,
-        before: str = "",
+        problem: TextProblem | None = None,
+        original: str = "",
         draft: EditorDraft | None = None,
     ) -> None:
         super().__init__()
-        # A text edited before this screen opened needs confirmation to be discarded, too.
-        self._original = before or text
-        self._title, self._wrong = title, wrong
-        self._warned = self._answered = False
+        # A text that was edited before this screen opened also needs confirmation to be discarded.
+        self._original = original or text
+        self._title, self._problem = title, problem
+        # Whether the user has been asked to confirm that the changes are discarded, and whether the editor has closed.
+        self._has_warned = self._has_closed = False
         self._draft = draft
         self._draft_timer: Timer | None = None
-        left = draft.read_saved(self._original) if draft is not None and wrong is None else None
-        if left is not None and left.text != text:
-            text, self._wrong = left.text, TextProblem(_RESTORED_OLDER if left.is_outdated else _RESTORED)
-        elif draft is not None and draft.open_elsewhere and wrong is None:
-            self._wrong = TextProblem(_ALSO_OPEN)
+        saved = draft.read_saved(self._original) if draft is not None and problem is None else None
+        if saved is not None and saved.text != text:
+            text, self._problem = (
+                saved.text,
+                TextProblem(_RESTORED_OUTDATED_TEXT if saved.is_outdated else _RESTORED_TEXT),
+            )
+        elif draft is not None and draft.open_elsewhere and problem is None:
+            self._problem = TextProblem(_ALSO_OPEN_TEXT)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
 
     async def check(self, text: str) -> TextProblem | None:
@@ -88,22 +93,22 @@ class EditorScreen(AnsweringScreen[str]):
         area.indent_width = 2
         self.query_one("#note").styles.height = self.NOTE_LINES
         area.focus()
-        if self._wrong is not None:
-            self.show_wrong(self._wrong)
+        if self._problem is not None:
+            self.show_problem(self._problem)
 
-    def note(self, lines: list[Cells]) -> None:
+    def show_note(self, lines: list[Cells]) -> None:
         """Show a message under the text."""
         from rich.text import Text
 
         look = look_of(self.app.theme)
-        told = Text("\n").join(Text.assemble(*((text, look.style(role)) for text, role in line)) for line in lines)
-        self.query_one("#note", Static).update(told)
+        note = Text("\n").join(Text.assemble(*((text, look.style(role)) for text, role in line)) for line in lines)
+        self.query_one("#note", Static).update(note)
 
-    def show_wrong(self, wrong: TextProblem) -> None:
+    def show_problem(self, problem: TextProblem) -> None:
         """Move the cursor to the error, and show its message."""
-        if wrong.line >= 0:
-            self.area.move_cursor((wrong.line, wrong.column), center=True)
-        self.note([[("[!] ", "bad"), (wrong.message, "text")]])
+        if problem.line >= 0:
+            self.area.move_cursor((problem.line, problem.column), center=True)
+        self.show_note([[("[!] ", "bad"), (problem.message, "text")]])
 
     def action_accept(self) -> None:
         self._accept()
@@ -111,23 +116,25 @@ class EditorScreen(AnsweringScreen[str]):
     @work(exclusive=True, group="accept")
     async def _accept(self) -> None:
         text = self.area.text
-        self.note([[("checking", "accent")]])
-        wrong = await self.check(text)
-        if wrong is None:
+        self.show_note([[("checking", "accent")]])
+        problem = await self.check(text)
+        if problem is None:
             self._close_with(text)
         else:
-            self.show_wrong(wrong)
+            self.show_problem(problem)
 
     def action_leave(self) -> None:
         """Go back. A changed text is discarded only on the second call."""
-        if self.area.text == self._original or self._warned:
+        if self.area.text == self._original or self._has_warned:
             self._close_with(None)
         else:
-            self._warned = True
-            self.note([[("[?] ", "warn"), ("the text has changed: press ctrl+c again to discard the changes", "text")]])
+            self._has_warned = True
+            self.show_note(
+                [[("[?] ", "warn"), ("the text has changed: press ctrl+c again to discard the changes", "text")]]
+            )
 
     def on_text_area_changed(self) -> None:
-        self._warned = False
+        self._has_warned = False
         if self._draft_timer is not None:
             self._draft_timer.stop()
         if self._draft is not None:
@@ -136,16 +143,16 @@ class EditorScreen(AnsweringScreen[str]):
     # ---- drafts --------------------------------------------------------------------------------------------------
 
     def _save_draft(self) -> None:
-        """Save the input as a draft. A failure is shown under the text."""
-        if self._draft is not None and not self._answered:
+        """Save the input as a draft, or delete the draft if there are no changes. A failure is shown under the text."""
+        if self._draft is not None and not self._has_closed:
             if self.area.text == self._original:
                 self._draft.delete()
             elif problem := self._draft.save(self.area.text, self._original):
-                self.note([[("[!] ", "bad"), (problem, "text")]])
+                self.show_note([[("[!] ", "bad"), (problem, "text")]])
 
     def _close_with(self, text: str | None) -> None:
-        """Close with the accepted text, or `None`, and delete the draft."""
-        self._answered = True
+        """Delete the draft, and close with `text` (`None`: the user goes back)."""
+        self._has_closed = True
         if self._draft is not None:
             self._draft.delete()
             self._draft.close()
@@ -153,7 +160,7 @@ class EditorScreen(AnsweringScreen[str]):
 
     def on_unmount(self) -> None:
         """Save the draft if the workbench exits while the editor is open."""
-        if self._draft is not None and not self._answered:
+        if self._draft is not None and not self._has_closed:
             if self.area.text != self._original:
                 self._draft.save(self.area.text, self._original)
             self._draft.close()
@@ -163,10 +170,10 @@ class IrEditor(EditorScreen):
     """An editor that accepts a module only if MLIR parses and verifies it."""
 
     def __init__(
-        self, session: Session, title: str, text: str, wrong: TextProblem | None = None, before: str = "",
+        self, session: Session, title: str, text: str, problem: TextProblem | None = None, original: str = "",
         draft: EditorDraft | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(title, text, wrong, before, draft)
+        super().__init__(title, text, problem, original, draft)
         self._session = session
 
     async def check(self, text: str) -> TextProblem | None:
@@ -174,34 +181,35 @@ class IrEditor(EditorScreen):
 
 
 async def check_module(session: Session, text: str) -> TextProblem | None:
-    """The first error that MLIR's parser or verifier finds in a module, or `None`."""
+    """The first error that MLIR's parser or verifier finds in a module, or why it cannot be checked, or `None`."""
     problems: list[str] = []
-    found = await Requester(session, problems.append).request(CheckIr(0, text))
-    if found is None:
+    check = await Requester(session, problems.append).request(CheckIr(0, text))
+    if check is None:
         return TextProblem("".join(problems))
-    return TextProblem(found.message, found.line - 1, max(found.column - 1, 0)) if found.message else None
+    return TextProblem(check.message, check.line - 1, max(check.column - 1, 0)) if check.message else None
 
 
-SHOWN = 4
+# The number of completions that are shown at a time.
+SHOWN_COMPLETIONS = 4
 
 
 class PipelineScreen(EditorScreen):
-    """Returns the text of a valid pipeline, or `None`."""
+    """The editor of the pipeline, with completion. Returns the text of a valid pipeline, or `None`."""
 
-    NOTE_LINES = SHOWN + 1
+    NOTE_LINES = SHOWN_COMPLETIONS + 1
     # With "indent", the text area would consume tab before the binding.
     TAB = "focus"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("tab", "complete", "Complete", show=False, priority=True),
-        Binding("ctrl+n", "turn(1)", show=False, priority=True),
-        Binding("ctrl+p", "turn(-1)", show=False, priority=True),
+        Binding("ctrl+n", "next_completion(1)", show=False, priority=True),
+        Binding("ctrl+p", "next_completion(-1)", show=False, priority=True),
     ]
 
     def __init__(self, text: str, catalogue: Sequence[PassInfo], draft: EditorDraft | None = None) -> None:
         super().__init__("Pipeline", text, draft=draft)
         self._catalogue = catalogue
-        self._candidates: list[Completion] = []
-        self._chosen = 0
+        self._completions: list[Completion] = []
+        self._completion_index = 0
 
     def on_mount(self) -> None:
         self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
@@ -209,7 +217,7 @@ class PipelineScreen(EditorScreen):
 
     async def check(self, text: str) -> TextProblem | None:
         error = self._error(text)
-        return TextProblem(error.message, *_place(text, error.offset)) if error else None
+        return TextProblem(error.message, *_line_and_column(text, error.offset)) if error else None
 
     def _error(self, text: str) -> PipelineError | None:
         try:
@@ -221,7 +229,7 @@ class PipelineScreen(EditorScreen):
     # ---- messages while typing -----------------------------------------------------------------------------------
 
     def on_text_area_changed(self) -> None:
-        self._chosen = 0
+        self._completion_index = 0
         self._update_note()
 
     def on_text_area_selection_changed(self) -> None:
@@ -233,48 +241,53 @@ class PipelineScreen(EditorScreen):
         error = self._error(text)
         if error is None:
             items = parse(text)
-            off = sum(not item.enabled for item in items)
-            state: Cells = [("[x] ", "ok"), (f"{len(items) - off} passes" + f", {off} off" * bool(off), "text")]
+            disabled = sum(not item.enabled for item in items)
+            state: Cells = [
+                ("[x] ", "ok"),
+                (f"{len(items) - disabled} passes" + f", {disabled} disabled" * bool(disabled), "text"),
+            ]
         else:
-            line, _ = _place(text, error.offset)
+            line, _ = _line_and_column(text, error.offset)
             state = [("[!] ", "bad"), (f"line {line + 1}: {error.message}", "text")]
-        start, self._candidates = completions(text, offset, self._catalogue)
-        typed = offset > start or text[max(0, start - 1) : start] == "{"
-        whole = any(candidate.word == text[start:offset] for candidate in self._candidates)
-        self.note([state, *(self._completion_lines() if typed and not whole else [])])
+        start, self._completions = completions(text, offset, self._catalogue)
+        # Show all options after "{", but no passes before the user has typed a character of a name.
+        has_prefix = offset > start or text[max(0, start - 1) : start] == "{"
+        is_complete = any(completion.word == text[start:offset] for completion in self._completions)
+        self.show_note([state, *(self._completion_lines() if has_prefix and not is_complete else [])])
 
     def _completion_lines(self) -> list[Cells]:
-        first = max(0, min(self._chosen - 1, len(self._candidates) - SHOWN))
+        first = max(0, min(self._completion_index - 1, len(self._completions) - SHOWN_COMPLETIONS))
         width = self.area.size.width
         lines: list[Cells] = []
-        for k, candidate in enumerate(self._candidates[first : first + SHOWN], first):
-            mark = ">" if k == self._chosen else " "
-            summary = formatting.clip(candidate.summary, max(width - len(candidate.word) - 6, 0), formatting.UNICODE)
-            lines.append([(f" {mark} ", "key"), (candidate.word, "accent"), (f"  {summary}", "dim")])
+        for k, completion in enumerate(self._completions[first : first + SHOWN_COMPLETIONS], first):
+            mark = ">" if k == self._completion_index else " "
+            summary = formatting.clip(completion.summary, max(width - len(completion.word) - 6, 0), formatting.UNICODE)
+            lines.append([(f" {mark} ", "key"), (completion.word, "accent"), (f"  {summary}", "dim")])
         return lines
 
     @property
     def _offset(self) -> int:
+        """The offset of the cursor in the text, in characters."""
         row, column = self.area.cursor_location
         return sum(len(line) + 1 for line in self.area.text.split("\n")[:row]) + column
 
     # ---- completion ----------------------------------------------------------------------------------------------
 
-    def action_turn(self, by: int) -> None:
-        if self._candidates:
-            self._chosen = (self._chosen + by) % len(self._candidates)
+    def action_next_completion(self, by: int) -> None:
+        if self._completions:
+            self._completion_index = (self._completion_index + by) % len(self._completions)
             self._update_note()
 
     def action_complete(self) -> None:
         """Insert the chosen completion."""
         text, offset = self.area.text, self._offset
-        start, found = completions(text, offset, self._catalogue)
-        if found:
-            word = found[min(self._chosen, len(found) - 1)].word
-            self.area.replace(word, _place(text, start), _place(text, offset))
+        start, candidates = completions(text, offset, self._catalogue)
+        if candidates:
+            word = candidates[min(self._completion_index, len(candidates) - 1)].word
+            self.area.replace(word, _line_and_column(text, start), _line_and_column(text, offset))
 
 
-def _place(text: str, offset: int) -> tuple[int, int]:
-    """The line and column of a character offset, starting at 0."""
-    before = text[:offset]
-    return before.count("\n"), offset - (before.rfind("\n") + 1)
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    """The line and the column of a character offset; all three start at 0."""
+    preceding = text[:offset]
+    return preceding.count("\n"), offset - (preceding.rfind("\n") + 1)

@@ -1,4 +1,4 @@
-"""One node in every stage, and in this compiler's and torch-mlir's IR side by side."""
+"""Screens about one node: its lines at every stage, its pass history, and this compiler's IR next to torch-mlir's."""
 
 from __future__ import annotations
 
@@ -29,54 +29,57 @@ if TYPE_CHECKING:
 
 
 class ProvenanceStep(NamedTuple):
-    """A stage, and the lines of its text that come from the node."""
+    """A stage, and its lines that come from the node."""
 
     row: StageRow
     trace: NodeTrace
 
 
 class FollowScreen(TableScreen[ProvenanceStep]):
-    """Returns the chosen line, or `None`. The cursor starts at the stage `here`."""
+    """The lines of a node at every stage. Returns the first line of the node in the chosen stage, or `None`.
+
+    The cursor starts at the stage `current`.
+    """
 
     KEYS_TEXT = "enter goes to the line, q closes"
 
-    def __init__(self, node: str, steps: Sequence[ProvenanceStep], here: Key | None) -> None:
+    def __init__(self, node: str, steps: Sequence[ProvenanceStep], current: Key | None) -> None:
         super().__init__(_STAGE_COLUMNS, steps)
         self._title = f"{node} in all stages"
-        self._table.cursor = next((place for place, step in enumerate(steps) if step.row.key == here), 0)
+        self._table.cursor = next((index for index, step in enumerate(steps) if step.row.key == current), 0)
 
     def about(self, row: ProvenanceStep) -> str:
-        """The first lines of the node in the stage."""
-        return "  |  ".join(row.trace.excerpts[:4]) or "no line is left: other ops do its work"
+        """The first lines of the node in the stage of the row."""
+        return "  |  ".join(row.trace.excerpts[:4]) or "no line of this stage comes from the node"
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.trace.lines:
             self.dismiss(StagePosition(self.current.row.key, self.current.trace.lines[0]))
 
 
-def _text(step: ProvenanceStep) -> Cell:
+def _text_cell(step: ProvenanceStep) -> Cell:
     if not step.trace.excerpts:
         return ("-", "dim")
     mark = "(derived) " if step.trace.marks[0] else ""
     return (mark + step.trace.excerpts[0], "dim" if mark else "text")
 
 
-def _lines(step: ProvenanceStep) -> Cell:
+def _line_count_cell(step: ProvenanceStep) -> Cell:
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
     return (f"{formatting.count(step.trace.own)}{derived}", "number")
 
 
 _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
-    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), since=100),
-    Column("lines", 9, _lines, right=True),
+    Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_pane_width=100),
+    Column("lines", 9, _line_count_cell, right=True),
     Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
-    Column("text", 0, _text),
+    Column("text", 0, _text_cell),
 )
 
 
 class NodeHistoryScreen(TableScreen[NodeRemark]):
-    """Returns the entry whose stage the user wants to see, or `None`."""
+    """The history of a node. Returns the chosen remark, whose stage the user wants to see, or `None`."""
 
     KEYS_TEXT = "enter goes to the stage of the pass, q closes"
 
@@ -85,50 +88,57 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         self._heading = f"Pass history of {node}"
         self._title = f"{self._heading}: {status}" if status else self._heading
 
-    def tell(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
+        """Add `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def about(self, row: NodeRemark) -> str:
-        return f"{row.who}: {remark_text(row)}"
+        return f"{row.source}: {remark_text(row)}"
 
 
 _HISTORY_COLUMNS: tuple[Column[NodeRemark], ...] = (
-    Column("who", 28, lambda remark: (remark.who, "accent")),
-    Column("what", 0, lambda remark: (remark_text(remark), "text")),
+    Column("source", 28, lambda remark: (remark.source, "accent")),
+    Column("remark", 0, lambda remark: (remark_text(remark), "text")),
 )
 
 
-# On narrower screens, one side is above the other.
-BESIDE_FROM = 120
-# Maximum number of lines shown of one node.
-_LINES = 400
-# The phases of torch-mlir: imported, ready for conversion, converted.
-_AT_DIALECT = 2
+# The minimum width of the screen, in cells, for two sides next to each other. Otherwise one is above the other.
+MIN_BESIDE_WIDTH = 120
+# The maximum number of lines of the node that are shown of a stage.
+_MAX_LINES = 400
+# The index of the phase of torch-mlir whose IR is in the target dialect. The phases before it: imported IR, and IR that
+# is ready for the conversion to the dialect.
+_TARGET_DIALECT_PHASE = 2
 KEYS = ("tab sides", "[ ] phases", "f dialect", "enter goes to the line", "q closes", "B all stages", "< > sideways")
 
 
 class ComparedStage(NamedTuple):
-    """A stage of a side, the node's lines in it (and the number of lines not shown), and its main line."""
+    """The stage after a phase, with the lines that come from the node. `main_line` is the number of its main line.
+
+    `hidden_count` is the number of its lines beyond `_MAX_LINES`.
+    """
 
     key: Key
     stage: Stage
     lines: list[NodeLine]
-    more: int
-    place: int
+    hidden_count: int
+    main_line: int
 
 
 class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None"]):
-    """Returns a line of the recipe's stages to go to, or all stages of the other pipeline to compare with.
+    """A node in the IR of two pipelines: side 0 is this compiler, side 1 torch-mlir. One may have the recipe.
+
+    Returns a line of the recipe's stages to go to, the stages of the other pipeline to compare with, or `None`.
 
     Closing the screen cancels a running compilation.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
-        Binding("tab,shift+tab", "turn", show=False, priority=True),
-        Binding("right_square_bracket", "level(1)", show=False),
-        Binding("left_square_bracket", "level(-1)", show=False),
-        Binding("f", "dialect", show=False),
+        Binding("tab,shift+tab", "other_side", show=False, priority=True),
+        Binding("right_square_bracket", "next_phase(1)", show=False),
+        Binding("left_square_bracket", "next_phase(-1)", show=False),
+        Binding("f", "next_dialect", show=False),
         Binding("B", "compare", show=False),
         Binding("enter", "choose", show=False),
         Binding("greater_than_sign,right", "sideways(16)", show=False),
@@ -141,10 +151,10 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self._dialect: Dialect = recipe.dialect
         self._pipelines = frontend_pipelines(recipe, session.state.presets, self._dialect)
         self._views = [NodeLines(pipeline.title) for pipeline in self._pipelines]
-        self._levels: list[list[ComparedStage]] = [[], []]
+        self._phase_stages: list[list[ComparedStage]] = [[], []]
         self._stages: list[tuple[Stage, ...]] = [(), ()]
         self._problems = ["", ""]
-        self._level = 0
+        self._phase_index = 0
         super().__init__(f"{row.name} {row.target}", "", self._views[0])
 
     def compose(self) -> ComposeResult:
@@ -154,9 +164,9 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
                 yield from self._views
 
     def fit(self) -> None:
-        """Make the box as high as the screen, and place the sides next to each other if they fit."""
+        """Place the sides next to each other on a wide screen, and show the keys that fit. The box fills the screen."""
         width = self.app.size.width
-        self.query_one("#sides").set_class(width >= BESIDE_FROM, "-beside")
+        self.query_one("#sides").set_class(width >= MIN_BESIDE_WIDTH, "-beside")
         self.query_one("#box").border_subtitle = formatting.join_fitting(list(KEYS), ", ", width - 8)
 
     def on_mount(self) -> None:
@@ -165,58 +175,62 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
     def on_resize(self, event: events.Resize) -> None:
         self.fit()
 
-    def tell(self, text: str) -> None:
+    def show_progress(self, text: str) -> None:
         self.set_box_title(f"{self._title}: {text}" if text else self._title)
 
-    # ---- compiling both ------------------------------------------------------------------------------------------
+    # ---- compilation ---------------------------------------------------------------------------------------------
 
     @work(exclusive=True, group="beside")
     async def _compile(self) -> None:
-        """Compile both sides. The recipe's side is first, because it is cached."""
+        """Compile both sides. If one has the recipe, start with that side, because its stages are cached."""
         for view in self._views:
             view.show("", [], "compiling")
         for side in sorted((0, 1), key=lambda side: self._pipelines[side].recipe != self._recipe):
             await self._compile_side(side)
-        self.tell("")
+        self.show_progress("")
 
     async def _compile_side(self, side: int) -> None:
-        pipeline, received = self._pipelines[side], list[Stage]()
+        pipeline, finished_stages = self._pipelines[side], list[Stage]()
 
-        def take(frame: Frame) -> None:
+        def handle_frame(frame: Frame) -> None:
             if isinstance(frame, StageDone):
-                received.append(frame.stage)
-                self.tell(f"{pipeline.title}, {frame.stage.name}")
+                finished_stages.append(frame.stage)
+                self.show_progress(f"{pipeline.title}, {frame.stage.name}")
             elif isinstance(frame, Progress):
-                self.tell(f"{pipeline.title}, {frame.what}")
+                self.show_progress(f"{pipeline.title}, {frame.what}")
 
         problems: list[str] = []
-        request = self._session.compile_for_comparison(pipeline.recipe, take)
+        request = self._session.compile_for_comparison(pipeline.recipe, handle_frame)
         compiled = await Requester(self._session, problems.append).await_answer(request)
-        # After a failure, show the stages before it.
-        self._stages[side] = compiled.stages if compiled is not None else tuple(received)
+        # If the compilation has failed, show the stages that are finished.
+        self._stages[side] = compiled.stages if compiled is not None else tuple(finished_stages)
         self._problems[side] = "".join(problems)
-        self._levels[side] = await self._find_lines(pipeline, self._stages[side])
+        self._phase_stages[side] = await self._find_lines(pipeline, self._stages[side])
         self._draw(side)
 
     async def _find_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        return await Requester(self._session, self.tell).await_answer(self._request_lines(pipeline, stages)) or []
+        """The last stage of each phase, with the lines of the node. If a request fails, shows the reason."""
+        return (
+            await Requester(self._session, self.show_progress).await_answer(self._request_lines(pipeline, stages)) or []
+        )
 
     async def _request_lines(self, pipeline: FrontendPipeline, stages: tuple[Stage, ...]) -> list[ComparedStage]:
-        found = phase_stages(pipeline, stages)
-        texts = tuple(dict.fromkeys(stage.text for _, stage in found))
+        keyed_stages = phase_stages(pipeline, stages)
+        texts = tuple(dict.fromkeys(stage.text for _, stage in keyed_stages))
         node = self._row.stable
-        answer = await self._session.request(FollowNode(0, texts, node, _LINES))
+        answer = await self._session.request(FollowNode(0, texts, node, _MAX_LINES))
         traces = {trace.text: trace for trace in answer.traces}
-        made = []
-        for key, stage in found:
+        compared = []
+        for key, stage in keyed_stages:
             if (trace := traces.get(stage.text)) is not None:
                 pairs = sorted(zip(trace.lines, trace.marks, strict=True))
-                lines = [NodeLine(line, await self._text(stage.text, line), mark) for line, mark in pairs]
-                place = await self._session.find_main_line(stage.text, node)
-                made.append(ComparedStage(key, stage, lines, trace.own + trace.derived - len(lines), place))
-        return made
+                lines = [NodeLine(line, await self._fetch_line(stage.text, line), derived) for line, derived in pairs]
+                main_line = await self._session.find_main_line(stage.text, node)
+                hidden_count = trace.own + trace.derived - len(lines)
+                compared.append(ComparedStage(key, stage, lines, hidden_count, main_line))
+        return compared
 
-    async def _text(self, text: str, number: int) -> str:
+    async def _fetch_line(self, text: str, number: int) -> str:
         cache = self._session.cache
         await cache.load(text, number, 1)
         line = cache.get(text, number)
@@ -227,41 +241,43 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         if shown is None:
             view.show("", [], "no IR from this pipeline", problem)
             return
-        found = self._levels[side]
-        place = f" ({found.index(shown) + 1} of {len(found)})" if len(found) > 1 else ""
-        more = f", {shown.more} more lines" if shown.more else ""
-        none = "no line maps to the node"
-        view.show(f"{shown.stage.phase}{place}{more}", shown.lines, none, problem, shown.place)
+        stages = self._phase_stages[side]
+        position = f" ({stages.index(shown) + 1} of {len(stages)})" if len(stages) > 1 else ""
+        hidden = f", {shown.hidden_count} more lines" if shown.hidden_count else ""
+        note = "no line comes from the node"
+        view.show(f"{shown.stage.phase}{position}{hidden}", shown.lines, note, problem, shown.main_line)
 
     def _shown_stage(self, side: int) -> ComparedStage | None:
-        found = self._levels[side]
-        return found[min(self._level if side else 0, len(found) - 1)] if found else None
+        """The stage on a side: of torch-mlir the one of the chosen phase; of this compiler the first one."""
+        stages = self._phase_stages[side]
+        return stages[min(self._phase_index if side else 0, len(stages) - 1)] if stages else None
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
     @property
     def _side(self) -> int:
+        """The side that has focus."""
         return self._views.index(self._view)  # type: ignore[arg-type]
 
-    def action_turn(self) -> None:
+    def action_other_side(self) -> None:
         """Focus the other side."""
         self._view = self._views[1 - self._side]
         self._view.focus()
         for view in self._views:
             view.refresh()
 
-    def action_level(self, by: int) -> None:
-        """Show another phase of torch-mlir."""
-        self._level = max(0, min(self._level + by, len(self._levels[1]) - 1))
+    def action_next_phase(self, by: int) -> None:
+        """Move by `by` phases of torch-mlir."""
+        self._phase_index = max(0, min(self._phase_index + by, len(self._phase_stages[1]) - 1))
         self._draw(1)
 
-    def action_dialect(self) -> None:
-        """Compile with torch-mlir to the next target dialect, and show that dialect."""
-        given = dialects_of(TORCH_MLIR)
-        self._dialect = given[(given.index(self._dialect) + 1) % len(given)]
+    def action_next_dialect(self) -> None:
+        """Compile with torch-mlir to the next target dialect, and show the IR in that dialect."""
+        dialects = dialects_of(TORCH_MLIR)
+        self._dialect = dialects[(dialects.index(self._dialect) + 1) % len(dialects)]
         self._pipelines = frontend_pipelines(self._recipe, self._session.state.presets, self._dialect)
         self._views[1].title = self._pipelines[1].title
-        self._level = _AT_DIALECT
+        self._phase_index = _TARGET_DIALECT_PHASE
         self._compile()
 
     def action_sideways(self, by: int) -> None:
@@ -269,17 +285,17 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             view.sideways(by)
 
     def action_copy(self) -> None:
-        """Copy the lines of the focused side."""
+        """Copy the lines of the side that has focus."""
         self.app.copy_to_clipboard("\n".join(line.text for line in self._views[self._side].lines))
 
     def action_compare(self) -> None:
-        """Return all stages of the other pipeline."""
+        """Return all stages of the pipeline that does not have the recipe."""
         other = int(self._pipelines[0].recipe == self._recipe)
         if self._stages[other]:
             self.dismiss(ComparedStages(self._pipelines[other].title, self._stages[other]))
 
     def action_choose(self) -> None:
-        """Return the line, if the focused side is the recipe's; else compare with the stages of the other pipeline."""
+        """Return the line under the cursor if its side has the recipe; otherwise, all stages of that side."""
         shown, line = self._shown_stage(self._side), self._views[self._side].current
         if self._pipelines[self._side].recipe != self._recipe:
             self.action_compare()

@@ -1,4 +1,4 @@
-"""The bases of modal screens: screens with an answer, with a yes-or-no question, and with a list in a box."""
+"""Modal screens: the bases of screens that return an answer and of lists in a box; a yes-or-no question."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from buddy.app.widgets.cursor_view import CursorView
 
 
 class AnsweringScreen(ModalScreen[ScreenResultType]):
-    """A modal screen that ignores input after its answer, such as a second `enter`.
+    """A modal screen that returns an answer once; further calls of `dismiss` do nothing.
 
-    Without this, Textual would pop another screen for it, and finally the workbench's own.
+    A second `enter` that arrives before the screen has closed would otherwise close the screen below as well.
     """
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
@@ -32,7 +32,7 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
 
 
 class ConfirmScreen(AnsweringScreen[bool]):
-    """Returns true for yes."""
+    """Asks a question. Returns true for yes, false for no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "dismiss(True)", "Yes"),
@@ -51,11 +51,11 @@ class ConfirmScreen(AnsweringScreen[bool]):
 
 
 # Minimum number of lines of a box on a very small screen.
-LEAST = 6
+MIN_BOX_LINES = 6
 
 
 class ListScreen(AnsweringScreen[ScreenResultType]):
-    """Shows `view` in a box with `title` at the top and the text `keys` at the bottom."""
+    """Shows `view` in a box with `title` at the top and a summary of the keys, `keys`, at the bottom."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
@@ -80,14 +80,14 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
         self._view.focus()
         self.fit()
 
-    def wanted_height(self) -> int:
+    def full_height(self) -> int:
         """The height of a box that shows all lines."""
         return self._view.row_count + 2
 
     def fit(self) -> None:
-        """Set the height of the box: `wanted_height`, limited by the screen."""
-        for box in self.query("#box"):  # none if the screen was closed while rows still arrived
-            box.styles.height = min(self.wanted_height(), max(self.app.size.height - 4, LEAST))
+        """Set the height of the box to `full_height`, or to the height of the screen minus 4 lines if that is less."""
+        for box in self.query("#box"):  # There is no box if the screen was closed while rows still arrived.
+            box.styles.height = min(self.full_height(), max(self.app.size.height - 4, MIN_BOX_LINES))
 
     def action_move(self, method: str) -> None:
         getattr(self._view, method)()

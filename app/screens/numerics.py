@@ -1,4 +1,4 @@
-"""Every node compared with eager, in the background. The first mismatch is at the top."""
+"""The comparison of every node with eager, which runs in the background. The first mismatch is at the top."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ if TYPE_CHECKING:
 
 
 class NumericsScreen(TableScreen[NodeNumbers]):
-    """Returns the stable name of the chosen node, or `None`. Closing the screen cancels a running comparison."""
+    """A table of nodes with errors. Returns the stable name of the chosen node, or `None`.
+
+    Closing the screen cancels a running comparison.
+    """
 
     TITLE_TEXT = "Every node compared with eager"
-    KEYS_TEXT = "enter goes to the node, d double, e eager, p plot, s order, q closes"
+    KEYS_TEXT = "enter goes to the node, d compares with double precision, e with eager, p plot, s sorts, q closes"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
         Binding("e", "compare('eager')", "Eager", show=False),
         Binding("p", "plot", "Plot", show=False),
-        Binding("s", "order", "Order", show=False),
+        Binding("s", "switch_order", "Order", show=False),
     ]
 
     def __init__(self, session: Session, recipe: Recipe, info: GraphInfo) -> None:
@@ -41,70 +44,70 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
-        known = self._session.state.of(self._recipe.graph).numerics
-        if known is not None and known[0] == self._recipe:
-            self._show_report(known[1])
+        latest = self._session.state.of(self._recipe.graph).numerics
+        if latest is not None and latest[0] == self._recipe:
+            self._show_report(latest[1])
         else:
             self._compare("eager")
 
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
-            Column("node", 0, lambda found: (self._node_name(found), "text" if found.ok else "bad")),
-            Column("target", 20, lambda found: (short_target(self._rows[found.node].target), "dim"), since=92),
-            Column("shape", 13, lambda found: (self._rows[found.node].shape, "syntax:number"), since=72),
-            Column("value", 12, lambda found: (found.seen, "dim")),
-            Column("err", 7, lambda found: _cell(found.error), right=True),
-            Column("own", 7, lambda found: _cell(found.own), right=True),
-            Column("of tolerance", 12, lambda found: (_share(found), "dim"), since=50, right=True),
+            Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
+            Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
+            Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
+            Column("value", 12, lambda row: (row.seen, "dim")),
+            Column("err", 7, lambda row: _error_cell(row.error), right=True),
+            Column("own", 7, lambda row: _error_cell(row.own), right=True),
+            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), min_pane_width=50, right=True),
         ]
 
-    def _node_name(self, found: NodeNumbers) -> str:
-        return self._rows[found.node].name
+    def _node_name(self, row: NodeNumbers) -> str:
+        return self._rows[row.node].name
 
     def about(self, row: NodeNumbers) -> str:
         if self._report is None:
             return ""
-        told = numerics.summary_lines(self._report, self._info)
-        return ". ".join(told[:3]) if row.node == self._report.first or not self._report.first else told[0]
+        summary = numerics.summary_lines(self._report, self._info)
+        return ". ".join(summary[:3]) if row.node == self._report.first or not self._report.first else summary[0]
 
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
-        self.tell("compiling")
+        self.show_progress("compiling")
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
-        report = await Requester(self._session, self.tell).await_answer(request)
+        report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:
             self._show_report(report)
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
-            self.tell(frame.what)
+            self.show_progress(frame.what)
 
     def _show_report(self, report: NumericsReport) -> None:
         self._report = report
-        wrong = sum(not found.ok for found in report.nodes)
-        beside = numerics.REFERENCES[report.reference]
-        self.tell(
-            f"{wrong} of {len(report.nodes)} nodes out of tolerance ({beside})"
-            if wrong
-            else f"all nodes within tolerance ({beside})"
+        mismatches = sum(not node.ok for node in report.nodes)
+        reference = numerics.REFERENCES[report.reference]
+        self.show_progress(
+            f"{mismatches} of {len(report.nodes)} nodes out of tolerance (compared with {reference})"
+            if mismatches
+            else f"all nodes within tolerance (compared with {reference})"
         )
-        self._show()
+        self._show_rows()
 
-    def _show(self) -> None:
+    def _show_rows(self) -> None:
+        """Show the compared nodes of the report in the chosen order."""
         assert self._report is not None
-        count = len(self._report.nodes)
-        rows = numerics.worst_nodes(self._report, count)
-        known = [found for found in rows if found.node in self._rows]
-        self.show(sorted(known, key=lambda found: self._rows[found.node].index) if self._in_graph_order else known)
+        nodes = numerics.worst_nodes(self._report, len(self._report.nodes))
+        rows = [node for node in nodes if node.node in self._rows]
+        self.show(sorted(rows, key=lambda node: self._rows[node.node].index) if self._in_graph_order else rows)
 
     def action_compare(self, reference: Reference) -> None:
         self._compare(reference)
 
-    def action_order(self) -> None:
-        """Sort by error, or in graph order."""
+    def action_switch_order(self) -> None:
+        """Switch between sorting by error and in graph order."""
         self._in_graph_order = not self._in_graph_order
         if self._report is not None:
-            self._show()
+            self._show_rows()
 
     def action_choose(self) -> None:
         if self.current is not None:
@@ -117,19 +120,21 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
         plot = numerics.error_growth(self._report, self._info)
         screen = PlotScreen([plot], self._table.glyphs, chooses="goes to the node")
-        self.app.push_screen(screen, self._point_chosen)
+        self.app.push_screen(screen, self._choose_point)
 
-    def _point_chosen(self, name: str | None) -> None:
-        found = next((row.stable for row in self._rows.values() if row.name == name), None)
-        if found is not None:
-            self.dismiss(found)
-
-
-def _cell(found: Deviation | None) -> Cell:
-    role = "number" if found is None or found.ok else "bad"
-    return (numerics.error_text(found), role)
+    def _choose_point(self, name: str | None) -> None:
+        """Close with the node of the point that the user has chosen in the plot."""
+        node = next((row.stable for row in self._rows.values() if row.name == name), None)
+        if node is not None:
+            self.dismiss(node)
 
 
-def _share(found: NodeNumbers) -> str:
-    worst = max((d for d in (found.error, found.own) if d is not None), key=lambda d: d.share, default=None)
-    return numerics.share_text(worst)
+def _error_cell(deviation: Deviation | None) -> Cell:
+    role = "number" if deviation is None or deviation.ok else "bad"
+    return (numerics.error_text(deviation), role)
+
+
+def _largest_share_text(node: NodeNumbers) -> str:
+    """The larger one of both errors of a node, as a multiple of the tolerance."""
+    deviations = [deviation for deviation in (node.error, node.own) if deviation is not None]
+    return numerics.share_text(max(deviations, key=lambda deviation: deviation.share, default=None))

@@ -1,4 +1,4 @@
-"""A searchable list of choices, and a form for the options of a pass."""
+"""A searchable list of choices, and a form with the options of a pass."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from buddy.app.reports import formatting
 from buddy.app.screens.modal import AnsweringScreen
-from buddy.app.widgets.cursor_view import LEAST_ROWS, CursorView
+from buddy.app.widgets.cursor_view import MIN_ROWS, CursorView
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import StillInput
 from buddy.app.workspace.pipeline_text import option_error, option_text, option_value
@@ -27,7 +27,10 @@ Options = tuple[tuple[str, OptionValue], ...]
 
 
 class OptionScreen(AnsweringScreen[Options]):
-    """Returns the options that differ from their defaults, or `None` if cancelled."""
+    """A form with a field for each option of a pass. Returns the options that differ from their defaults.
+
+    Returns `None` if the user cancels.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
@@ -39,7 +42,7 @@ class OptionScreen(AnsweringScreen[Options]):
     def __init__(self, info: PassInfo, step: PassStep) -> None:
         super().__init__()
         self._info = info
-        self._given = dict(step.options)
+        self._step_options = dict(step.options)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
@@ -47,7 +50,7 @@ class OptionScreen(AnsweringScreen[Options]):
             box.border_subtitle = "enter accepts, tab next field, right completes, ctrl+c cancels"
             with VerticalScroll(can_focus=False):
                 for k, option in enumerate(self._info.options):
-                    yield Static(_title(option), markup=False, classes="option")
+                    yield Static(_option_title(option), markup=False, classes="option")
                     yield StillInput(
                         self._initial_text(option), placeholder=option.default, compact=True, id=f"option-{k}",
                         suggester=SuggestFromList(option_completions(option), case_sensitive=False),
@@ -59,57 +62,60 @@ class OptionScreen(AnsweringScreen[Options]):
         self.query(Input).first().focus()
 
     def _initial_text(self, option: OptionInfo) -> str:
-        return option_text(self._given[option.name]) if option.name in self._given else ""
+        return option_text(self._step_options[option.name]) if option.name in self._step_options else ""
 
     def action_accept(self) -> None:
-        typed = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
-        if self._show_errors(typed):
+        texts = [self.query_one(f"#option-{k}", Input).value.strip() for k in range(len(self._info.options))]
+        if self._show_errors(texts):
             return
-        pairs = zip(self._info.options, typed, strict=True)
+        pairs = zip(self._info.options, texts, strict=True)
         self.dismiss(
             tuple((option.name, option_value(text)) for option, text in pairs if text not in ("", option.default))
         )
 
-    def _show_errors(self, typed: list[str]) -> bool:
-        """Whether any value has the wrong type. Shows an error at each such field, and focuses the first."""
-        reasons = [
+    def _show_errors(self, texts: list[str]) -> bool:
+        """Show an error at each field with an invalid value, and focus the first one. Returns whether there was any."""
+        errors = [
             option_error(text, option.default, option.words)
-            for option, text in zip(self._info.options, typed, strict=True)
+            for option, text in zip(self._info.options, texts, strict=True)
         ]
-        for k, reason in enumerate(reasons):
-            self._show_error(k, reason)
-        wrong = next((k for k, reason in enumerate(reasons) if reason), None)
-        if wrong is not None:
-            self.query_one(f"#option-{wrong}", Input).focus()
-        return wrong is not None
+        for k, error in enumerate(errors):
+            self._show_error(k, error)
+        first_invalid = next((k for k, error in enumerate(errors) if error), None)
+        if first_invalid is not None:
+            self.query_one(f"#option-{first_invalid}", Input).focus()
+        return first_invalid is not None
 
-    def _show_error(self, number: int, reason: str) -> None:
+    def _show_error(self, number: int, error: str) -> None:
+        """Show an error below field `number`; an empty text removes it."""
         line = self.query_one(f"#misfit-{number}", Static)
-        line.update(f"[!] {reason}" if reason else "")
-        line.display = bool(reason)
+        line.update(f"[!] {error}" if error else "")
+        line.display = bool(error)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Clear the error of a field when the user edits it."""
         self._show_error(int((event.input.id or "").rpartition("-")[2]), "")
 
 
-def _title(option: OptionInfo) -> str:
-    default = f" (default {option.default})" if option.default else ""
+def _option_title(option: OptionInfo) -> str:
+    """The name, default value, allowed words and summary of an option."""
+    default = f" (default: {option.default})" if option.default else ""
     words = f", one of {', '.join(option.words)}" if option.words else ""
     return f"{option.name}{default}{words}" + (f": {option.summary}" if option.summary else "")
 
 
 def option_completions(option: OptionInfo) -> list[str]:
-    """The completions of the option's field: its allowed words, if it has a fixed list."""
+    """The completions in the field of an option: its allowed words, or the values of a boolean."""
     return list(option.words) or (["true", "false"] if option.default in ("true", "false") else [])
 
 
-FOOT = 2
+# The number of lines for the summary of the entry under the cursor.
+FOOT_LINES = 2
 
 
 @dataclass(frozen=True)
 class PickerChoice:
-    """An entry: its title, its summary, and the value that choosing it returns."""
+    """An entry of a picker. Choosing it returns `value`; a `marked` entry is the current one."""
 
     title: str
     summary: str
@@ -118,37 +124,37 @@ class PickerChoice:
 
 
 class ChoiceList(CursorView, can_focus=False):
-    """The entries that match the query, best first."""
+    """The entries that match the query, the best match first. The cursor starts at the marked entry."""
 
     def __init__(self, choices: Sequence[PickerChoice]) -> None:
         super().__init__()
         self.choices = list(choices)
-        self.shown = list(choices)
+        self.matches = list(choices)
         self.cursor = next((k for k, choice in enumerate(choices) if choice.marked), 0)
 
     @property
     def row_count(self) -> int:
-        return len(self.shown)
+        return len(self.matches)
 
     def row_cells(self, row: int, width: int) -> Cells:
-        choice = self.shown[row]
-        room = self._room(width)
+        choice = self.matches[row]
+        title_width = self._title_width(width)
         marker = ">" if row == self.cursor else " "
         mark = "* " if choice.marked else "  "
-        title = formatting.clip(choice.title, room, self.glyphs).ljust(room)
-        summary = formatting.clip(choice.summary, max(width - room - 5, 0), self.glyphs)
+        title = formatting.clip(choice.title, title_width, self.glyphs).ljust(title_width)
+        summary = formatting.clip(choice.summary, max(width - title_width - 5, 0), self.glyphs)
         return [(marker, "key"), (mark, "ok"), (title, "accent"), ("  " + summary, "dim")]
 
     def foot(self, width: int) -> list[Cells]:
-        """The full summary of the entry under the cursor, if any entry is longer than its line."""
-        if all(len(choice.summary) <= width - self._room(width) - 5 for choice in self.choices):
+        """The full summary of the entry under the cursor, if the summary of any entry does not fit in its line."""
+        if all(len(choice.summary) <= width - self._title_width(width) - 5 for choice in self.choices):
             return []
-        pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT]
-        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
+        pieces = textwrap.wrap(self.current.summary.strip() if self.current else "", max(width - 2, 1))[:FOOT_LINES]
+        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT_LINES - len(pieces))))]
 
-    def _room(self, width: int) -> int:
+    def _title_width(self, width: int) -> int:
         """The width of the title column."""
-        return min(max((len(entry.title) for entry in self.choices), default=0), max(width // 2, 24))
+        return min(max((len(choice.title) for choice in self.choices), default=0), max(width // 2, 24))
 
     def background(self, row: int) -> str:
         return "cursor" if row == self.cursor else ""
@@ -157,18 +163,21 @@ class ChoiceList(CursorView, can_focus=False):
         return [[(" no match", "dim")]]
 
     def narrow(self, query: str) -> None:
-        """Show the entries that match `query`: by title (fuzzy), or by words of the summary."""
-        self.shown = rank_choices(self.choices, query)
+        """Show only the entries that match `query`: fuzzily by title, or with all its words in the summary."""
+        self.matches = rank_choices(self.choices, query)
         self.cursor = 0
         self.rows_changed()
 
     @property
     def current(self) -> PickerChoice | None:
-        return self.shown[self.cursor] if self.shown else None
+        return self.matches[self.cursor] if self.matches else None
 
 
 class PickerScreen(AnsweringScreen[Any]):
-    """Returns the chosen value, or `None`. `preview` is called with the value of each entry under the cursor."""
+    """A searchable list of choices. Returns the value of the chosen one, or `None`.
+
+    When the cursor moves to another entry, `preview` is called with its value.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
@@ -195,19 +204,19 @@ class PickerScreen(AnsweringScreen[Any]):
 
     def on_mount(self) -> None:
         box = self.query_one("#box")
-        foot = FOOT + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
-        rows = max(len(self._choices), LEAST_ROWS) if foot else len(self._choices)
+        foot = FOOT_LINES + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
+        rows = max(len(self._choices), MIN_ROWS) if foot else len(self._choices)
         box.styles.height = min(rows + 4 + foot, max(self.app.size.height - 4, 8))
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).narrow(event.value)
         if event.value:
-            self._show_current()
+            self._preview_current()
 
     def on_cursor_view_moved(self) -> None:
-        self._show_current()
+        self._preview_current()
 
-    def _show_current(self) -> None:
+    def _preview_current(self) -> None:
         choice = self.query_one(ChoiceList).current
         if self._preview is not None and choice is not None:
             self._preview(choice.value)

@@ -1,4 +1,4 @@
-"""A screen for plots, one at a time, with a cursor that moves from point to point."""
+"""A screen that shows one of several plots, with a cursor that moves from point to point."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.widgets.look import CellLine, Cells, cut_cells
-from buddy.app.widgets.plot_view import ROLES, ZOOM, PlotView
+from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 
 
 class PlotScreen(AnsweringScreen[str | None]):
-    """Returns the name of the chosen point, or `None`.
+    """Shows plots, the one with the index `first` at first. Returns the name of the chosen point, or `None`.
 
-    `chooses` describes what `enter` does with a point; if it is empty, points cannot be chosen.
+    `chooses` is the help text for `enter`, which chooses the point under the cursor. If `chooses` is empty, points
+    cannot be chosen.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -32,13 +33,13 @@ class PlotScreen(AnsweringScreen[str | None]):
         Binding("ctrl+b,pageup", "step(-20)", show=False),
         Binding("home", "step(-1000000)", show=False),
         Binding("G,end", "step(1000000)", show=False),
-        Binding("j,down,tab", "turn(1)", show=False, priority=True),
-        Binding("k,up,shift+tab", "turn(-1)", show=False, priority=True),
+        Binding("j,down,tab", "next_series(1)", show=False, priority=True),
+        Binding("k,up,shift+tab", "next_series(-1)", show=False, priority=True),
         Binding("right_square_bracket,n", "next_plot(1)", show=False),
         Binding("left_square_bracket,p", "next_plot(-1)", show=False),
-        Binding("plus,equals_sign", "zoom(True)", show=False),
-        Binding("minus", "zoom(False)", show=False),
-        Binding("0", "whole", show=False),
+        Binding("plus,equals_sign", "zoom_in", show=False),
+        Binding("minus", "zoom_out", show=False),
+        Binding("0", "reset_zoom", show=False),
         Binding("L", "toggle_log", show=False),
         Binding("y", "copy", show=False),
     ]
@@ -66,8 +67,8 @@ class PlotScreen(AnsweringScreen[str | None]):
 
     def _update_titles(self) -> None:
         box = self.query_one("#box")
-        several = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
-        box.border_title = self.plot.title + several
+        position = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
+        box.border_title = self.plot.title + position
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
         keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L log scale", "y copies", "q closes"]
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 12, 20))
@@ -80,14 +81,14 @@ class PlotScreen(AnsweringScreen[str | None]):
         cells: Cells = [(f" {axis.label}{' (log)' if axis.log else ''}  ", "dim")]
         for number, series in enumerate(self.plot.series):
             mark = self._glyphs.bar if series.kind == "bars" else self._glyphs.marks[number % len(self._glyphs.marks)]
-            here = number == self._view.series and len(self.plot.series) > 1
-            cells += [(">" if here else " ", "key"), (f"{mark} ", ROLES[number % len(ROLES)])]
-            cells.append((f"{series.label}  ", "title" if here else "dim"))
+            current = number == self._view.series and len(self.plot.series) > 1
+            cells += [(">" if current else " ", "key"), (f"{mark} ", SERIES_ROLES[number % len(SERIES_ROLES)])]
+            cells.append((f"{series.label}  ", "title" if current else "dim"))
         return cut_cells(cells, width)
 
     def _point_line(self, width: int) -> Cells:
-        """The point under the cursor."""
-        point, series = self._view.point, self._view.current
+        """The number, name and values of the point under the cursor."""
+        point, series = self._view.point, self._view.current_series
         if point is None or series is None:
             return [(" nothing to plot", "dim")]
         x, y = self._view.format_point(point)
@@ -98,11 +99,11 @@ class PlotScreen(AnsweringScreen[str | None]):
         return cut_cells(cells, width)
 
     def _note_line(self, width: int) -> Cells:
-        out = self._view.left_out
-        left = f"{out} point{'s' * (out > 1)} left out: {'below 0 or ' if self.plot.y.log else ''}not finite" * bool(
-            out
-        )
-        parts = [part for part in (left, self.plot.note) if part]
+        """The number of points that cannot be drawn, and the note of the plot."""
+        count = self._view.omitted_count
+        reason = "below 0 or not finite" if self.plot.y.log else "not finite"
+        omitted = f"{count} point{'s' * (count > 1)} left out: {reason}" if count else ""
+        parts = [part for part in (omitted, self.plot.note) if part]
         return [(" " + formatting.clip(f" {self._glyphs.dot} ".join(parts), width - 1, self._glyphs), "dim")]
 
     def on_plot_view_moved(self) -> None:
@@ -117,13 +118,16 @@ class PlotScreen(AnsweringScreen[str | None]):
     def action_step(self, by: int) -> None:
         self._view.step(by)
 
-    def action_turn(self, by: int) -> None:
-        self._view.turn(by)
+    def action_next_series(self, by: int) -> None:
+        self._view.next_series(by)
 
-    def action_zoom(self, nearer: bool) -> None:
-        self._view.zoom(1 / ZOOM if nearer else ZOOM)
+    def action_zoom_in(self) -> None:
+        self._view.zoom(1 / ZOOM_FACTOR)
 
-    def action_whole(self) -> None:
+    def action_zoom_out(self) -> None:
+        self._view.zoom(ZOOM_FACTOR)
+
+    def action_reset_zoom(self) -> None:
         self._view.reset_zoom()
 
     def action_toggle_log(self) -> None:
@@ -141,12 +145,12 @@ class PlotScreen(AnsweringScreen[str | None]):
         self._update_lines()
 
     def action_choose(self) -> None:
-        point, series = self._view.point, self._view.current
+        point, series = self._view.point, self._view.current_series
         if self._chooses and point is not None and series is not None and point.number < len(series.names):
             self.dismiss(series.names[point.number])
 
     def action_copy(self) -> None:
-        """All points as lines of a table, a tab between columns."""
+        """Copy all points as a table: one point per line, with tabs between the columns."""
         lines = ["\t".join(("series", "name", self.plot.x.label or "x", self.plot.y.label or "y"))]
         for series in self.plot.series:
             names = [*series.names, *[""] * (len(series.x) - len(series.names))]

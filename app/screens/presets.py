@@ -1,4 +1,4 @@
-"""A comparison of presets: compiles every preset in the background, and runs it on request."""
+"""The table of presets: compiles the program with every preset in the background, and runs it on request."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.ir_comparison import Side
+from buddy.app.panes.ir_comparison import TitledRecipe
 from buddy.app.panes.pane import Column
 from buddy.app.reports import formatting
 from buddy.app.reports.compile_times import PipelineFacts
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 
 class PresetsScreen(TableScreen[PipelineFacts]):
-    """Returns `("start", facts)`, `("compare", facts)` or `None`. Closing the screen cancels running work."""
+    """The table of presets. Returns `("use", preset)`, `("compare", preset)` or `None`.
+
+    Closing the screen cancels compilations and runs.
+    """
 
     TITLE_TEXT = "Presets side by side"
     KEYS_TEXT = "enter uses the preset, B compares stages, r runs all, q closes"
@@ -32,8 +35,8 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         Binding("r", "run", "Run", show=False),
     ]
 
-    def __init__(self, session: Session, sides: Sequence[tuple[str, Recipe]]) -> None:
-        super().__init__(_COLUMNS, [PipelineFacts(title, recipe) for title, recipe in sides])
+    def __init__(self, session: Session, recipes: Sequence[tuple[str, Recipe]]) -> None:
+        super().__init__(_COLUMNS, [PipelineFacts(title, recipe) for title, recipe in recipes])
         self._session = session
 
     def on_mount(self) -> None:
@@ -56,50 +59,51 @@ class PresetsScreen(TableScreen[PipelineFacts]):
         await self._update_rows(self._compile_and_run)
 
     async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
+        """Replace each row by the result of `measure`, or, if it fails, set its problem."""
         for row in list(self._table.rows):
-            self.tell(row.title)
+            self.show_progress(row.title)
             problems: list[str] = []
-            found = await Requester(self._session, problems.append).await_answer(measure(row))
-            found = found or replace(row, problem="".join(problems))
-            self.show([found if other.title == row.title else other for other in self._table.rows])
-        self.tell("")
+            measured = await Requester(self._session, problems.append).await_answer(measure(row))
+            new_row = measured or replace(row, problem="".join(problems))
+            self.show([new_row if other.title == row.title else other for other in self._table.rows])
+        self.show_progress("")
 
     async def _compile(self, row: PipelineFacts) -> PipelineFacts:
         return replace(row, compiled=await self._session.compile_for_comparison(row.recipe), problem="")
 
     async def _compile_and_run(self, row: PipelineFacts) -> PipelineFacts:
-        found = row if row.compiled is not None else await self._compile(row)
-        return replace(found, report=await self._session.run_for_comparison(row.recipe))
+        compiled = row if row.compiled is not None else await self._compile(row)
+        return replace(compiled, report=await self._session.run_for_comparison(row.recipe))
 
     def action_run(self) -> None:
         self._run_all()
 
     def action_choose(self) -> None:
-        self._close_with("start")
+        self._close_with("use")
 
     def action_compare(self) -> None:
         self._close_with("compare")
 
-    def _close_with(self, act: str) -> None:
+    def _close_with(self, action: str) -> None:
         if self.current is not None:
-            self.dismiss((act, Side(self.current.title, self.current.recipe)))
+            self.dismiss((action, TitledRecipe(self.current.title, self.current.recipe)))
 
 
-def _time(row: PipelineFacts) -> Cell:
+def _compile_time_cell(row: PipelineFacts) -> Cell:
     if row.problem:
         return ("failed", "bad")
     return (formatting.milliseconds(row.milliseconds), "text") if row.stages else ("", "dim")
 
 
-def _count(value: int) -> Cell:
+def _count_cell(value: int) -> Cell:
     return (formatting.count(value) if value else "", "text")
 
 
-def _run(row: PipelineFacts) -> Cell:
+def _run_time_cell(row: PipelineFacts) -> Cell:
     return (formatting.seconds(row.report.compiled.median), "text") if row.report else ("", "dim")
 
 
-def _ratio(row: PipelineFacts) -> Cell:
+def _speedup_cell(row: PipelineFacts) -> Cell:
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:
@@ -112,11 +116,11 @@ def _ratio(row: PipelineFacts) -> Cell:
 
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
-    Column("passes", 6, lambda row: _count(row.passes), right=True),
-    Column("changing", 8, lambda row: _count(row.changing), right=True, since=70),
-    Column("compile", 8, _time, right=True),
-    Column("ops", 7, lambda row: _count(row.operations), right=True),
-    Column("asm", 8, lambda row: _count(row.assembly_lines), right=True),
-    Column("run", 8, _run, right=True),
-    Column("to eager", 8, _ratio, right=True),
+    Column("passes", 6, lambda row: _count_cell(row.passes), right=True),
+    Column("changing", 8, lambda row: _count_cell(row.changing), right=True, min_pane_width=70),
+    Column("compile", 8, _compile_time_cell, right=True),
+    Column("ops", 7, lambda row: _count_cell(row.operations), right=True),
+    Column("asm", 8, lambda row: _count_cell(row.assembly_lines), right=True),
+    Column("run", 8, _run_time_cell, right=True),
+    Column("to eager", 8, _speedup_cell, right=True),
 )

@@ -1,4 +1,4 @@
-"""The profile of a run: a tree of modules with bars, and the instructions with the most samples."""
+"""The profile of a run: the time of each module as a tree with bars, and the instructions with the most samples."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import HotSpot, Sampling
 
-# Entries below this share of their module are folded together.
+# Entries with a smaller share of the total time are hidden until `Z` shows them.
 MIN_SHARE = 0.01
-_NUMBERS = 18
+# The width of the marker and the columns "ms" and "share", in cells.
+_NUMBERS_WIDTH = 18
 
 
 class _Row(NamedTuple):
@@ -27,7 +28,7 @@ class _Row(NamedTuple):
 
 
 class FlameTree(CursorView):
-    """Modules and nodes, the slowest first, each with its share of the total time."""
+    """The tree of modules and nodes. In each module, the slowest entry is first; shares are of the total time."""
 
     def __init__(self, root: FlameNode) -> None:
         super().__init__()
@@ -65,8 +66,8 @@ class FlameTree(CursorView):
         share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
         sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
-        room = max((width - _NUMBERS) // 2, 8)
-        bar = formatting.progress_bar(share, max(width - _NUMBERS - room - 2, 4), self.glyphs)
+        room = max((width - _NUMBERS_WIDTH) // 2, 8)
+        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - room - 2, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
             (f"{milliseconds(flame.seconds):>9}", "number"),
@@ -84,15 +85,18 @@ class FlameTree(CursorView):
             self.rows_changed()
 
     def toggle_all(self) -> None:
-        """Show or hide entries that take almost no time."""
+        """Show or hide the entries below `MIN_SHARE`."""
         current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
         self._update_rows()
-        self.cursor = next((place for place, row in enumerate(self._rows) if row.flame is current), 0)
+        self.cursor = next((index for index, row in enumerate(self._rows) if row.flame is current), 0)
         self.rows_changed()
 
 
 class FlameScreen(ListScreen[str | None]):
-    """Returns the node to go to, or `None`."""
+    """The time of each module, as a tree. Returns the stable name of the chosen node, or `None`.
+
+    `summary` is the title.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
@@ -101,11 +105,11 @@ class FlameScreen(ListScreen[str | None]):
         Binding("Z", "move('toggle_all')", show=False),
     ]
 
-    def __init__(self, root: FlameNode, story: str) -> None:
+    def __init__(self, root: FlameNode, summary: str) -> None:
         self._tree_view = FlameTree(root)
-        super().__init__(story, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
+        super().__init__(summary, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
 
-    def wanted_height(self) -> int:
+    def full_height(self) -> int:
         return max(self._tree_view.row_count, 4) + 3
 
     def action_choose(self) -> None:
@@ -119,7 +123,10 @@ class FlameScreen(ListScreen[str | None]):
 
 
 class HotSpotScreen(TableScreen[HotSpot]):
-    """Returns the chosen instruction, or `None`. `names` maps stable names of nodes to names in the graph table."""
+    """The instructions with the most samples. Returns the chosen one, or `None`.
+
+    `names` maps the stable names of nodes to their names in the graph table.
+    """
 
     KEYS_TEXT = "enter goes to the line of assembly, q closes"
 
@@ -129,16 +136,22 @@ class HotSpotScreen(TableScreen[HotSpot]):
         self._title = f"Hot instructions: {profile.sampling_text(sampling)}"
 
     def about(self, row: HotSpot) -> str:
-        nodes = ", ".join(self._names.get(node, node) for node in row.nodes)
+        nodes = _node_names(row, self._names, ", ")
         return (
             f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; the previous instruction may be the cause"
         )
 
 
+def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
+    return separator.join(names.get(node, node) for node in spot.nodes)
+
+
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
     return (
         Column("share", 6, lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"), right=True),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), since=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), min_pane_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column("nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), since=70),
+        Column(
+            "nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), min_pane_width=70
+        ),
     )

@@ -1,4 +1,4 @@
-"""Tables whose rows may arrive later: runs, passes tried on a stage, findings of a bisection."""
+"""Screens with a table: runs, and passes tried on a stage. Also the text screen with a bisection result."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.pane import Column, columns_at, table_head, table_row
 from buddy.app.reports import formatting
-from buddy.app.reports.searches import PassPreview, deltas_text, finding_lines, rank_previews
+from buddy.app.reports.searches import PassPreview, bisection_lines, deltas_text, rank_previews
 from buddy.app.screens.detail import TextScreen
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
@@ -25,49 +25,52 @@ if TYPE_CHECKING:
     from buddy.app.session.session import Session
 
 
-class FindingScreen(TextScreen[str | None]):
-    """Returns `take` (use the correct recipe), `save`, `again`, or `None`."""
+class BisectionScreen(TextScreen[str | None]):
+    """The result of a bisection. Returns `use` (the correct recipe), `save`, `again` (bisect), or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "answer('take')", show=False, priority=True),
+        Binding("enter", "answer('use')", show=False, priority=True),
         Binding("s", "answer('save')", show=False),
         Binding("b", "answer('again')", show=False),
     ]
 
-    def __init__(self, finding: BisectionResult) -> None:
-        self._has_fix = bool(finding.steps or finding.lowerings or finding.in_eager)
-        take = "enter uses the recipe, " if self._has_fix else ""
-        super().__init__("Bisection", _lines(finding), f"{take}s saves, b searches again, y copies, q closes")
+    def __init__(self, result: BisectionResult) -> None:
+        self._has_recipe = bool(result.steps or result.lowerings or result.in_eager)
+        use_key = "enter uses the recipe, " if self._has_recipe else ""
+        super().__init__("Bisection", _result_lines(result), f"{use_key}s saves, b bisects again, y copies, q closes")
 
-    def action_answer(self, act: str) -> None:
-        """Close with the answer. `take` does nothing if no recipe was found."""
-        self.dismiss(act if act != "take" or self._has_fix else None)
+    def action_answer(self, action: str) -> None:
+        """Close and return `action`. Returns `None` for `use` if the bisection has found no correct recipe."""
+        self.dismiss(action if action != "use" or self._has_recipe else None)
 
 
-def _lines(finding: BisectionResult) -> list[Cells]:
-    """The result, and the IR before and after the pass."""
-    lines = [_cells(number, line) for number, line in enumerate(finding_lines(finding))]
-    after = finding.after if finding.after != finding.before else ""
-    for title, text in (("before the pass", finding.before), ("after the pass", after)):
+def _result_lines(result: BisectionResult) -> list[Cells]:
+    """The result, followed by the IR before and after the culprit pass."""
+    lines = [_result_line(number, line) for number, line in enumerate(bisection_lines(result))]
+    after = result.after if result.after != result.before else ""
+    for title, text in (("before the pass", result.before), ("after the pass", after)):
         if text:
             lines += [[], [(title, "title")], *([(line, "text")] for line in text.splitlines())]
     return lines
 
 
-def _cells(number: int, line: str) -> Cells:
-    """The first line, the result, is highlighted; on other lines, the label is dim."""
-    head, colon, rest = line.partition(": ")
-    if not number or not colon:
-        return [(line, "title" if not number else "text")]
-    return [(head + colon, "dim"), (rest, "text")]
+def _result_line(number: int, line: str) -> Cells:
+    """A line of the result. The first one (`number` 0) is a title; on the others, the label before `: ` is dim."""
+    label, colon, rest = line.partition(": ")
+    if number == 0:
+        return [(line, "title")]
+    if not colon:
+        return [(line, "text")]
+    return [(label + colon, "dim"), (rest, "text")]
 
 
 Row = TypeVar("Row")
-FOOT = 3
+# The number of lines of text under a table.
+FOOT_LINES = 3
 
 
 class TableRows(CursorView, Generic[Row]):
-    """The table. `about` returns more text about the row under the cursor."""
+    """The table of a `TableScreen`. The text that `about` returns for the row under the cursor is below the rows."""
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str]) -> None:
         super().__init__()
@@ -90,9 +93,9 @@ class TableRows(CursorView, Generic[Row]):
         return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
 
     def foot(self, width: int) -> list[Cells]:
-        told = self._about(self.current) if self.current is not None else ""
-        pieces = textwrap.wrap(told, max(width - 2, 10))[:FOOT]
-        return [[], *([(f" {piece}", "text")] for piece in (*pieces, *[""] * (FOOT - len(pieces))))]
+        text = self._about(self.current) if self.current is not None else ""
+        lines = textwrap.wrap(text, max(width - 2, 10))[:FOOT_LINES]
+        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (FOOT_LINES - len(lines))))]
 
     def empty(self, width: int) -> list[Cells]:
         return [[(" nothing yet", "dim")]]
@@ -106,7 +109,7 @@ class TableRows(CursorView, Generic[Row]):
 
 
 class TableScreen(ListScreen[Any], Generic[Row]):
-    """Shows rows. A subclass defines what the keys return."""
+    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines."""
 
     TITLE_TEXT: ClassVar[str] = ""
     KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
@@ -120,19 +123,19 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
     def about(self, row: Row) -> str:
-        """The text about a row, shown under the table."""
+        """The text under the table about the row under the cursor."""
         return ""
 
-    def wanted_height(self) -> int:
-        return max(len(self._table.rows), 3) + FOOT + 4
+    def full_height(self) -> int:
+        return max(len(self._table.rows), 3) + FOOT_LINES + 4
 
     def show(self, rows: Sequence[Row]) -> None:
-        """Show these rows, and fit the box to them."""
+        """Replace the rows, and fit the height of the box to them."""
         self._table.show(rows)
         self.fit()
 
-    def tell(self, text: str) -> None:
-        """Show progress in the title of the box."""
+    def show_progress(self, text: str) -> None:
+        """Add `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self.TITLE_TEXT}: {text}" if text else self.TITLE_TEXT)
 
     @property
@@ -148,7 +151,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
 
 class RunsScreen(TableScreen[RunRecord]):
-    """Returns `("run", record)` or `("compare", record)`."""
+    """The runs of the session, latest first. Returns `("run", record)`, `("compare", record)` or `None`."""
 
     TITLE_TEXT = "Runs"
     KEYS_TEXT = "enter restores the recipe and runs it, B compares stages, q closes"
@@ -159,13 +162,15 @@ class RunsScreen(TableScreen[RunRecord]):
         columns = (
             Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim")),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
-            Column[RunRecord]("inputs", 14, lambda row: (_inputs(row), "dim"), since=90),
+            Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_pane_width=90),
             Column[RunRecord](
                 "buddy", 8, lambda row: (formatting.seconds(row.report.compiled.median), "text"), right=True
             ),
             Column[RunRecord]("eager", 8, lambda row: (formatting.seconds(row.report.eager.median), "dim"), right=True),
-            Column[RunRecord]("max|d|", 8, lambda row: (formatting.difference_text(_worst(row)), "text"), right=True),
-            Column[RunRecord]("", 8, _verdict),
+            Column[RunRecord](
+                "max|d|", 8, lambda row: (formatting.difference_text(_max_error(row)), "text"), right=True
+            ),
+            Column[RunRecord]("", 8, _verdict_cell),
         )
         super().__init__(columns, list(reversed(runs)))
 
@@ -194,38 +199,41 @@ class RunsScreen(TableScreen[RunRecord]):
             self.dismiss(("compare", self.current))
 
 
-def _inputs(row: RunRecord) -> str:
+def _inputs_text(row: RunRecord) -> str:
     kinds = {"script": "script's", "random": f"seed {row.inputs.seed}"}
     return kinds.get(row.inputs.kind, row.inputs.title)
 
 
-def _worst(row: RunRecord) -> float:
+def _max_error(row: RunRecord) -> float:
     return max((output.max_abs for output in row.report.outputs), default=0.0)
 
 
-def _verdict(row: RunRecord) -> Cell:
+def _verdict_cell(row: RunRecord) -> Cell:
     if row.report.not_compared and not row.report.wrong:
         return ("ran", "warn")
     return ("OK", "ok") if row.report.ok else (row.report.word, "bad")
 
 
-# For all passes together.
-_SECONDS = 60.0
+# The time limit in seconds for all passes together.
+_TRIAL_SECONDS = 60.0
 
 
 class TrialsScreen(TableScreen[PassPreview]):
-    """Returns the pass to insert, or `None`. Closing the screen cancels the trials."""
+    """Runs candidate passes on the text of a stage, and lists those that change it. Closing it cancels the runs.
+
+    Returns the pass to insert, or `None`.
+    """
 
     TITLE_TEXT = "Passes that change this stage"
     KEYS_TEXT = "enter inserts the pass, q closes"
 
-    def __init__(self, session: Session, text: str, tried: Sequence[PassStep], threads: int) -> None:
+    def __init__(self, session: Session, text: str, candidates: Sequence[PassStep], threads: int) -> None:
         super().__init__(_COLUMNS)
-        self._session, self._text, self._candidates, self._threads = session, text, tuple(tried), threads
+        self._session, self._text, self._candidates, self._threads = session, text, tuple(candidates), threads
         self._attempts: list[PassPreview] = []
 
     def on_mount(self) -> None:
-        self._try_all()
+        self._try_candidates()
 
     def about(self, row: PassPreview) -> str:
         if row.tried.problem:
@@ -233,37 +241,37 @@ class TrialsScreen(TableScreen[PassPreview]):
         return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"
 
     @work(exclusive=True, group="trials")
-    async def _try_all(self) -> None:
-        frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_SECONDS)
-        done = await Requester(self._session, self.tell).request(frame, self._take_frame)
+    async def _try_candidates(self) -> None:
+        frame = TryPasses(0, self._text, self._candidates, self._threads, timeout=_TRIAL_SECONDS)
+        done = await Requester(self._session, self.show_progress).request(frame, self._show_trial)
         if done is None:
             return
-        late = f", {done.candidates - done.tried} not tried (time limit)" if done.tried < done.candidates else ""
-        self._show_counts(late)
+        untried = f", {done.candidates - done.tried} not tried (time limit)" if done.tried < done.candidates else ""
+        self._show_counts(untried)
 
-    def _take_frame(self, frame: object) -> None:
+    def _show_trial(self, frame: object) -> None:
         if isinstance(frame, Tried):
             self._attempts.append(PassPreview(self._candidates[frame.number], frame))
             if frame.changed or frame.problem:
                 self.show(rank_previews(self._attempts, failed=True))
             self._show_counts("")
 
-    def _show_counts(self, end: str) -> None:
+    def _show_counts(self, suffix: str) -> None:
         changing = sum(attempt.tried.changed for attempt in self._attempts)
-        self.tell(f"{changing} found, {len(self._attempts)}/{len(self._candidates)} tried{end}")
+        self.show_progress(f"{changing} change it, {len(self._attempts)}/{len(self._candidates)} tried{suffix}")
 
     def action_choose(self) -> None:
         if self.current is not None and self.current.tried.changed:
             self.dismiss(self.current.step)
 
 
-def _change(row: PassPreview) -> Cell:
+def _change_cell(row: PassPreview) -> Cell:
     return ("failed", "bad") if row.tried.problem else (deltas_text(row.tried.deltas, most=3) or "same ops", "text")
 
 
 _COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
-    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), since=90),
-    Column("ops", 0, _change),
+    Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_pane_width=90),
+    Column("ops", 0, _change_cell),
     Column("time", 8, lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"), right=True),
 )

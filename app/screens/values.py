@@ -1,4 +1,4 @@
-"""The values of a run, page by page: outputs, eager's outputs, their difference, inputs, and difference maps."""
+"""The values of a run, fetched page by page: inputs, outputs, eager's outputs, differences, and difference maps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,16 @@ from textual.containers import Vertical
 
 from buddy.app.panes.outputs import difference_level, output_details
 from buddy.app.reports import formatting
-from buddy.app.reports.value_pages import CELL, COLUMNS, ROWS, ValuePages, ViewedTensor, entries_of, role_of, value_text
+from buddy.app.reports.value_pages import (
+    BLOCK_COLUMNS,
+    BLOCK_ROWS,
+    CELL_WIDTH,
+    ValuePages,
+    ViewedTensor,
+    role_of,
+    value_text,
+    viewed_tensors,
+)
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
@@ -31,41 +40,50 @@ from buddy.compiler.protocol import (
 )
 
 Answer = TypeVar("Answer")
-_NAME = 12
-_MAP_ROWS = 200
+# The width of a row name, in cells.
+_NAME_WIDTH = 12
+# The maximum number of rows of a difference map.
+_MAX_MAP_ROWS = 200
 
 
 class ValueGrid(CursorView):
-    """A table of values with a cursor on a cell, or a difference map with a cursor on a block."""
+    """A table of values with a cursor on a value, or a difference map with a cursor on a block.
 
-    def __init__(self, tell: Callable[[], object], want: Callable[[], object]) -> None:
+    After the cursor has moved, calls `request_missing` to fetch the values on the screen, and `update_text`.
+    """
+
+    def __init__(self, update_text: Callable[[], object], request_missing: Callable[[], object]) -> None:
         super().__init__()
-        self._update_text, self._request_missing = tell, want
+        self._update_text, self._request_missing = update_text, request_missing
         self.side: Which = "output"
         self.pages = ValuePages()
         self.map: DifferenceMap | None = None
-        self.worst = 0.0
-        self.column, self.first = 0, 0
+        # The largest difference of the tensor.
+        self.max_error = 0.0
+        # The column of the cursor, and the first column on the screen.
+        self.column, self.first_column = 0, 0
 
     # ---- content -------------------------------------------------------------------------------------------------
 
-    def show(self, side: Which, pages: ValuePages, worst: float) -> None:
-        self.side, self.pages, self.worst, self.map = side, pages, worst, None
+    def show(self, side: Which, pages: ValuePages, max_error: float) -> None:
+        """Show the values of a side of a tensor instead of the current values or map."""
+        self.side, self.pages, self.max_error, self.map = side, pages, max_error, None
         self.redraw_values()
 
     def go_home(self) -> None:
-        """Move to the first value."""
-        self.cursor, self.column, self.first = 0, 0, 0
+        """Move the cursor to the first value."""
+        self.cursor, self.column, self.first_column = 0, 0, 0
 
-    def show_map(self, found: DifferenceMap) -> None:
-        self.map = found
+    def show_map(self, difference_map: DifferenceMap) -> None:
+        """Show a difference map instead of the values."""
+        self.map = difference_map
         self.go_home()
         self.redraw_values()
 
     def redraw_values(self) -> None:
-        """Redraw after values redraw_values."""
+        """Measure and draw again after values have arrived, or another tensor or map is shown."""
         self.column = max(0, min(self.column, self.columns - 1))
-        self.first = min(self.first, self.column)
+        self.first_column = min(self.first_column, self.column)
         self.rows_changed()
         self._update_text()
 
@@ -75,7 +93,7 @@ class ValueGrid(CursorView):
 
     @property
     def columns(self) -> int:
-        """The number of columns."""
+        """The number of columns of values, or of blocks of the map."""
         if self.map is not None:
             return len(self.map.column_starts) - 1
         return self.pages.width
@@ -83,53 +101,55 @@ class ValueGrid(CursorView):
     @property
     def visible_columns(self) -> int:
         """The number of columns that fit on the screen."""
-        room = max(self.width - _NAME - 2, CELL)
-        return room if self.map is not None else room // CELL
+        room = max(self.width - _NAME_WIDTH - 2, CELL_WIDTH)
+        return room if self.map is not None else room // CELL_WIDTH
 
     def head(self, width: int) -> list[Cells]:
         if self.map is not None:
-            return [[(f"{'':{_NAME + 2}}one character per block, darker is worse; enter shows the values", "dim")]]
-        names = (self.pages.column_name(column) for column in self._visible())
-        return [[(f"{'':{_NAME + 2}}", "dim"), ("".join(f"{name:>{CELL - 1}} " for name in names), "dim")]]
+            legend = "one character per block, darker is worse; enter shows the values"
+            return [[(f"{'':{_NAME_WIDTH + 2}}{legend}", "dim")]]
+        names = (self.pages.column_name(column) for column in self._visible_range())
+        return [[(f"{'':{_NAME_WIDTH + 2}}", "dim"), ("".join(f"{name:>{CELL_WIDTH - 1}} " for name in names), "dim")]]
 
-    def _visible(self) -> range:
-        return range(self.first, min(self.first + self.visible_columns, self.columns))
+    def _visible_range(self) -> range:
+        return range(self.first_column, min(self.first_column + self.visible_columns, self.columns))
 
     def row_cells(self, row: int, width: int) -> Cells:
         marker = (">" if row == self.cursor else " ", "key")
         if self.map is not None:
             return [marker, *self._map_cells(self.map, row)]
-        cells: Cells = [marker, (f"{self.pages.row_name(row)[-_NAME:]:>{_NAME}} ", "number")]
-        for column in self._visible():
+        cells: Cells = [marker, (f"{self.pages.row_name(row)[-_NAME_WIDTH:]:>{_NAME_WIDTH}} ", "number")]
+        for column in self._visible_range():
             value = self.pages.cell(row, column)
-            here = row == self.cursor and column == self.column
-            cells.append(
-                (f"{value_text(value):>{CELL - 1}}", "match" if here else role_of(value, self.side, self.worst))
-            )
-            cells.append((" ", "text"))
+            at_cursor = row == self.cursor and column == self.column
+            role = "match" if at_cursor else role_of(value, self.side, self.max_error)
+            cells += [(f"{value_text(value):>{CELL_WIDTH - 1}}", role), (" ", "text")]
         return cells
 
-    def _map_cells(self, found: DifferenceMap, row: int) -> Cells:
-        greatest = max((v for line in found.blocks for v in line if math.isfinite(v)), default=0.0) or 1.0
+    def _map_cells(self, difference_map: DifferenceMap, row: int) -> Cells:
+        blocks = difference_map.blocks
+        finite = [value for block_row in blocks for value in block_row if math.isfinite(value)]
+        greatest = max(finite, default=0.0) or 1.0
         levels = self.glyphs.levels
-        cells: Cells = [(f"{found.row_starts[row]:>{_NAME}} ", "number")]
-        for column in self._visible():
-            level = difference_level(found.blocks[row][column] / greatest, len(levels) - 1)
-            here = row == self.cursor and column == self.column
-            cells.append((levels[level], "match" if here else "bad"))
+        cells: Cells = [(f"{difference_map.row_starts[row]:>{_NAME_WIDTH}} ", "number")]
+        for column in self._visible_range():
+            level = difference_level(blocks[row][column] / greatest, len(levels) - 1)
+            at_cursor = row == self.cursor and column == self.column
+            cells.append((levels[level], "match" if at_cursor else "bad"))
         return cells
 
     # ---- moving --------------------------------------------------------------------------------------------------
 
-    def move_to(self, row: int, *, tell: bool = True) -> None:
-        super().move_to(row, tell=tell)
+    def move_to(self, row: int, *, notify: bool = True) -> None:
+        super().move_to(row, notify=notify)
         self._request_missing()
         self._update_text()
 
     def move_across(self, by: int) -> None:
-        """Move to another column, and scroll to it."""
+        """Move the cursor by `by` columns, and scroll to its column."""
         self.column = max(0, min(self.column + by, self.columns - 1))
-        self.first = max(min(self.first, self.column), self.column - self.visible_columns + 1, 0)
+        leftmost = max(self.column - self.visible_columns + 1, 0)
+        self.first_column = max(min(self.first_column, self.column), leftmost)
         self._request_missing()
         self._update_text()
         self.rows_changed()
@@ -139,7 +159,7 @@ class ValueGrid(CursorView):
 
 
 class ValuesScreen(ListScreen[None]):
-    """Shows the values of the latest run of a graph. `reports` are the reports of its outputs.
+    """Shows the values of the latest run of graph number `graph`. `reports` are the reports of its outputs.
 
     With `as_map`, the difference map is shown first.
     """
@@ -150,9 +170,9 @@ class ValuesScreen(ListScreen[None]):
         Binding("h,left", "across(-1)", show=False),
         Binding("greater_than_sign", "page_across(1)", show=False),
         Binding("less_than_sign", "page_across(-1)", show=False),
-        Binding("tab,d", "turn_side", show=False),
-        Binding("n,right_square_bracket", "turn(1)", show=False),
-        Binding("p,left_square_bracket", "turn(-1)", show=False),
+        Binding("tab,d", "next_side", show=False),
+        Binding("n,right_square_bracket", "next_tensor(1)", show=False),
+        Binding("p,left_square_bracket", "next_tensor(-1)", show=False),
         Binding("colon,s", "ask_slices", show=False),
         Binding("m", "toggle_map", show=False),
         Binding("enter", "enter_block", show=False),
@@ -166,123 +186,127 @@ class ValuesScreen(ListScreen[None]):
         super().__init__("Values", "", self._grid)
         self._graph, self._session, self._as_map = graph, session, as_map
         self._reports = {report.name: report for report in reports}
-        self._entries: list[ViewedTensor] = []
+        self._tensors: list[ViewedTensor] = []
         self._number = 0
         self._slices = ""
         self._problem = ""
+        # The cached pages, by number of the tensor, side and slices.
         self._pages: dict[tuple[int, str, str], ValuePages] = {}
-        self._line = ValueLine(self._detail_lines)
+        self._details = ValueDetails(self._detail_lines)
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="plot"):
             yield self._grid
-            yield self._line
+            yield self._details
             yield Prompt()
 
     def on_mount(self) -> None:
-        start_worker(self, "values", self._begin)
+        start_worker(self, "values", self._list_tensors)
 
     def fit(self) -> None:
         """Give the box most of the screen, regardless of its content."""
 
-    async def _begin(self) -> None:
-        found = await self._request(ListValues(0, self._graph))
-        self._entries = entries_of(found.tensors) if found else []
-        if self._entries:
+    async def _list_tensors(self) -> None:
+        """Request the list of tensors, and show the values of the first one."""
+        answer = await self._request(ListValues(0, self._graph))
+        self._tensors = viewed_tensors(answer.tensors) if answer else []
+        if self._tensors:
             self._show()
             if self._as_map:
                 self.action_toggle_map()
-        elif found:
+        elif answer:
             self._problem = "the graph has neither inputs nor outputs"
         self._update_text()
 
     async def _request(self, frame: Request[Answer]) -> Answer | None:
-        """The engine's answer, or `None` with an error shown under the table."""
+        """Returns the engine's answer. If the request fails, shows the error under the table and returns `None`."""
         self._problem = ""
-        return await Requester(self._session, self._tell_problem).request(frame)
+        return await Requester(self._session, self._show_problem).request(frame)
 
-    def _tell_problem(self, problem: str) -> None:
+    def _show_problem(self, problem: str) -> None:
         self._problem = problem
         self._update_text()
 
     # ---- content -------------------------------------------------------------------------------------------------
 
     @property
-    def entry(self) -> ViewedTensor:
-        return self._entries[self._number]
+    def current_tensor(self) -> ViewedTensor:
+        return self._tensors[self._number]
 
     def _show(self, side: Which | None = None) -> None:
-        """Show one side of the entry with the current slices, from the cached pages."""
-        sides = self.entry.sides
+        """Show a side of the current tensor with the current slices (default: the last shown or the first side)."""
+        sides = self.current_tensor.sides
         side = side or (self._grid.side if self._grid.side in sides else sides[0])
-        report = self._reports.get(self.entry.tensor.name)
+        report = self._reports.get(self.current_tensor.tensor.name)
         pages = self._pages.setdefault((self._number, side, self._slices), ValuePages(*self._known_size()))
         self._grid.show(side, pages, report.max_abs if report else 0.0)
         self._request_missing()
         self._update_titles()
 
     def _known_size(self) -> tuple[int, int]:
-        """The height and width of the sliced tensor, if known from another side, else zeros."""
-        known = (self._pages.get((self._number, side, self._slices)) for side in self.entry.sides)
-        return next(((pages.height, pages.width) for pages in known if pages and pages.known), (0, 0))
+        """The height and width of the sliced tensor if pages of any side are cached, else (0, 0)."""
+        pages_of_sides = (self._pages.get((self._number, side, self._slices)) for side in self.current_tensor.sides)
+        return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
 
     def _update_titles(self) -> None:
         box, side = self.query_one("#box"), "difference map" if self._grid.map is not None else self._grid.side
-        several = f" ({self._number + 1} of {len(self._entries)})"
-        box.border_title = f"{side} of {self.entry.title}{f'[{self._slices}]' if self._slices else ''}{several}"
+        position = f" ({self._number + 1} of {len(self._tensors)})"
+        slices = f"[{self._slices}]" if self._slices else ""
+        box.border_title = f"{side} of {self.current_tensor.title}{slices}{position}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
     def _request_missing(self) -> None:
         """Request the values on the screen that are not cached."""
-        if self._entries and self._grid.map is None:
+        if self._tensors and self._grid.map is None:
             start_worker(self, "values", self._fetch)
 
     async def _fetch(self) -> None:
         grid, pages = self._grid, self._grid.pages
-        places = pages.missing(
-            max(grid.first_row, grid.cursor - grid.page + 1), grid.page, grid.first, grid.visible_columns
-        )
-        for row, column in places:
-            found = await self._request(self._frame(row, column))
-            if found is None:
+        first_row = max(grid.first_row, grid.cursor - grid.page + 1)
+        for row, column in pages.missing(first_row, grid.page, grid.first_column, grid.visible_columns):
+            values = await self._request(self._block_request(row, column))
+            if values is None:
                 return
-            pages.take(found)
+            pages.add(values)
             grid.redraw_values()
 
-    def _frame(self, row: int, column: int) -> FetchValues:
-        name, side = self.entry.tensor.name, self._grid.side
-        return FetchValues(0, self._graph, side, name, self._slices, row, ROWS, column, COLUMNS)
+    def _block_request(self, row: int, column: int) -> FetchValues:
+        """The request for the block of values that starts at `row` and `column`."""
+        name, side = self.current_tensor.tensor.name, self._grid.side
+        return FetchValues(0, self._graph, side, name, self._slices, row, BLOCK_ROWS, column, BLOCK_COLUMNS)
 
     # ---- lines under the table -----------------------------------------------------------------------------------
 
     def _update_text(self) -> None:
-        self._line.refresh()
+        self._details.refresh()
 
     def _detail_lines(self, width: int) -> list[Cells]:
         """The value under the cursor, and the distribution of the tensor's values."""
         if self._problem:
             return [[(f" {self._problem}", "warn")]]
-        if not self._entries:
+        if not self._tensors:
             return [[(" reading", "dim")]]
-        report = self._reports.get(self.entry.tensor.name)
-        lines = [self._under_cursor()]
+        report = self._reports.get(self.current_tensor.tensor.name)
+        lines = [self._cursor_line()]
         lines += output_details(report, self._grid.glyphs)[-1:] if report and self._grid.side != "input" else []
         return [cut_cells(line, width) for line in lines]
 
-    def _under_cursor(self) -> Cells:
+    def _cursor_line(self) -> Cells:
+        """The index and the value under the cursor; in a map, the range of the block and its largest difference."""
         grid = self._grid
         if grid.map is not None and grid.map.blocks:
-            found, row, column = grid.map, grid.cursor, grid.column
-            where = f"rows {_span(found.row_starts, row)}, columns {_span(found.column_starts, column)}"
-            return [(f" {where}  ", "dim"), (f"max|{grid.glyphs.delta}| {found.blocks[row][column]:.6g}", "accent")]
+            blocks, row, column = grid.map.blocks, grid.cursor, grid.column
+            rows, columns = _block_range(grid.map.row_starts, row), _block_range(grid.map.column_starts, column)
+            error = f"max|{grid.glyphs.delta}| {blocks[row][column]:.6g}"
+            return [(f" rows {rows}, columns {columns}  ", "dim"), (error, "accent")]
         value = grid.pages.cell(grid.cursor, grid.column) if grid.pages.width and grid.pages.height else None
         if value is None:
             return [(" no differences" if grid.map is not None else "", "dim")]
-        name = ",".join(
+        index = ",".join(
             part for part in (grid.pages.row_name(grid.cursor), grid.pages.column_name(grid.column)) if part
         )
-        return [(f" [{name}]  ", "dim"), (repr(value) if not isinstance(value, str) else value, "accent")]
+        return [(f" [{index}]  ", "dim"), (repr(value) if not isinstance(value, str) else value, "accent")]
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
@@ -300,86 +324,87 @@ class ValuesScreen(ListScreen[None]):
     def action_page_across(self, by: int) -> None:
         self._grid.move_page_across(by)
 
-    def action_turn_side(self) -> None:
-        if self._entries:
-            sides = self.entry.sides
-            place = sides.index(self._grid.side) if self._grid.side in sides else -1
-            self._show(sides[(place + 1) % len(sides)])
+    def action_next_side(self) -> None:
+        if self._tensors:
+            sides = self.current_tensor.sides
+            index = sides.index(self._grid.side) if self._grid.side in sides else -1
+            self._show(sides[(index + 1) % len(sides)])
 
-    def action_turn(self, by: int) -> None:
-        if self._entries:
-            self._number = (self._number + by) % len(self._entries)
+    def action_next_tensor(self, by: int) -> None:
+        if self._tensors:
+            self._number = (self._number + by) % len(self._tensors)
             self._slices = ""
             self._grid.go_home()
             self._show()
 
     def action_ask_slices(self) -> None:
-        if self._entries:
-            self.query_one(Prompt).ask("slice", self._slices, self._slice)
+        if self._tensors:
+            self.query_one(Prompt).ask("slice", self._slices, self._use_slices)
 
-    def _slice(self, text: str) -> None:
+    def _use_slices(self, text: str) -> None:
         self._slices = text.strip().removeprefix("[").removesuffix("]").strip()
         self._grid.go_home()
         self._show()
 
     def action_toggle_map(self) -> None:
-        if not self._entries:
+        if not self._tensors:
             return
         if self._grid.map is not None:
             self._show()
-        elif "difference" in self.entry.sides:
+        elif "difference" in self.current_tensor.sides:
             start_worker(self, "values", self._fetch_map)
         else:
             self._problem = "only outputs can be compared with eager"
             self._update_text()
 
     async def _fetch_map(self) -> None:
-        name, grid = self.entry.tensor.name, self._grid
-        columns = max(grid.width - _NAME - 2, CELL)
-        rows = min(max(grid.size.height - 1, 4), _MAP_ROWS)
-        found = await self._request(MapDifferences(0, self._graph, name, self._slices, rows, columns))
-        if found is not None:
-            grid.show_map(found)
+        name, grid = self.current_tensor.tensor.name, self._grid
+        columns = max(grid.width - _NAME_WIDTH - 2, CELL_WIDTH)
+        rows = min(max(grid.size.height - 1, 4), _MAX_MAP_ROWS)
+        difference_map = await self._request(MapDifferences(0, self._graph, name, self._slices, rows, columns))
+        if difference_map is not None:
+            grid.show_map(difference_map)
             self._update_titles()
 
     def action_enter_block(self) -> None:
-        """Go from a block of the map to its values."""
-        grid, found = self._grid, self._grid.map
-        if found is None or not found.blocks:
+        """Show the differences at the block under the cursor of the map."""
+        grid, difference_map = self._grid, self._grid.map
+        if difference_map is None or not difference_map.blocks:
             return
-        row, column = found.row_starts[grid.cursor], found.column_starts[grid.column]
+        row, column = difference_map.row_starts[grid.cursor], difference_map.column_starts[grid.column]
         self._show("difference")
         if not grid.pages.known:
-            grid.pages.height, grid.pages.width = found.row_starts[-1], found.column_starts[-1]
+            grid.pages.height, grid.pages.width = difference_map.row_starts[-1], difference_map.column_starts[-1]
         grid.rows_changed()
         grid.center(row)
         grid.move_across(column - grid.column)
 
     def action_copy(self) -> None:
-        """Copy the cached values of the row."""
+        """Copy the cached values of the cursor's row, separated by tabs."""
         if self._grid.map is None and self._grid.row_count:
             self.app.copy_to_clipboard("\t".join(map(str, self._grid.pages.row_values(self._grid.cursor))))
 
 
-class ValueLine(CursorView, can_focus=False):
-    """The two lines under the table."""
+class ValueDetails(CursorView, can_focus=False):
+    """The two lines under the table. `lines_of` returns them for a width."""
 
-    def __init__(self, lines: Callable[[int], list[Cells]]) -> None:
+    def __init__(self, lines_of: Callable[[int], list[Cells]]) -> None:
         super().__init__()
-        self._lines = lines
+        self._lines_of = lines_of
 
     @property
     def row_count(self) -> int:
         return 2
 
     def row_cells(self, row: int, width: int) -> Cells:
-        lines = self._lines(width)
+        lines = self._lines_of(width)
         return lines[row] if row < len(lines) else []
 
     def background(self, row: int) -> str:
         return ""
 
 
-def _span(starts: tuple[int, ...], place: int) -> str:
-    first, last = starts[place], starts[place + 1] - 1
-    return str(first) if first == last else f"{first}:{last + 1}"
+def _block_range(starts: tuple[int, ...], block: int) -> str:
+    """The rows or columns of a block: `3`, or `4:8` without the end. `starts` ends with the size of the tensor."""
+    first, end = starts[block], starts[block + 1]
+    return str(first) if end == first + 1 else f"{first}:{end}"

@@ -1,4 +1,4 @@
-"""Background work in Textual workers, and the registry of actions as Textual bindings."""
+"""Starts Textual workers, and converts the registry of actions to Textual bindings."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 def start_worker(node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
     """Start `work` in a worker of `node`, and cancel the current worker of `group`.
 
-    The worker creates the coroutine when it starts. A worker that is replaced earlier leaves no unawaited coroutine.
+    The worker itself calls `work`, so a worker that is cancelled before it starts leaves no coroutine that was never
+    awaited.
     """
     node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)
 
@@ -34,15 +35,17 @@ def screen_bindings() -> list[BindingType]:
 
 
 def _bindings(actions: Iterable[Action]) -> list[BindingType]:
+    """The bindings of actions; the first key of a key sequence such as `g c` is bound to `begin_sequence`."""
     bindings: list[BindingType] = []
-    prefixes: dict[str, None] = {}
+    first_keys: dict[str, None] = {}
     for action in actions:
-        prefixes |= dict.fromkeys(key.split()[0] for key in action.default_keys if " " in key)
+        first_keys |= dict.fromkeys(key.split()[0] for key in action.default_keys if " " in key)
         bindings += _bindings_of(action, [key for key in action.default_keys if " " not in key])
-    return bindings + [Binding(key, f"app.begin_sequence('{key}')", show=False) for key in prefixes]
+    return bindings + [Binding(key, f"app.begin_sequence('{key}')", show=False) for key in first_keys]
 
 
 def _bindings_of(action: Action, keys: list[str]) -> list[BindingType]:
+    # `phase.number` has the keys 1 to 9 and 0, each of which passes the number of a phase; 0 is the tenth.
     if action.id == "phase.number":
         return [_binding(action, key, f", {int(key) or 10}", f".{key}") for key in keys]
     return [_binding(action, ",".join(keys))] if keys else []

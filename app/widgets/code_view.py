@@ -1,4 +1,4 @@
-"""Views of code: Python, fetched page by page, and the IR lines that come from one node."""
+"""Views of code: Python code that is fetched as it is shown, and the IR lines that come from one node."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.workspace.inputs import relative_to_current
 
 CODE_LANGUAGE = "fx"
-# Seconds until a missing line is requested again.
+# Seconds after which the view is drawn again if a line on the screen was not cached.
 REDRAW_SECONDS = 0.05
-# The prefix of FX before the source path of a node.
-_FILE = "# File: "
+# FX writes this prefix before the source path of a node.
+_FILE_PREFIX = "# File: "
 
 
 class CodeView(CursorView):
-    """The lines of one text. Fetches those on the screen."""
+    """The lines of one text. Drawing a line that is not cached fetches it. `left` is the first column on the screen."""
 
     def __init__(self, cache: LineCache, text: str = "", lines: int = 0, line: int = 0) -> None:
         super().__init__()
         self._cache, self._text, self._lines = cache, text, lines
         self.cursor = line
         self.left = 0
-        self._waiting = False
+        self._redraw_scheduled = False
 
     @property
     def row_count(self) -> int:
@@ -48,32 +48,33 @@ class CodeView(CursorView):
             self._schedule_redraw()
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
-        before, mark, place = line.text.partition(_FILE)
-        text = (before + mark + relative_to_current(place)).expandtabs()[self.left :]
+        code, prefix, path = line.text.partition(_FILE_PREFIX)
+        text = (code + prefix + relative_to_current(path)).expandtabs()[self.left :]
         return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(CODE_LANGUAGE, text))], width)
 
     def _schedule_redraw(self) -> None:
-        """Schedule one redraw for all missing lines."""
-        if not self._waiting:
-            self._waiting = True
+        """Schedule one redraw for all lines that are missing now."""
+        if not self._redraw_scheduled:
+            self._redraw_scheduled = True
             self.set_timer(REDRAW_SECONDS, self._redraw)
 
     def _redraw(self) -> None:
-        self._waiting = False
+        self._redraw_scheduled = False
         self.refresh()
 
     def sideways(self, by: int) -> None:
+        """Scroll by `by` columns to the right."""
         self.left = max(0, self.left + by)
         self.refresh()
 
 
 IR_LANGUAGE = "mlir"
-# Maximum number of lines of a problem.
-FOOT = 6
+# The maximum number of lines for an error below the IR.
+MAX_PROBLEM_LINES = 6
 
 
 class NodeLine(NamedTuple):
-    """A line (starting at 0), and whether it is derived from the node."""
+    """A line of IR: its number (starting at 0), its text, and whether it comes from the node only indirectly."""
 
     number: int
     text: str
@@ -81,7 +82,7 @@ class NodeLine(NamedTuple):
 
 
 class NodeLines(CursorView):
-    """IR lines under `title`. `note` is shown if there are no lines; `problem` is the error, if any."""
+    """IR lines under `title`. Without lines, shows `note`; if `problem` is not empty, shows it below the lines."""
 
     def __init__(self, title: str) -> None:
         super().__init__()
@@ -99,11 +100,11 @@ class NodeLines(CursorView):
         return self.lines[self.cursor] if self.cursor < len(self.lines) else None
 
     def head(self, width: int) -> list[Cells]:
-        focused = "accent" if self.has_focus else "dim"
+        role = "accent" if self.has_focus else "dim"
         return [
             cut_cells(
                 [
-                    (f" {self.title}", focused),
+                    (f" {self.title}", role),
                     (f" {self.glyphs.dot} {self._subtitle}" if self._subtitle else "", "dim"),
                 ],
                 width,
@@ -114,8 +115,8 @@ class NodeLines(CursorView):
         from buddy.themes.lexers import spans
 
         line = self.lines[row]
-        here = row == self.cursor and self.has_focus
-        gutter = (f"{'>' if here else ' '}{line.number + 1:>5} ", "key" if here else "number")
+        at_cursor = row == self.cursor and self.has_focus
+        gutter = (f"{'>' if at_cursor else ' '}{line.number + 1:>5} ", "key" if at_cursor else "number")
         text = line.text[self.left :]
         if line.derived:
             return cut_cells([gutter, (text, "dim")], width)
@@ -126,17 +127,18 @@ class NodeLines(CursorView):
 
     def foot(self, width: int) -> list[Cells]:
         pieces = [piece for text in self.problem.splitlines() for piece in textwrap.wrap(text, max(width - 2, 10))]
-        return [[(f" {piece}", "bad")] for piece in pieces[:FOOT]]
+        return [[(f" {piece}", "bad")] for piece in pieces[:MAX_PROBLEM_LINES]]
 
     def show(self, subtitle: str, lines: Sequence[NodeLine], note: str = "", problem: str = "", line: int = -1) -> None:
-        """Show these lines without their common indentation, or the note. The cursor starts at line `line`."""
-        whole = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
-        self.lines = [line._replace(text=text) for line, text in zip(lines, whole, strict=True)]
+        """Show these lines without their common indentation. The cursor starts at the line with the number `line`."""
+        dedented = textwrap.dedent("\n".join(line.text.expandtabs() for line in lines)).split("\n") if lines else []
+        self.lines = [line._replace(text=text) for line, text in zip(lines, dedented, strict=True)]
         self._subtitle, self.note, self.problem = subtitle, note, problem
         self.left = 0
-        self.cursor = next((row for row, found in enumerate(self.lines) if found.number == line), 0)
+        self.cursor = next((row for row, node_line in enumerate(self.lines) if node_line.number == line), 0)
         self.rows_changed()
 
     def sideways(self, by: int) -> None:
+        """Scroll by `by` columns to the right."""
         self.left = max(0, self.left + by)
         self.refresh()

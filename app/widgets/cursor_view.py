@@ -1,4 +1,4 @@
-"""A list with a cursor, drawn line by line: the base of every pane.
+"""A list with a cursor, drawn line by line: the base of every pane and of the lists of screens.
 
 Only rows near the screen are measured, so the cost does not depend on the number of rows.
 """
@@ -18,30 +18,30 @@ from textual.strip import Strip
 from buddy.app.reports import formatting
 from buddy.app.widgets.look import Cells, Look, look_of
 
-# The number of lines of a row, at least one.
-Height = Callable[[int], int]
+# Returns the number of screen lines of a row, at least one.
+RowHeight = Callable[[int], int]
 
 
 class RowLine(NamedTuple):
-    """A line of a row; both start at 0."""
+    """A screen line of a row: the number of the row, and the number of the line in the row. Both start at 0."""
 
     row: int
     line: int = 0
 
 
-def lines_below(top: RowLine, lines: int, count: int, height: Height) -> list[RowLine]:
-    """The row lines shown on `lines` screen lines from `top`; fewer at the end of the `count` rows."""
-    found: list[RowLine] = []
+def lines_below(top: RowLine, lines: int, count: int, height: RowHeight) -> list[RowLine]:
+    """The row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
+    row_lines: list[RowLine] = []
     row, line = top
-    while row < count and len(found) < lines:
-        found += [RowLine(row, k) for k in range(line, height(row))][: lines - len(found)]
+    while row < count and len(row_lines) < lines:
+        row_lines += [RowLine(row, k) for k in range(line, height(row))][: lines - len(row_lines)]
         row, line = row + 1, 0
-    return found
+    return row_lines
 
 
-def line_above(spot: RowLine, lines: int, height: Height) -> RowLine:
-    """The row line `lines` screen lines above `spot`, or the first one."""
-    row, line = spot
+def line_above(start: RowLine, lines: int, height: RowHeight) -> RowLine:
+    """The row line `lines` screen lines above `start`, or the first row line if there are fewer."""
+    row, line = start
     while lines > line and row > 0:
         lines -= line + 1
         row -= 1
@@ -49,39 +49,39 @@ def line_above(spot: RowLine, lines: int, height: Height) -> RowLine:
     return RowLine(row, max(0, line - lines))
 
 
-def top_to_show(row: int, top: RowLine, page: int, height: Height) -> RowLine:
+def top_to_show(row: int, top: RowLine, page: int, height: RowHeight) -> RowLine:
     """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
-    tall = height(row)
-    if tall > page:
-        return RowLine(row, min(top.line, tall - page) if top.row == row else 0)
-    return max(line_above(RowLine(row, tall - 1), page - 1, height), min(top, RowLine(row)))
+    row_height = height(row)
+    if row_height > page:
+        return RowLine(row, min(top.line, row_height - page) if top.row == row else 0)
+    return max(line_above(RowLine(row, row_height - 1), page - 1, height), min(top, RowLine(row)))
 
 
-def scroll_top(top: RowLine, lines: int, page: int, count: int, height: Height) -> RowLine:
-    """The scroll position `lines` lines further down (or up, if negative), within the ends."""
+def scroll_top(top: RowLine, lines: int, page: int, count: int, height: RowHeight) -> RowLine:
+    """The scroll position `lines` screen lines further down (up if negative), at most at the first or last page."""
     if lines <= 0:
         return line_above(top, -lines, height)
-    last = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
-    passed = lines_below(top, lines + 1, count, height)
-    return max(top, min(last, passed[-1]))
+    last_top = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
+    new_top = lines_below(top, lines + 1, count, height)[-1]
+    return max(top, min(last_top, new_top))
 
 
 class WholeCells(ScrollBarRender):
-    """A scrollbar of whole cells, without glyphs that some terminals lack."""
+    """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
-# Minimum number of rows; a view with less room hides its foot.
-LEAST_ROWS = 2
+# A view hides its foot if there would be less room than this many lines for its rows.
+MIN_ROWS = 2
 
 
 class CursorView(ScrollView, can_focus=True):
-    """Rows between a fixed head and a fixed foot.
+    """Rows between a fixed head and a fixed foot, with a cursor on one row.
 
     A subclass defines `row_count`, returns rows, head and foot as cells, and calls `rows_changed` after changes.
-    A view that is too short for head, foot and two rows hides the foot. If `wrapped` is set, a row may have several
-    screen lines, which `row_strips` returns.
+    A view that is too short for head, foot and `MIN_ROWS` lines hides the foot. If `wrapped` is set, a row may have
+    several screen lines, which `row_strips` returns.
     """
 
     class Moved(Message):
@@ -126,7 +126,7 @@ class CursorView(ScrollView, can_focus=True):
         return []
 
     def empty(self, width: int) -> list[Cells]:
-        """The text of an empty view."""
+        """The lines that are shown instead of rows if `row_count` is 0."""
         return []
 
     # ---- geometry ------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class CursorView(ScrollView, can_focus=True):
 
     @property
     def page(self) -> int:
-        """The number of rows on the screen."""
+        """The number of screen lines between head and foot."""
         return max(1, self.size.height - self._head_height - self._foot_height)
 
     _head_height = 0
@@ -157,44 +157,45 @@ class CursorView(ScrollView, can_focus=True):
 
     @property
     def top(self) -> RowLine:
-        """The first visible row, and the line of that row."""
+        """The first visible row line."""
         return RowLine(self.first_row, self._wrapped_top.line if self._wrapped_top.row == self.first_row else 0)
 
     def row_height(self, row: int) -> int:
-        """The number of screen lines of a row."""
+        """The number of screen lines of a row, at least one."""
         return max(1, len(self.row_strips(row, self.width))) if self.wrapped else 1
 
-    def spots(self) -> list[RowLine]:
-        """The row and the line of that row, for each screen line between head and foot."""
+    def visible_lines(self) -> list[RowLine]:
+        """The row line on each screen line between head and foot."""
         top, page, count = self.top, self.page, self.row_count
         if not self.wrapped:
             return [RowLine(row) for row in range(top.row, min(top.row + page, count))]
         key = (top, page, count, self.width)
-        if self._spots is None or self._spots[0] != key:
-            self._spots = (key, lines_below(top, page, count, self.row_height))
-        return self._spots[1]
+        if self._visible_lines is None or self._visible_lines[0] != key:
+            self._visible_lines = (key, lines_below(top, page, count, self.row_height))
+        return self._visible_lines[1]
 
     def rows_on_screen(self) -> range:
-        spots = self.spots()
-        return range(spots[0].row, spots[-1].row + 1) if spots else range(0)
+        lines = self.visible_lines()
+        return range(lines[0].row, lines[-1].row + 1) if lines else range(0)
 
-    # Scroll position inside a tall row; the scroll offset has whole rows only.
+    # The scroll position with `wrapped`: the scroll offset of Textual counts rows, not their lines.
     _wrapped_top = RowLine(0)
-    _spots: tuple[object, list[RowLine]] | None = None
+    # The cached result of `visible_lines`, and what it depends on.
+    _visible_lines: tuple[object, list[RowLine]] | None = None
 
     def rows_changed(self) -> None:
-        """Measure and draw again."""
+        """Update the layout and draw again, after the rows, the head or the foot have changed."""
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
-        if self._head_height + LEAST_ROWS + self._foot_height > self.size.height:
+        if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
             self._foot_height = 0
         self.cursor = max(0, min(self.cursor, self.row_count - 1))
         fixed = self._head_height + self._foot_height
-        # With wrapping, there is room below the last row, so that the last row can be scrolled to the top.
+        # With wrapping, the scrolled area is longer than the rows, so that the last row can be scrolled to the top.
         rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
         self.virtual_size = Size(width, rows + fixed)
-        self._spots = None
-        self._follow()
+        self._visible_lines = None
+        self._scroll_to_cursor()
         self.refresh()
 
     def on_mount(self) -> None:
@@ -205,7 +206,7 @@ class CursorView(ScrollView, can_focus=True):
 
     def refresh(self, *regions: Region, **options: Any) -> Any:
         if not regions:
-            self._spots = None
+            self._visible_lines = None
         return super().refresh(*regions, **options)
 
     def on_focus(self) -> None:
@@ -222,8 +223,8 @@ class CursorView(ScrollView, can_focus=True):
             return self.look.strip(self.head(width)[y], width)
         if y >= height - self._foot_height:
             foot = self.foot(width)
-            place = y - (height - self._foot_height)
-            return self.look.strip(foot[place] if place < len(foot) else [], width)
+            line = y - (height - self._foot_height)
+            return self.look.strip(foot[line] if line < len(foot) else [], width)
         return self._body_line(y - self._head_height, width)
 
     def _body_line(self, y: int, width: int) -> Strip:
@@ -233,31 +234,32 @@ class CursorView(ScrollView, can_focus=True):
         if not self.wrapped:
             row = y + self.first_row
             return self.row_strip(row, width) if row < self.row_count else self.look.strip([], width)
-        spots = self.spots()
-        strips = self.row_strips(spots[y].row, width) if y < len(spots) else []
-        return strips[spots[y].line] if strips and spots[y].line < len(strips) else self.look.strip([], width)
+        row_lines = self.visible_lines()
+        strips = self.row_strips(row_lines[y].row, width) if y < len(row_lines) else []
+        return strips[row_lines[y].line] if strips and row_lines[y].line < len(strips) else self.look.strip([], width)
 
     def row_strip(self, row: int, width: int) -> Strip:
         return self.look.strip(self.row_cells(row, width), width, self.background(row))
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        """The screen lines of a row, if rows are wrapped."""
+        """The screen lines of a row. A subclass that sets `wrapped` may return several."""
         return [self.row_strip(row, width)]
 
     def background(self, row: int) -> str:
-        """The role of the background of a row. The cursor row shows whether the view has focus."""
+        """The name of the background of a row. That of the cursor's row depends on whether the view has focus."""
         if row != self.cursor:
             return ""
         return "cursor" if self.has_focus else "cursor-blurred"
 
     def refresh_row(self, row: int) -> None:
+        """Draw a row again, if it is on the screen."""
         if not self.wrapped:
-            place, lines = row - self.first_row, 1
+            y, height = row - self.first_row, 1
         else:
-            inside = [y for y, spot in enumerate(self.spots()) if spot.row == row]
-            place, lines = (inside[0], len(inside)) if inside else (-1, 0)
-        if 0 <= place < self.page:
-            self.refresh(Region(0, place + self._head_height, self.width, lines))
+            ys = [y for y, row_line in enumerate(self.visible_lines()) if row_line.row == row]
+            y, height = (ys[0], len(ys)) if ys else (-1, 0)
+        if 0 <= y < self.page:
+            self.refresh(Region(0, y + self._head_height, self.width, height))
 
     def refresh_edges(self) -> None:
         """Draw the head and the foot again."""
@@ -269,23 +271,23 @@ class CursorView(ScrollView, can_focus=True):
 
     # ---- moving --------------------------------------------------------------------------------------------------
 
-    def move_to(self, row: int, *, tell: bool = True) -> None:
-        """Move the cursor to `row`, and scroll to it."""
+    def move_to(self, row: int, *, notify: bool = True) -> None:
+        """Move the cursor to `row`, and scroll to it. With `notify`, call `after_move` if it was on another row."""
         before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
-        self._follow()
+        self._scroll_to_cursor()
         if before == self.cursor:
             return
         self.refresh_row(before)
         self.refresh_row(self.cursor)
         self.refresh_edges()
-        if tell:
-            self.moved()
+        if notify:
+            self.after_move()
 
-    def moved(self) -> None:
-        """Post `Moved`."""
+    def after_move(self) -> None:
+        """Post `Moved`. A subclass may do more after the cursor has moved."""
         self.post_message(self.Moved(self, self.cursor))
 
-    def _follow(self) -> None:
+    def _scroll_to_cursor(self) -> None:
         first, page = self.first_row, self.page
         if self.wrapped and self.row_count:
             self._scroll_top(top_to_show(self.cursor, self.top, page, self.row_height))
@@ -296,7 +298,7 @@ class CursorView(ScrollView, can_focus=True):
             self.scroll_to(y=self.cursor - page + 1, animate=False, force=True)
 
     def _scroll_top(self, top: RowLine) -> None:
-        """Scroll `top` to the first screen line."""
+        """Scroll so that `top` is on the first screen line."""
         if top != self.top:
             self._wrapped_top = top
             self.scroll_to(y=top.row, animate=False, force=True)
@@ -306,16 +308,16 @@ class CursorView(ScrollView, can_focus=True):
         """Scroll so that the cursor is `offset` rows below the first row on the screen."""
         self.scroll_to(y=max(0, self.cursor - offset), animate=False, force=True)
         if self.wrapped:
-            self._follow()
+            self._scroll_to_cursor()
 
-    def center(self, row: int, *, tell: bool = True) -> None:
+    def center(self, row: int, *, notify: bool = True) -> None:
         """Move the cursor to `row`. If the row is not on the screen, scroll it to the middle."""
         if row not in self.rows_on_screen():
             if self.wrapped:
                 self._scroll_top(line_above(RowLine(min(row, self.row_count - 1)), self.page // 2, self.row_height))
             else:
                 self.scroll_to(y=max(0, row - self.page // 2), animate=False, force=True)
-        self.move_to(row, tell=tell)
+        self.move_to(row, notify=notify)
 
     def move_down(self) -> None:
         if not self._scroll_inside_row(1):
@@ -326,12 +328,15 @@ class CursorView(ScrollView, can_focus=True):
             self.move_to(self.cursor - 1)
 
     def _scroll_inside_row(self, by: int) -> bool:
-        """Scroll by one line inside a row that is longer than the screen, up to its end."""
+        """Scroll by one line inside the cursor's row if the row is longer than the screen. Returns whether it scrolled.
+
+        At the end of such a row, it does not scroll.
+        """
         top = self.top
         if not self.wrapped or top.row != self.cursor or not self.row_count:
             return False
-        line, hidden_lines = top.line + by, self.row_height(self.cursor) - self.page
-        if not 0 <= line <= hidden_lines:
+        line, last_top = top.line + by, self.row_height(self.cursor) - self.page
+        if not 0 <= line <= last_top:
             return False
         self._scroll_top(RowLine(self.cursor, line))
         return True
@@ -355,7 +360,7 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(self.row_count - 1)
 
     def _move_window(self, rows: int) -> None:
-        """Scroll by `rows`, and keep the position of the cursor on the screen if possible."""
+        """Scroll by `rows` and move the cursor by as many, so that it stays on its screen line if possible."""
         if self.wrapped and self.row_count:
             self._move_lines(rows)
             return
@@ -363,26 +368,26 @@ class CursorView(ScrollView, can_focus=True):
         self.move_to(self.cursor + rows)
 
     def _move_lines(self, lines: int) -> None:
-        """Scroll by screen lines, and keep the cursor on its screen line."""
-        before, rows = self.top, [spot.row for spot in self.spots()]
-        place = rows.index(self.cursor) if self.cursor in rows else 0
+        """Scroll by screen lines, and move the cursor to the row that is then on its screen line."""
+        before, rows = self.top, [row_line.row for row_line in self.visible_lines()]
+        y = rows.index(self.cursor) if self.cursor in rows else 0
         top = scroll_top(before, lines, self.page, self.row_count, self.row_height)
         if top == before:
             self.move_to(self.row_count - 1 if lines > 0 else 0)
             return
         self._scroll_top(top)
-        spots = self.spots()
-        self.move_to(spots[min(place, len(spots) - 1)].row)
+        row_lines = self.visible_lines()
+        self.move_to(row_lines[min(y, len(row_lines) - 1)].row)
 
-    def spot_at(self, y: int) -> RowLine | None:
-        """The row and the line of that row at line `y` of the widget, `None` if there is no row."""
-        place, spots = y - self._head_height, self.spots()
-        return spots[place] if 0 <= place < min(self.page, len(spots)) else None
+    def row_line_at(self, y: int) -> RowLine | None:
+        """The row line at line `y` of the widget, `None` if no row is there."""
+        line, row_lines = y - self._head_height, self.visible_lines()
+        return row_lines[line] if 0 <= line < min(self.page, len(row_lines)) else None
 
     def row_at(self, y: int) -> int:
-        """The row at line `y` of the widget, or -1 below the last row."""
-        spot = self.spot_at(y)
-        return spot.row if spot is not None else -1
+        """The row at line `y` of the widget, -1 if no row is there."""
+        row_line = self.row_line_at(y)
+        return row_line.row if row_line is not None else -1
 
     def on_click(self, event: events.Click) -> None:
         offset = event.get_content_offset(self)

@@ -1,4 +1,4 @@
-"""Converts roles of a theme to Rich styles, and a widget of one line of cells."""
+"""Cells (texts with roles), their conversion to Rich styles by a theme, and a widget with one line of cells."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from textual.widget import Widget
 
 from buddy.themes.palette import DEFAULT, themes
 
+# A text, and the role that colours it.
 Cell = tuple[str, str]
 Cells = list[Cell]
 
 
 class Look:
-    """The styles of a theme, by role and by syntax name. A name without a style is plain text."""
+    """The styles of a theme, by role and by syntax name."""
 
     def __init__(self, name: str) -> None:
         data = themes().get(name) or themes()[DEFAULT]
@@ -39,12 +40,12 @@ class Look:
         return self.syntax[key] if table == "syntax" else self.roles[role]
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
-        """`cells` as a strip of exactly `width` cells, on the background with the given name."""
+        """Converts `cells` to a strip of exactly `width` columns, on the background with the given name."""
         strip = Strip([Segment(text, self.style(role)) for text, role in cells if text])
         return self.over(strip.adjust_cell_length(width), background)
 
     def over(self, strip: Strip, background: str = "") -> Strip:
-        """`strip` on a background. The background is always explicit, because terminals have different defaults."""
+        """Puts `strip` on a background. It is always explicit, because the default differs between terminals."""
         return strip.apply_style(self.backgrounds[background])
 
 
@@ -55,6 +56,7 @@ def look_of(theme: str) -> Look:
 
 
 def length(cells: Sequence[Cell]) -> int:
+    """The number of characters of `cells`."""
     return sum(len(text) for text, _ in cells)
 
 
@@ -67,30 +69,30 @@ def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
 
 def cut_cells(cells: Cells, width: int) -> Cells:
     """The first `width` characters of `cells`."""
-    kept: Cells = []
+    visible: Cells = []
     for text, role in cells:
         if width <= 0:
             break
-        kept.append((text[:width], role))
+        visible.append((text[:width], role))
         width -= len(text)
-    return kept
+    return visible
 
 
 def underlined(strip: Strip, pattern: re.Pattern[str], style: Style) -> Strip:
-    """`strip` with the matches in `style` and underlined, so that they are visible without colours."""
-    spans = [found.span() for found in pattern.finditer(strip.text)]
-    cuts = [cut for span in spans for cut in span]
+    """Draws the matches of `pattern` in `style`, and underlined, so that they are visible without colours."""
+    cuts = [offset for match in pattern.finditer(strip.text) for offset in match.span()]
     if not cuts:
         return strip
     pieces = list(strip.divide([*cuts, strip.cell_length]))
-    marked = style + Style(underline=True)
-    return Strip.join([Strip([Segment(piece.text, marked)]) if k % 2 else piece for k, piece in enumerate(pieces)])
+    match_style = style + Style(underline=True)
+    # Every second piece, between the start and the end of a span, is a match.
+    return Strip.join([Strip([Segment(piece.text, match_style)]) if k % 2 else piece for k, piece in enumerate(pieces)])
 
 
 class CellLine(Widget):
-    """A line that shows `cells(width)`; `refresh` draws it again.
+    """A line that shows the result of `cells(width)`. `refresh` draws it again.
 
-    `clicked(x, width)` is called for a click in column `x`.
+    After a click in column `x`, calls `on_column_clicked(x, width)`.
     """
 
     def __init__(
@@ -98,11 +100,11 @@ class CellLine(Widget):
         cells: Callable[[int], Cells],
         id: str,
         background: str = "",
-        clicked: Callable[[int, int], None] | None = None,
+        on_column_clicked: Callable[[int, int], None] | None = None,
     ) -> None:
         super().__init__(id=id)
         self._background = background
-        self._clicked = clicked
+        self._on_column_clicked = on_column_clicked
         self._cells = cells
         self._last: Cells = []
 
@@ -111,10 +113,10 @@ class CellLine(Widget):
         return look_of(self.app.theme).strip(self._last, self.size.width, self._background)
 
     def on_click(self, event: events.Click) -> None:
-        if self._clicked is not None:
-            self._clicked(event.x, self.size.width)
+        if self._on_column_clicked is not None:
+            self._on_column_clicked(event.x, self.size.width)
 
     def update(self) -> None:
-        """Draw again if the line has changed."""
+        """Draw the line again if its cells have changed."""
         if self._cells(self.size.width) != self._last:
             self.refresh()

@@ -23,13 +23,16 @@ from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot, PlotPoint, PlotScale, Series, scales, thin_points, visible_points
 from buddy.app.widgets.look import look_of
 
-# The colours of the series in order, as roles and syntax names of the theme. The marks differ, too.
-ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
-ZOOM = 1.5
-# The width of a label on the horizontal axis, and of the space after it.
-LABEL = 12
-_PAD, _SIDE = 0.05, 0.01
-_BAR = 0.8
+# The colour of each series, as a role or syntax name of the theme. Series also differ in their marks.
+SERIES_ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
+# The factor by which a zoom step changes the visible range.
+ZOOM_FACTOR = 1.5
+# The width of a label on the horizontal axis and of the space after it, in cells.
+LABEL_WIDTH = 12
+# The margins of the vertical and the horizontal range, as a share of the range.
+_Y_MARGIN, _X_MARGIN = 0.05, 0.01
+# The width of a bar, as a share of the distance between bars.
+_BAR_WIDTH = 0.8
 
 
 class PlainCanvas(Canvas):
@@ -37,26 +40,27 @@ class PlainCanvas(Canvas):
 
     def render_line(self, y: int) -> Strip:
         strip = super().render_line(y)
-        return Strip([segment._replace(text=_plain(segment.text)) for segment in strip], strip.cell_length)
+        return Strip([segment._replace(text=_to_ascii(segment.text)) for segment in strip], strip.cell_length)
 
 
 class Ticks(AxisFormatter):
-    """Places ticks by the scale of the axis, as many as fit."""
+    """Places ticks at the values that `scale` selects: at most `max_ticks`, but at least 2 are allowed."""
 
-    def __init__(self, scale: PlotScale, most: int) -> None:
-        self._scale, self._max_ticks = scale, max(most, 2)
+    def __init__(self, scale: PlotScale, max_ticks: int) -> None:
+        self._scale, self._max_ticks = scale, max(max_ticks, 2)
 
     def get_ticks(self, min_: float, max_: float, max_ticks: int = 8) -> list[float]:
         return self._scale.ticks(min_, max_, self._max_ticks)
 
     def get_labels_for_ticks(self, ticks: Sequence[float]) -> list[str]:
-        return [self._scale.label_at(tick)[: LABEL - 1] for tick in ticks]
+        return [self._scale.label_at(tick)[: LABEL_WIDTH - 1] for tick in ticks]
 
 
 class PlotView(PlotWidget, can_focus=False):
-    """Draws a `Plot` with a cursor on one point: number `point` of series number `series`.
+    """Draws a `Plot` with a cursor on one point. `series` is the number of the series that has the cursor.
 
-    The view handles no keys: a screen calls `step`, `turn`, `zoom` and `whole`.
+    The view handles no keys: a screen calls `step`, `next_series`, `zoom` and `reset_zoom`. With `plain`, it draws in
+    ASCII.
     """
 
     margin_top = 0
@@ -81,69 +85,72 @@ class PlotView(PlotWidget, can_focus=False):
             self.series = next(number for number, points in enumerate(self._points) if points)
 
     def show(self, plot: Plot) -> None:
-        """Show another plot."""
+        """Show another plot, with the cursor on the first point of the first series that has points."""
         self.series = 0
         self._set_plot(plot)
-        self._moved()
+        self._update_after_move()
 
     def toggle_log(self) -> None:
-        """Switch the vertical axis between linear and logarithmic. The cursor stays on its point."""
+        """Switch the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
         point, series = self.point, self.series
         self._set_plot(self.plot_data.with_log(not self.plot_data.y.log))
         self.series = series
-        found = (place for place, other in enumerate(self._current_points) if point and other.number >= point.number)
-        self._cursor = next(found, 0)
-        self._moved()
+        # The scale may have removed the point; then the cursor moves to the next point that is left.
+        points = enumerate(self._current_points)
+        self._cursor = next((index for index, other in points if point and other.number >= point.number), 0)
+        self._update_after_move()
 
     # ---- the cursor ----------------------------------------------------------------------------------------------
 
     @property
     def _current_points(self) -> list[PlotPoint]:
+        """The drawn points of the series that has the cursor."""
         return self._points[self.series] if self.series < len(self._points) else []
 
     @property
     def point(self) -> PlotPoint | None:
+        """The point under the cursor."""
         return self._current_points[self._cursor] if self._cursor < len(self._current_points) else None
 
     @property
-    def current(self) -> Series | None:
+    def current_series(self) -> Series | None:
         """The series of the point under the cursor."""
         return self.plot_data.series[self.series] if self._current_points else None
 
     @property
-    def left_out(self) -> int:
-        """The number of points that cannot be drawn."""
+    def omitted_count(self) -> int:
+        """The number of points that the scales cannot draw."""
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
     def format_point(self, point: PlotPoint) -> tuple[str, str]:
-        """Both values of a point, formatted by its axes."""
+        """The x and y values of a point of the current series, formatted by the axes."""
         series = self.plot_data.series[self.series]
         names, x = self.plot_data.x.names, series.x[point.number]
         x_text = names[round(x)] if names else self.plot_data.x.format(x)
         return x_text, self.plot_data.y.format(series.y[point.number])
 
     def step(self, by: int) -> None:
-        """Move the cursor to another point of the series."""
+        """Move the cursor by `by` points of the series."""
         self._cursor = max(0, min(self._cursor + by, len(self._current_points) - 1))
-        self._moved()
+        self._update_after_move()
 
-    def turn(self, by: int) -> None:
-        """Move the cursor to the nearest point of another series."""
-        point, filled = self.point, [number for number, points in enumerate(self._points) if points]
-        if point is None or len(filled) < 2:
+    def next_series(self, by: int) -> None:
+        """Move the cursor `by` series further, to the point with the nearest x."""
+        point, with_points = self.point, [number for number, points in enumerate(self._points) if points]
+        if point is None or len(with_points) < 2:
             return
-        self.series = filled[(filled.index(self.series) + by) % len(filled)]
+        self.series = with_points[(with_points.index(self.series) + by) % len(with_points)]
         points = self._current_points
-        self._cursor = min(range(len(points)), key=lambda place: abs(points[place].x - point.x))
-        self._moved()
+        self._cursor = min(range(len(points)), key=lambda index: abs(points[index].x - point.x))
+        self._update_after_move()
 
     def zoom(self, factor: float) -> None:
         """Scale the visible range of the horizontal axis by `factor`, centered at the cursor."""
-        low, high = self._range()
+        low, high = self._x_range()
         middle = self.point.x if self.point else (low + high) / 2
-        whole = self._full_range()
-        wide = (high - low) * factor
-        self._window = None if wide >= whole[1] - whole[0] else (middle - wide / 2, middle + wide / 2)
+        full_low, full_high = self._full_x_range()
+        width = (high - low) * factor
+        self._window = None if width >= full_high - full_low else (middle - width / 2, middle + width / 2)
         self._draw()
 
     def reset_zoom(self) -> None:
@@ -151,8 +158,9 @@ class PlotView(PlotWidget, can_focus=False):
         self._window = None
         self._draw()
 
-    def _moved(self) -> None:
-        low, high = self._range()
+    def _update_after_move(self) -> None:
+        """Draw again, and post `Moved`. If the cursor has left the visible range, center the range at the cursor."""
+        low, high = self._x_range()
         if self._window is not None and self.point is not None and not low <= self.point.x <= high:
             half = (high - low) / 2
             self._window = (self.point.x - half, self.point.x + half)
@@ -162,10 +170,10 @@ class PlotView(PlotWidget, can_focus=False):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def compose(self) -> ComposeResult:
-        kind = PlainCanvas if self._plain else Canvas
+        canvas = PlainCanvas if self._plain else Canvas
         with Grid():
             for name in ("margin-top", "margin-left", "plot", "margin-bottom"):
-                yield kind(1, 1, id=name)
+                yield canvas(1, 1, id=name)
         yield Static(id="legend")
 
     def on_mount(self) -> None:
@@ -183,35 +191,35 @@ class PlotView(PlotWidget, can_focus=False):
     def _rows(self) -> int:
         return max(4, self.size.height - self.margin_bottom - 2)
 
-    def _full_range(self) -> tuple[float, float]:
+    def _full_x_range(self) -> tuple[float, float]:
         """The horizontal range, with room for bars and for marks at the ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
-        side = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _SIDE
-        return min(xs) - side, max(xs) + side
+        margin = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
+        return min(xs) - margin, max(xs) + margin
 
-    def _range(self) -> tuple[float, float]:
-        return self._window or self._full_range()
+    def _x_range(self) -> tuple[float, float]:
+        return self._window or self._full_x_range()
 
-    def _heights(self, low: float, high: float) -> tuple[float, float]:
+    def _y_range(self, low: float, high: float) -> tuple[float, float]:
         """The vertical range of the visible points, with a margin that does not extend beyond 0."""
         ys = [point.y for points in self._points for point in points if low <= point.x <= high] or [0.0, 1.0]
-        least, greatest = min(ys), max(ys)
+        bottom, top = min(ys), max(ys)
         if self.plot_data.bars:
-            least, greatest = min(least, 0.0), max(greatest, 0.0)
-        room = (greatest - least) * _PAD or abs(greatest) * _PAD or 1.0
-        bound = 0.0 if least >= 0 and not self.plot_data.y.log else -math.inf
-        return max(least - room, bound), greatest + room
+            bottom, top = min(bottom, 0.0), max(top, 0.0)
+        margin = (top - bottom) * _Y_MARGIN or abs(top) * _Y_MARGIN or 1.0
+        bound = 0.0 if bottom >= 0 and not self.plot_data.y.log else -math.inf
+        return max(bottom - margin, bound), top + margin
 
     def _draw(self) -> None:
         """Pass the visible points to textual-plot."""
         if not self.is_mounted or not self.size.area:
             return
         self.margin_bottom = 3 if self.plot_data.x.label else 1
-        low, high = self._range()
+        low, high = self._x_range()
         self.clear()
         self.set_xlimits(low, high)
-        self.set_ylimits(*self._heights(low, high))
-        self.set_x_formatter(Ticks(self._x_scale, self.columns // LABEL))
+        self.set_ylimits(*self._y_range(low, high))
+        self.set_x_formatter(Ticks(self._x_scale, self.columns // LABEL_WIDTH))
         self.set_y_formatter(Ticks(self._y_scale, self._rows // 2))
         self.set_xlabel(self.plot_data.x.label)
         for number, points in enumerate(self._points):
@@ -220,14 +228,14 @@ class PlotView(PlotWidget, can_focus=False):
             self.add_v_line(point.x, str(look_of(self.app.theme).style("faint")))
 
     def _render_v_line_plot(self, vline: VLinePlot) -> None:
-        """Draw the vertical line at the cursor, and the point over it."""
+        """Draw the vertical line at the cursor, and the cursor's point over the line."""
         super()._render_v_line_plot(vline)
         if (point := self.point) is not None:
-            place = self.get_pixel_from_coordinate(point.x, point.y)
+            pixel = self.get_pixel_from_coordinate(point.x, point.y)
             mark, style = self._mark(self.series), f"{self._style(self.series)} reverse"
-            # textual-plot joins ticks with the character below, which must be the frame.
-            if self._scale_rectangle.contains(*place):
-                self.query_one("#plot", Canvas).set_pixel(*place, mark, style)
+            # Not outside of the frame: textual-plot draws ticks by changing the characters of the frame.
+            if self._scale_rectangle.contains(*pixel):
+                self.query_one("#plot", Canvas).set_pixel(*pixel, mark, style)
 
     def _draw_series(self, number: int, points: list[PlotPoint]) -> None:
         kind, style = self.plot_data.series[number].kind, self._style(number)
@@ -235,7 +243,7 @@ class PlotView(PlotWidget, can_focus=False):
         if not points:
             return
         if kind == "bars":
-            self.bar(xs, ys, _BAR, style, None if self._plain else HiResMode.HALFBLOCK)
+            self.bar(xs, ys, _BAR_WIDTH, style, None if self._plain else HiResMode.HALFBLOCK)
             return
         if kind == "line" and self._plain:
             path = self._path(points)
@@ -246,24 +254,22 @@ class PlotView(PlotWidget, can_focus=False):
             self.scatter(xs, ys, self._mark(number), style)
 
     def _path(self, points: list[PlotPoint]) -> list[tuple[float, float]]:
-        """The points of a line, at most one cell apart."""
-        (left, right), (low, high) = self._range(), self._heights(*self._range())
+        """Interpolates between the points of a line, so that the results are at most one cell apart."""
+        (left, right), (low, high) = self._x_range(), self._y_range(*self._x_range())
         path = []
-        for one, other in pairwise(points):
-            across, up = (
-                (other.x - one.x) / (right - left) * self.columns,
-                (other.y - one.y) / (high - low) * self._rows,
-            )
-            count = max(1, min(round(max(abs(across), abs(up))), self.columns + self._rows))
-            steps = [step / count for step in range(count)]
-            path += [(one.x + (other.x - one.x) * step, one.y + (other.y - one.y) * step) for step in steps]
+        for start, end in pairwise(points):
+            dx, dy = end.x - start.x, end.y - start.y
+            columns, rows = dx / (right - left) * self.columns, dy / (high - low) * self._rows
+            count = max(1, min(round(max(abs(columns), abs(rows))), self.columns + self._rows))
+            fractions = [step / count for step in range(count)]
+            path += [(start.x + dx * fraction, start.y + dy * fraction) for fraction in fractions]
         return path
 
     def _mark(self, number: int) -> str:
         return self._glyphs.marks[number % len(self._glyphs.marks)]
 
     def _style(self, number: int) -> str:
-        return str(look_of(self.app.theme).style(ROLES[number % len(ROLES)]))
+        return str(look_of(self.app.theme).style(SERIES_ROLES[number % len(SERIES_ROLES)]))
 
     # ---- the mouse -----------------------------------------------------------------------------------------------
 
@@ -272,28 +278,30 @@ class PlotView(PlotWidget, can_focus=False):
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return
-        places = [(number, k) for number, points in enumerate(self._points) for k in range(len(points))]
-        if places:
-            self.series, self._cursor = min(places, key=lambda place: self._distance(place, offset.x, offset.y))
-            self._moved()
+        candidates = [(series, index) for series, points in enumerate(self._points) for index in range(len(points))]
+        if candidates:
+            self.series, self._cursor = min(candidates, key=lambda point: self._distance(point, offset.x, offset.y))
+            self._update_after_move()
 
-    def _distance(self, place: tuple[int, int], x: int, y: int) -> int:
-        point = self._points[place[0]][place[1]]
-        across, up = self.get_pixel_from_coordinate(point.x, point.y)
-        return int((across - x) ** 2 + (up - y) ** 2)
+    def _distance(self, series_and_index: tuple[int, int], x: int, y: int) -> int:
+        """The squared distance of a point from a cell of the plot, in cells."""
+        series, index = series_and_index
+        point = self._points[series][index]
+        point_x, point_y = self.get_pixel_from_coordinate(point.x, point.y)
+        return int((point_x - x) ** 2 + (point_y - y) ** 2)
 
     def on_mouse_scroll_up(self) -> None:
-        self.zoom(1 / ZOOM)
+        self.zoom(1 / ZOOM_FACTOR)
 
     def on_mouse_scroll_down(self) -> None:
-        self.zoom(ZOOM)
+        self.zoom(ZOOM_FACTOR)
 
 
-def _plain(text: str) -> str:
-    return "".join(character if character.isascii() else _ascii(character) for character in text)
+def _to_ascii(text: str) -> str:
+    return "".join(character if character.isascii() else _ascii_character(character) for character in text)
 
 
-def _ascii(character: str) -> str:
+def _ascii_character(character: str) -> str:
     """The ASCII replacement of a box-drawing or block character: a line, a crossing or a full cell."""
     if not "\u2500" <= character <= "\u257f":
         return "#"

@@ -20,22 +20,22 @@ class StillInput(Input):
 
 
 class Prompt(Horizontal):
-    """Hidden until `ask`; then passes the text to the caller and restores the focus."""
+    """Hidden until `ask`. When the user accepts or cancels, it hides again and restores the focus."""
 
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True)]
 
     def __init__(self) -> None:
         super().__init__(id="prompt")
-        self._answer: Callable[[str], object] | None = None
+        self._use_answer: Callable[[str], object] | None = None
         self._previous_focus: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
         yield StillInput(compact=True)
 
-    def ask(self, title: str, initial: str, answer: Callable[[str], object]) -> None:
-        """Ask for a text, and call `answer` with it unless the user cancels."""
-        self._answer, self._previous_focus = answer, self.screen.focused
+    def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
+        """Ask for a text, and call `use_answer` with it unless the user cancels."""
+        self._use_answer, self._previous_focus = use_answer, self.screen.focused
         self.query_one(Static).update(f" {title}: ")
         field = self.query_one(Input)
         field.value = initial
@@ -44,13 +44,14 @@ class Prompt(Horizontal):
         field.focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        answer = self._answer
+        use_answer = self._use_answer
+        # Hide first: `use_answer` may ask again.
         self.action_cancel()
-        if answer is not None:
-            answer(event.value)
+        if use_answer is not None:
+            use_answer(event.value)
 
     def action_cancel(self) -> None:
         self.display = False
-        self._answer = None
+        self._use_answer = None
         if self._previous_focus is not None:
             self._previous_focus.focus()

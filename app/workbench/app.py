@@ -210,7 +210,7 @@ class Workbench(App[int]):
 
     def compose(self) -> ComposeResult:
         yield CellLine(self._header_cells, id="header", background="panel")
-        yield CellLine(self._graph_cells, id="graphs", background="panel", clicked=self._show_clicked_graph)
+        yield CellLine(self._graph_cells, id="graphs", background="panel", on_column_clicked=self._show_clicked_graph)
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -290,7 +290,7 @@ class Workbench(App[int]):
             has_runs=bool(state.runs),
             has_profile=state.profile is not None,
             has_report=state.report is not None,
-            n_picked=len(self.graph.targets),
+            n_picked=len(self.graph.selected_rows),
             is_tree=self.graph.as_tree,
             is_extract=self.subgraph_commands.is_extract,
             is_compiling=state.compiled_recipe != workspace.recipe,
@@ -342,7 +342,7 @@ class Workbench(App[int]):
         if "graph" in topics and self.state.info is not None:
             self.context.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
-            self.ir.lines_arrived()
+            self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
@@ -433,7 +433,7 @@ class Workbench(App[int]):
         layout.toggle_source()
         if layout.with_source and not selection.node:
             selection.select_row(self.graph.current)
-        self.source.follow()
+        self.source.go_to_selected_node()
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
@@ -456,7 +456,7 @@ class Workbench(App[int]):
         """Show the stage of the selected pass in the IR pane, if the pass has run."""
         row = self.passes.current
         if row is not None and row.stage is not None and row.stage.key != self.ir.key:
-            self.ir.choose(row.stage, tell=False)
+            self.ir.choose(row.stage, notify=False)
 
     def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
         if isinstance(event.view, GraphPane | PassesPane):

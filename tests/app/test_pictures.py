@@ -38,7 +38,7 @@ from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.results import ResultsScreen
-from buddy.app.screens.tables import FindingScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.tables import BisectionScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
@@ -187,7 +187,7 @@ SCREENS = {
     "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all nodes within", filled=without_times),
     "palette": Shown(CommandPalette, keys=("ctrl+p", *"diff"), text="Diff against"),
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
-    "finding": Shown(FindingScreen, made=lambda app: FindingScreen(FINDING)),
+    "finding": Shown(BisectionScreen, made=lambda app: BisectionScreen(FINDING)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),

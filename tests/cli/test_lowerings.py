@@ -42,15 +42,15 @@ def test_run_tells_which_registry_lowers_what_and_why_not_the_first(cli: Verb, t
     assert graph["other_registry"][0] == {"node": "mm.0", "by": "linalg", "reason": "tosa: no f64 matmul"}
     assert graph["other_registry"][-1] == {"node": "cumsum.0", "by": "linalg", "reason": "tosa: no cumulative sum"}
     text = cli("run", path, "--repeats", "1", "--dialect", "tosa").stdout
-    assert "not by the first registry: mm.0: tosa: no f64 matmul" in text
-    assert "not by the first registry" not in cli("run", path, "--repeats", "1").stdout
+    assert "not lowered by the first registry: mm.0: tosa: no f64 matmul" in text
+    assert "not lowered by the first registry" not in cli("run", path, "--repeats", "1").stdout
 
 
 def test_dump_prints_the_table_of_nodes(cli: Verb, tmp_path: Path) -> None:
     done = cli("dump", script(tmp_path, DOUBLES), "--nodes", "--dialect", "tosa")
     assert done.returncode == 0
     heading, *rows = done.stdout.splitlines()
-    assert heading.split() == ["node", "target", "as", "function", "why"]
+    assert heading.split() == ["node", "target", "lowering", "function", "reason"]
     (row,) = [row for row in rows if row.strip().startswith("mm.0")]
     assert row.split(maxsplit=4) == ["mm.0", "aten.mm.default", "linalg", "forward", "tosa: no f64 matmul"]
 

@@ -25,7 +25,7 @@ def test_the_root_mean_square_decides_too_and_is_said() -> None:
 
 def test_other_positions_are_said_to_be_as_good() -> None:
     near = OutputReport("argmax", (2,), "int64", 64.0, 1.0, "ok", tolerance="1.2e-04 of eager's choice")
-    assert "argmax: different positions, with values within 1.2e-04 of eager's choice" in text_of(near)
+    assert "argmax: different indices, whose values are within 1.2e-04 of eager's choice" in text_of(near)
 
 
 def test_nothing_is_said_of_what_was_within_its_tolerance() -> None:

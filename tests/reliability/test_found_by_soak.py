@@ -15,8 +15,8 @@ from textual.color import Color
 from textual.geometry import Region
 
 from buddy.app.actions import PANES
-from buddy.app.panes.ir_painter import DRAWN
-from buddy.app.reports.value_pages import entries_of
+from buddy.app.panes.ir_painter import MAX_CACHED_LINES
+from buddy.app.reports.value_pages import viewed_tensors
 from buddy.app.screens.editor import EditorScreen
 from buddy.app.screens.follow import NodeHistoryScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -133,12 +133,12 @@ async def test_work_that_ends_after_its_screen_was_closed_changes_nothing(tmp_pa
         screen = NodeHistoryScreen("mm.0", [])
         app.push_screen(screen)
         await pilot.pause()
-        screen.tell("running")
+        screen.show_progress("running")
         assert screen.query_one("#box").border_title == "Pass history of mm.0: running"
         await pilot.press("q")
         while screen.is_mounted and screen.query("#box"):
             await pilot.pause(0.02)
-        screen.tell("done")
+        screen.show_progress("done")
         screen.show([])
         await pilot.pause()
         assert app.is_running
@@ -199,9 +199,9 @@ def test_lines_that_are_drawn_are_counted_as_they_are_on_the_screen(tmp_path: Pa
     """A row may be wrapped into hundreds."""
     lines = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings()).ir.line_painter
     for number in range(10):
-        lines.keep((number,), [([], 0)] * (DRAWN // 4))
+        lines.add((number,), [([], 0)] * (MAX_CACHED_LINES // 4))
     assert lines.cached == [(6,), (7,), (8,), (9,)]
-    lines.keep((10,), [([], 0)] * (2 * DRAWN))
+    lines.add((10,), [([], 0)] * (2 * MAX_CACHED_LINES))
     assert lines.cached == [(10,)]
 
 
@@ -212,7 +212,7 @@ async def test_a_worker_that_another_replaces_before_it_begins_leaves_nothing(
     async with app.run_test(size=(80, 24)) as pilot:
         app.push_screen(screen := ValuesScreen(0, (), app.session))
         await pilot.pause()
-        screen._entries = entries_of((KeptTensor("input", "x", "f32", (2, 2)),))
+        screen._tensors = viewed_tensors((KeptTensor("input", "x", "f32", (2, 2)),))
         screen._request_missing()
         screen._request_missing()
         await pilot.pause()

@@ -160,9 +160,9 @@ def test_the_user_s_own_theme_says_only_what_is_different(folder: Path) -> None:
     ("text", "line", "what"),
     [
         ('base = "buddy-dark"\n\n[roles]\ntext = "bolt red"\n', 4, "roles.text"),
-        ('base = "buddy-dark"\n[roles]\ntexxt = "red"\n', 3, "no such entry"),
+        ('base = "buddy-dark"\n[roles]\ntexxt = "red"\n', 3, "unknown entry"),
         ('base = "nothing"\n', 1, "buddy-dark"),
-        ('base = "buddy-dark"\n[colors]\nprimary = 3\n', 3, "must be a text"),
+        ('base = "buddy-dark"\n[colors]\nprimary = 3\n', 3, "must be a string"),
         ('base = "buddy-dark"\n[colors]\nprimary = "rgb(1,2)"\n', 3, "not a colour"),
         ('base = "buddy-dark"\ndark = "yes"\n', 2, "true or false"),
         ('base = "buddy-dark"\ncolours = 3\n', 2, "colours"),

@@ -1,7 +1,7 @@
-"""The rows of a diff: equal and changed parts of two texts, with long equal parts folded. No Textual.
+"""The rows of a diff of two texts: changed lines, and equal lines, long runs of which are folded.
 
-A hunk is `(before, removed, after, added)`: `removed` lines from line `before` of one text became `added` lines from
-line `after` of the other.
+A hunk is `(before, removed, after, added)`: the `removed` lines of the old text from line `before` on became the
+`added` lines of the new text from line `after` on. Does not import Textual.
 """
 
 from __future__ import annotations
@@ -17,119 +17,128 @@ Hunk = tuple[int, int, int, int]
 
 
 class HiddenLines(NamedTuple):
-    """The lines folded under a line: their number, and how many of them were added and removed."""
+    """The numbers of lines that are folded under a line: lines of the new text, added lines, and removed lines."""
 
     lines: int
     added: int
     removed: int
 
 
-NOTHING = HiddenLines(0, 0, 0)
+NO_LINES = HiddenLines(0, 0, 0)
 
 
 class DiffPart(NamedTuple):
-    """Lines of both texts that are equal or changed; hidden lines are folded under the last line of the new text."""
+    """Consecutive lines of both texts, `lines`, that are equal or changed.
+
+    `hidden` are the lines that are folded under the last line of the new text, `None` if it is not folded.
+    """
 
     equal: bool
-    place: Hunk
+    lines: Hunk
     hidden: HiddenLines | None = None
 
-    def cut(self, line: int) -> tuple[DiffPart, DiffPart]:
-        """Split the part at a line of the new text."""
-        before, removed, after, added = self.place
-        mine = line - after
-        gone = min(removed, mine)
-        first = (before, gone, after, mine)
-        return DiffPart(self.equal, first), DiffPart(self.equal, (before + gone, removed - gone, line, added - mine))
+    def split(self, line: int) -> tuple[DiffPart, DiffPart]:
+        """The parts before a line of the new text, and from that line on."""
+        before, removed, after, added = self.lines
+        first_added = line - after
+        first_removed = min(removed, first_added)
+        return (
+            DiffPart(self.equal, (before, first_removed, after, first_added)),
+            DiffPart(self.equal, (before + first_removed, removed - first_removed, line, added - first_added)),
+        )
 
 
 class DiffSection(NamedTuple):
-    """The hunks between two positions, each a line of the old text and a line of the new text."""
+    """The hunks between two positions. A position is a line of the old text and a line of the new text."""
 
     hunks: list[Hunk]
     begin: tuple[int, int]
     end: tuple[int, int]
 
     def parts(self) -> list[DiffPart]:
-        """All parts in order, without empty ones."""
-        found: list[DiffPart] = []
-        before, after = self.begin
-        for start, removed, place, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
-            found.append(DiffPart(True, (before, place - after, after, place - after)))
-            found.append(DiffPart(False, (start, removed, place, added)))
-            before, after = start + removed, place + added
-        return [part for part in found if part.place[1] or part.place[3]]
+        """The equal and the changed parts in order, without empty ones."""
+        parts: list[DiffPart] = []
+        old_line, new_line = self.begin
+        for before, removed, after, added in (*self.hunks, (self.end[0], 0, self.end[1], 0)):
+            parts.append(DiffPart(True, (old_line, after - new_line, new_line, after - new_line)))
+            parts.append(DiffPart(False, (before, removed, after, added)))
+            old_line, new_line = before + removed, after + added
+        return [part for part in parts if part.lines[1] or part.lines[3]]
 
     def between(self, first: int, end: int) -> DiffSection:
         """The section of lines `first` to `end` of the new text, without lines removed at its ends."""
-        kept: list[Hunk] = []
-        passed = (0, 0)
-        for start, removed, place, added in self.hunks:
-            if place + added <= first:
-                passed = (start + removed, place + added)
-            elif place < end:
-                last = min(place + added, end)
-                kept.append((start, removed, max(place, first), last - max(place, first)))
-        begin = (passed[0] + first - passed[1], first)
-        if kept and kept[0][2] == first:
-            begin = (kept[0][0], first)
-        elif kept:
-            begin = (kept[0][0] - (kept[0][2] - first), first)
-        if kept:
-            start, removed, place, added = kept[-1]
-            return DiffSection(kept, begin, (start + removed + end - place - added, end))
-        return DiffSection([], begin, (begin[0] + end - first, end))
+        hunks: list[Hunk] = []
+        # The position after the last hunk that ends before `first`.
+        previous_end = (0, 0)
+        for before, removed, after, added in self.hunks:
+            if after + added <= first:
+                previous_end = (before + removed, after + added)
+            elif after < end:
+                start = max(after, first)
+                hunks.append((before, removed, start, min(after + added, end) - start))
+        if not hunks:
+            old_first = previous_end[0] + first - previous_end[1]
+            return DiffSection([], (old_first, first), (old_first + end - first, end))
+        first_before, _, first_after, _ = hunks[0]
+        before, removed, after, added = hunks[-1]
+        return DiffSection(
+            hunks, (first_before - (first_after - first), first), (before + removed + end - after - added, end)
+        )
 
 
 def changed_folds(folds: Iterable[TextFold], hunks: Sequence[Hunk]) -> list[TextFold]:
     """The outermost folds with changes after their first line, in order."""
-    found: list[TextFold] = []
+    changed: list[TextFold] = []
     # The last line of the new text that each hunk touches; a pure removal touches the next line.
-    reach = [after + max(added, 1) - 1 for _, _, after, added in hunks]
+    last_lines = [after + max(added, 1) - 1 for _, _, after, added in hunks]
     for fold in sorted(set(folds), key=lambda fold: (fold.first, -fold.last)):
-        place = bisect_right(reach, fold.first)
-        if place < len(hunks) and hunks[place][2] <= fold.last and not (found and fold.first <= found[-1].last):
-            found.append(fold)
-    return found
+        index = bisect_right(last_lines, fold.first)
+        has_changes = index < len(hunks) and hunks[index][2] <= fold.last
+        is_outermost = not changed or fold.first > changed[-1].last
+        if has_changes and is_outermost:
+            changed.append(fold)
+    return changed
 
 
 def hide_folded_parts(parts: Iterable[DiffPart], folds: Sequence[TextFold]) -> list[DiffPart]:
-    """The parts with folds reduced to their first lines; the part of that line has the hidden counts."""
-    found: list[DiffPart] = []
-    waiting = list(reversed(list(parts)))
-    place = 0
-    while waiting:
-        part = waiting.pop()
-        after, added = part.place[2:]
-        while place < len(folds) and folds[place].last < after:
-            place += 1
-        fold = folds[place] if place < len(folds) else None
+    """Reduces each fold to its first line. The part with that line gets the numbers of hidden lines."""
+    visible: list[DiffPart] = []
+    # The parts that are still to be processed, the next one last.
+    remaining = list(reversed(list(parts)))
+    fold_index = 0
+    while remaining:
+        part = remaining.pop()
+        after, added = part.lines[2:]
+        while fold_index < len(folds) and folds[fold_index].last < after:
+            fold_index += 1
+        fold = folds[fold_index] if fold_index < len(folds) else None
         if fold is None or fold.first >= after + max(added, 1):
-            found.append(part)
+            visible.append(part)
             continue
-        cuts = [line for line in (fold.first, fold.first + 1, fold.last + 1) if after < line < after + added]
-        if cuts:
-            waiting += reversed(part.cut(cuts[0]))
-        elif fold.first < after and found:
-            found[-1] = _hiding(found[-1], part)
+        # Split the part so that a piece has only the fold's first line, only hidden lines or only lines outside.
+        split_lines = [line for line in (fold.first, fold.first + 1, fold.last + 1) if after < line < after + added]
+        if split_lines:
+            remaining += reversed(part.split(split_lines[0]))
+        elif fold.first < after and visible:
+            visible[-1] = _hide_under(visible[-1], part)
         else:
-            head = part._replace(hidden=NOTHING) if after == fold.first and added else part
-            found.append(head)
-    return found
+            visible.append(part._replace(hidden=NO_LINES) if after == fold.first and added else part)
+    return visible
 
 
-def _hiding(head: DiffPart, part: DiffPart) -> DiffPart:
-    """`head` with one more part hidden under it."""
-    lines, added, removed = head.hidden or NOTHING
-    _, gone, _, came = part.place
-    changed = (0, 0) if part.equal else (came, gone)
-    return head._replace(hidden=HiddenLines(lines + came, added + changed[0], removed + changed[1]))
+def _hide_under(head: DiffPart, part: DiffPart) -> DiffPart:
+    """`head` with the lines of `part` added to its hidden lines."""
+    lines, added, removed = head.hidden or NO_LINES
+    _, old_count, _, new_count = part.lines
+    if part.equal:
+        return head._replace(hidden=HiddenLines(lines + new_count, added, removed))
+    return head._replace(hidden=HiddenLines(lines + new_count, added + new_count, removed + old_count))
 
 
-# Equal lines shown above and below a change.
+# The number of equal lines that are shown above and below a change.
 CONTEXT = 3
-# Minimum number of lines in a fold.
-LEAST_FOLDED = 4
+# The minimum number of equal lines that are folded.
+MIN_FOLDED_LINES = 4
 
 Kind = Literal["same", "fold", "removed", "added", "changed"]
 Layout = Literal["unified", "beside"]
@@ -138,9 +147,10 @@ Layout = Literal["unified", "beside"]
 class DiffRow(NamedTuple):
     """A row: its line in the old text and in the new text, -1 for none.
 
-    A row of kind `changed` has both sides next to each other. A row of kind `fold` represents `folded` equal lines from
-    there on; for other kinds, `folded` lines are folded under the row, of which `added` and `removed` changed.
-    `partner` is the corresponding line of the other text for a removed or added line, -1 for none.
+    A row of kind `changed` has a line of both texts next to each other. A row of kind `fold` stands for `folded` equal
+    lines, of which `before` and `after` are the first ones. Under a row of another kind, `folded` lines of the new text
+    are folded, of which `added` were added; `removed` lines were removed there. `partner` is the corresponding line of
+    the other text for a removed or added line, -1 for none.
     """
 
     kind: Kind
@@ -153,9 +163,10 @@ class DiffRow(NamedTuple):
 
 
 class _Run(NamedTuple):
-    """Rows of one kind, for `removed` lines from `before` on and `added` lines from `after` on.
+    """Consecutive rows of one kind, with the lines of a hunk.
 
-    `origin` is the line of the new text where its run of equal lines starts, `hidden` are the lines folded under it.
+    `origin` is the line of the new text where the equal lines start of which this run is a part, -1 for a changed run.
+    `hidden` are the lines that are folded under its last line.
     """
 
     kind: Kind
@@ -168,20 +179,22 @@ class _Run(NamedTuple):
 
     @property
     def height(self) -> int:
+        """The number of rows."""
         heights = {"fold": 1, "removed": self.removed, "changed": max(self.removed, self.added)}
         return heights.get(self.kind, self.added)
 
 
 class DiffRows:
-    """The rows of one difference in one layout; `hunks` are those of `buddy.compiler.protocol.Compared`."""
+    """The rows of a diff in a layout. `hunks` are those of `buddy.compiler.protocol.Compared`."""
 
     def __init__(self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified") -> None:
         self._whole = DiffSection(list(hunks), (0, 0), (before_lines, after_lines))
         self._section = self._whole
         self._functions: list[TextFold] = []
         self.layout: Layout = layout
-        self._open: set[int] = set()
-        self._measure()
+        # The origins of the equal lines that are not folded.
+        self._unfolded: set[int] = set()
+        self._update_runs()
 
     @property
     def hunks(self) -> list[Hunk]:
@@ -196,15 +209,15 @@ class DiffRows:
         """Change the layout. Unfolded runs stay unfolded."""
         if layout != self.layout:
             self.layout = layout
-            self._measure()
+            self._update_runs()
 
     def row(self, number: int) -> DiffRow:
         """Row `number`, starting at 0."""
-        place = bisect_right(self._starts, number) - 1
-        run, offset = self._runs[place], number - self._starts[place]
+        index = bisect_right(self._starts, number) - 1
+        run, offset = self._runs[index], number - self._starts[index]
         if run.kind == "fold":
             return DiffRow("fold", run.before, run.after, run.added)
-        hidden = run.hidden if run.hidden is not None and offset == run.added - 1 else NOTHING
+        hidden = run.hidden if run.hidden is not None and offset == run.added - 1 else NO_LINES
         before = run.before + offset if offset < run.removed else -1
         after = run.after + offset if offset < run.added else -1
         if run.kind == "removed":
@@ -217,14 +230,14 @@ class DiffRows:
         """The row of a line of the new text, or of the fold that hides it; the nearest row for a line not shown."""
         (_, first), (_, end) = self._section.begin, self._section.end
         line = self._head_of(max(first, min(line, end - 1)))
-        place = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
-        if place is None:
+        index = next((k for k in self._runs_from(line) if line < self._runs[k].after + self._runs[k].added), None)
+        if index is None:
             return max(0, self.count - 1)
-        run = self._runs[place]
-        return self._starts[place] + (0 if run.kind == "fold" else line - run.after)
+        run = self._runs[index]
+        return self._starts[index] + (0 if run.kind == "fold" else line - run.after)
 
     def line_of(self, number: int) -> int:
-        """The line of the new text at row `number`; for a removed line, the next one."""
+        """The line of the new text at row `number`; for a removed line, the line after it."""
         if not self.count:
             return 0
         row = self.row(min(number, self.count - 1))
@@ -232,59 +245,58 @@ class DiffRows:
             return row.after
         return self._runs[bisect_right(self._starts, number) - 1].after
 
-    # ---- visible part --------------------------------------------------------------------------------------------
+    # ---- shown part ----------------------------------------------------------------------------------------------
 
     @property
-    def narrowed(self) -> bool:
+    def is_narrowed(self) -> bool:
         """Whether only a part of the diff is shown."""
         return self._section is not self._whole
 
     def narrow(self, window: tuple[int, int] | None, functions: Iterable[TextFold] = ()) -> None:
-        """Show only the lines from the first to the last of `window` (lines of the new text); everything for `None`.
+        """Show only the lines of `window`, the first and last line of the new text to show; everything for `None`.
 
-        Changed functions of `functions` are reduced to their first line.
+        Those of `functions` that have changes are folded to their first line.
         """
         self._section = self._whole if window is None else self._whole.between(window[0], window[1] + 1)
         self._functions = changed_folds(functions, self._section.hunks)
-        self._measure()
+        self._update_runs()
 
     def widen(self) -> None:
         """Show everything; folded functions stay folded."""
         self._section = self._whole
-        self._measure()
+        self._update_runs()
 
-    def holds(self, line: int) -> bool:
+    def is_shown(self, line: int) -> bool:
         """Whether a line of the new text is in the shown part."""
         return self._section.begin[1] <= line < max(self._section.end[1], 1)
 
     # ---- folds ---------------------------------------------------------------------------------------------------
 
     def toggle(self, number: int) -> bool:
-        """Unfold the fold at row `number`, or fold the run that contains it. Returns whether there was one."""
-        place = bisect_right(self._starts, number) - 1
-        run, row = self._runs[place], self.row(number)
+        """Unfold the fold at row `number`, or fold the equal lines that contain the row. Returns whether it did."""
+        run, row = self._runs[bisect_right(self._starts, number) - 1], self.row(number)
         if run.kind == "fold":
-            self._open.add(run.origin)
+            self._unfolded.add(run.origin)
         elif row.folded:
             self._functions = [fold for fold in self._functions if fold.first != row.after]
-        elif run.kind == "same" and run.origin in self._open:
-            self._open.discard(run.origin)
+        elif run.kind == "same" and run.origin in self._unfolded:
+            self._unfolded.discard(run.origin)
         else:
             return False
-        self._measure()
+        self._update_runs()
         return True
 
     def toggle_all(self) -> None:
-        """Unfold everything, or fold everything again if nothing is folded."""
+        """Unfold all equal lines, or fold them again if none are folded."""
         folds = [run.origin for run in self._runs if run.kind == "fold"]
-        self._open = self._open.union(folds) if folds else set()
-        self._measure()
+        self._unfolded = self._unfolded.union(folds) if folds else set()
+        self._update_runs()
 
     def reveal(self, line: int) -> int:
         """The row of a line of the new text. Unfolds the line if necessary."""
         if self._head_of(line) != line:
             self._functions = [fold for fold in self._functions if not fold.first < line <= fold.last]
-            self._measure()
+            self._update_runs()
         row = self.row_of(line)
         if self.row(row).kind == "fold":
             self.toggle(row)
@@ -293,9 +305,9 @@ class DiffRows:
 
     def _head_of(self, line: int) -> int:
         """`line`, or the first line of the folded function that contains it."""
-        place = bisect_right(self._functions, (line,)) - 1
-        found = self._functions[place] if place >= 0 else None
-        return found.first if found is not None and found.first < line <= found.last else line
+        index = bisect_right(self._functions, (line,)) - 1
+        fold = self._functions[index] if index >= 0 else None
+        return fold.first if fold is not None and fold.first < line <= fold.last else line
 
     # ---- changes -------------------------------------------------------------------------------------------------
 
@@ -316,34 +328,36 @@ class DiffRows:
 
     # ---- runs ----------------------------------------------------------------------------------------------------
 
-    def _measure(self) -> None:
+    def _update_runs(self) -> None:
+        """Make the runs of the shown part again, with the first row of each run and of each change."""
         self._runs = [run for run in self._make_runs() if run.height]
         self._starts = [0, *accumulate(run.height for run in self._runs)]
         self._changes = []
-        for start, run, before in zip(self._starts, self._runs, [None, *self._runs], strict=False):
-            alone = before is None or before.kind != "removed"
-            if run.kind in ("removed", "changed") or (run.kind == "added" and alone):
+        for start, run, previous in zip(self._starts, self._runs, [None, *self._runs], strict=False):
+            # Added lines after removed lines belong to the same change.
+            starts_change = previous is None or previous.kind != "removed"
+            if run.kind in ("removed", "changed") or (run.kind == "added" and starts_change):
                 self._changes.append(start)
 
     def _make_runs(self) -> Iterator[_Run]:
         parts = hide_folded_parts(self._section.parts(), self._functions)
         for k, part in enumerate(parts):
             if part.equal:
-                # A folded function needs no context.
+                # Show no context next to a folded function.
                 head = CONTEXT if k and parts[k - 1].hidden is None else 0
                 tail = CONTEXT if k + 1 < len(parts) and parts[k + 1].hidden is None else 0
                 yield from self._equal_runs(part, head, tail)
             elif self.layout == "beside":
-                yield _Run("changed", *part.place, hidden=part.hidden)
+                yield _Run("changed", *part.lines, hidden=part.hidden)
             else:
-                yield _Run("removed", *part.place)
-                yield _Run("added", *part.place, hidden=part.hidden)
+                yield _Run("removed", *part.lines)
+                yield _Run("added", *part.lines, hidden=part.hidden)
 
     def _equal_runs(self, part: DiffPart, head: int, tail: int) -> Iterator[_Run]:
-        """Equal lines with their middle folded, unless it is unfolded. `head` and `tail` are the context of changes."""
-        before, count, after, _ = part.place
+        """The runs of equal lines: the first `head`, a fold, the last `tail`; all lines if the fold would be short."""
+        before, count, after, _ = part.lines
         folded = count - head - tail
-        if folded < LEAST_FOLDED or after in self._open:
+        if folded < MIN_FOLDED_LINES or after in self._unfolded:
             yield _Run("same", before, count, after, count, after, part.hidden)
             return
         yield _Run("same", before, head, after, head, after)
@@ -352,7 +366,7 @@ class DiffRows:
         yield _Run("same", before + end, tail, after + end, tail, after)
 
     def _runs_from(self, line: int) -> range:
-        """The runs from the last one that starts above a line of the new text."""
+        """The indices of the runs from the first one that ends after `line` of the new text."""
         low, high = 0, len(self._runs)
         while low < high:
             middle = (low + high) // 2

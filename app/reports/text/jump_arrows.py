@@ -1,4 +1,4 @@
-"""Draws the jumps of an assembly function as arrows in the margin. No Textual.
+"""Draws the jumps of an assembly function as arrows in the margin. Does not import Textual.
 
 Jumps to the same label share one arrow. Each arrow gets the innermost lane that is free over its length, the shortest
 arrows first, so inner loops are drawn inside outer ones. Arrows without a visible lane are marked only at their ends.
@@ -13,12 +13,17 @@ from typing import NamedTuple
 
 from buddy.app.reports.formatting import Glyphs
 
+# The maximum number of columns for the vertical parts of arrows.
 LANES = 6
+# A text and its role, as in `buddy.app.widgets.look`.
 Cell = tuple[str, str]
 
 
 class Arrow(NamedTuple):
-    """An arrow from lines `sources` to the label in line `target`, from line `first` to `last` in lane `lane`."""
+    """An arrow from the lines `sources` to the label in line `target`. It covers lines `first` to `last` of `lane`.
+
+    Lane 0 is next to the text. An arrow without a lane has the lane `LANES`.
+    """
 
     first: int
     last: int
@@ -28,7 +33,7 @@ class Arrow(NamedTuple):
 
 
 class JumpArrows:
-    """Arrows for `jumps`, which are pairs of a jump's line and its label's line."""
+    """The arrows for `jumps`, which are pairs of lines: of a jump, and of its label."""
 
     def __init__(self, jumps: Sequence[tuple[int, int]]) -> None:
         self._lanes: list[list[Arrow]] = [[] for _ in range(LANES)]
@@ -36,65 +41,74 @@ class JumpArrows:
         sources: defaultdict[int, set[int]] = defaultdict(set)
         for source, target in jumps:
             sources[target].add(source)
-        arrows = [Arrow(min(*of, to), max(*of, to), to, frozenset(of)) for to, of in sources.items()]
-        for arrow in sorted(arrows, key=lambda one: (one.last - one.first, one.first)):
-            self._place(arrow)
+        arrows = [
+            Arrow(min(*lines, target), max(*lines, target), target, frozenset(lines))
+            for target, lines in sources.items()
+        ]
+        for arrow in sorted(arrows, key=lambda arrow: (arrow.last - arrow.first, arrow.first)):
+            self._place_arrow(arrow)
 
-    def _place(self, arrow: Arrow) -> None:
-        free = (lane for lane, placed in enumerate(self._lanes) if not _overlaps(placed, arrow))
-        arrow = arrow._replace(lane=next(free, LANES))
+    def _place_arrow(self, arrow: Arrow) -> None:
+        """Put an arrow into the first lane that is free over its length, if any."""
+        free_lanes = (lane for lane, placed in enumerate(self._lanes) if not _overlaps(placed, arrow))
+        arrow = arrow._replace(lane=next(free_lanes, LANES))
         if arrow.lane < LANES:
             insort(self._lanes[arrow.lane], arrow)
         self._ends |= dict.fromkeys((arrow.target, *arrow.sources), arrow)
 
     def cells(self, line: int, cursor: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
         """The margin of `line`, of `lanes` + 1 columns. Arrows that start or end at line `cursor` are highlighted."""
-        end, marked = self._ends.get(line), self._ends.get(cursor)
-        reach = end.lane if end is not None and end.lane < lanes else 0
-        drawn = []
+        # The arrow that starts or ends at `line`, and the one that starts or ends at the cursor.
+        own_arrow, cursor_arrow = self._ends.get(line), self._ends.get(cursor)
+        # The horizontal part of `own_arrow` crosses the lanes below this number.
+        own_lane = own_arrow.lane if own_arrow is not None and own_arrow.lane < lanes else 0
+        cells = []
         for lane in reversed(range(lanes)):
-            arrow = self._over(lane, line)
-            if arrow is not None and arrow == end:
+            arrow = self._arrow_in(lane, line)
+            if arrow is not None and arrow == own_arrow:
                 kind = "top" if line == arrow.first else "bottom" if line == arrow.last else "branch"
-            elif lane < reach:
+            elif lane < own_lane:
                 kind = "across" if arrow is None else "cross"
             else:
                 kind = "" if arrow is None else "bar"
-            stands_out = marked is not None and marked in (arrow, end if lane < reach else None)
-            drawn.append((_glyph(kind, glyphs), "key" if stands_out else "dim"))
-        return [*drawn, (_head(line, end, lanes, glyphs), "key" if end is not None and end == marked else "dim")]
+            highlighted = cursor_arrow is not None and cursor_arrow in (arrow, own_arrow if lane < own_lane else None)
+            cells.append((_glyph(kind, glyphs), "key" if highlighted else "dim"))
+        tip_role = "key" if own_arrow is not None and own_arrow == cursor_arrow else "dim"
+        return [*cells, (_tip(line, own_arrow, lanes, glyphs), tip_role)]
 
-    def below(self, line: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
-        """The margin of the continuation lines of `line`."""
-        arrows = [self._over(lane, line) for lane in reversed(range(lanes))]
-        bars = [(_glyph("bar" if one is not None and line < one.last else "", glyphs), "dim") for one in arrows]
-        return [*bars, (" ", "dim")]
+    def continuation_cells(self, line: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
+        """The margin of the continuation lines of `line`, if `line` is wrapped."""
+        arrows = [self._arrow_in(lane, line) for lane in reversed(range(lanes))]
+        kinds = ["bar" if arrow is not None and line < arrow.last else "" for arrow in arrows]
+        return [*((_glyph(kind, glyphs), "dim") for kind in kinds), (" ", "dim")]
 
-    def _over(self, lane: int, line: int) -> Arrow | None:
-        placed = self._lanes[lane]
-        found = bisect_right(placed, line, key=lambda arrow: arrow.first) - 1
-        return placed[found] if found >= 0 and line <= placed[found].last else None
+    def _arrow_in(self, lane: int, line: int) -> Arrow | None:
+        """The arrow that covers `line` in `lane`."""
+        arrows = self._lanes[lane]
+        index = bisect_right(arrows, line, key=lambda arrow: arrow.first) - 1
+        return arrows[index] if index >= 0 and line <= arrows[index].last else None
 
 
 def _overlaps(placed: list[Arrow], arrow: Arrow) -> bool:
-    """Whether `arrow` overlaps one of the arrows of a lane, which are sorted and disjoint."""
-    before = bisect_right(placed, arrow.last, key=lambda one: one.first) - 1
-    return before >= 0 and placed[before].last >= arrow.first
+    """Whether `arrow` overlaps one of the arrows in a lane. `placed` is sorted and its arrows are disjoint."""
+    index = bisect_right(placed, arrow.last, key=lambda other: other.first) - 1
+    return index >= 0 and placed[index].last >= arrow.first
 
 
-def _head(line: int, end: Arrow | None, lanes: int, glyphs: Glyphs) -> str:
+def _tip(line: int, own_arrow: Arrow | None, lanes: int, glyphs: Glyphs) -> str:
     """The column next to the text: the tip or the shaft of an arrow, or the direction of an arrow without a lane."""
-    if end is None:
+    if own_arrow is None:
         return " "
-    if line == end.target:
+    if line == own_arrow.target:
         return glyphs.arrow
-    if end.lane < lanes:
+    if own_arrow.lane < lanes:
         return _glyph("across", glyphs)
-    return "v" if end.target > line else "^"
+    return "v" if own_arrow.target > line else "^"
 
 
-_KINDS = ("top", "bottom", "bar", "branch", "across", "cross")
+# The kinds of line-drawing characters, in the order of `Glyphs.jump`.
+_GLYPH_KINDS = ("top", "bottom", "bar", "branch", "across", "cross")
 
 
 def _glyph(kind: str, glyphs: Glyphs) -> str:
-    return glyphs.jump[_KINDS.index(kind)] if kind else " "
+    return glyphs.jump[_GLYPH_KINDS.index(kind)] if kind else " "

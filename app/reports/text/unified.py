@@ -1,4 +1,4 @@
-"""Differences in the unified format of `diff -u`, and the words that differ between two lines."""
+"""Diffs in the unified format of `diff -u`, and the words that differ between two lines."""
 
 from __future__ import annotations
 
@@ -7,24 +7,26 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 
+# The number of equal lines before and after a change.
 CONTEXT = 3
+# (before, removed, after, added), as in `buddy.compiler.protocol.Compared`.
 Hunk = tuple[int, int, int, int]
 
 
 def unified_diff(before: str, after: str, hunks: Sequence[Hunk], title_before: str, title_after: str) -> str:
-    """The unified diff of two texts; `hunks` are those of `buddy.compiler.protocol.Compared`.
+    """The unified diff of the texts `before` and `after`.
 
-    Lines that a structural diff ignores are printed as in the new text.
+    Lines that differ outside of `hunks`, which a structural diff ignores, are printed as in `after`.
     """
-    one, two = before.splitlines(), after.splitlines()
+    old, new = before.splitlines(), after.splitlines()
     lines = [f"--- {title_before}", f"+++ {title_after}"]
     for group in _groups(hunks):
-        lines += _group_lines(one, two, group)
+        lines += _group_lines(old, new, group)
     return "\n".join([*lines, ""])
 
 
 def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
-    """Group hunks whose contexts overlap."""
+    """Yields groups of consecutive hunks whose contexts touch or overlap."""
     group: list[Hunk] = []
     for hunk in hunks:
         if group and hunk[0] - (group[-1][0] + group[-1][1]) > 2 * CONTEXT:
@@ -35,77 +37,82 @@ def _groups(hunks: Sequence[Hunk]) -> Iterator[list[Hunk]]:
         yield group
 
 
-def _group_lines(one: list[str], two: list[str], group: list[Hunk]) -> list[str]:
+def _group_lines(old: list[str], new: list[str], group: list[Hunk]) -> list[str]:
+    """The lines of a group: its header, and its changes with their context."""
     first, last = group[0], group[-1]
     lead = min(CONTEXT, first[0], first[2])
-    tail = min(CONTEXT, len(two) - (last[2] + last[3]), len(one) - (last[0] + last[1]))
-    start_one, start_two = first[0] - lead, first[2] - lead
-    end_one, end_two = last[0] + last[1] + tail, last[2] + last[3] + tail
-    lines = [f"@@ -{_span(start_one, end_one)} +{_span(start_two, end_two)} @@"]
-    place = start_two
+    tail = min(CONTEXT, len(new) - (last[2] + last[3]), len(old) - (last[0] + last[1]))
+    old_start, new_start = first[0] - lead, first[2] - lead
+    old_end, new_end = last[0] + last[1] + tail, last[2] + last[3] + tail
+    lines = [f"@@ -{_line_range(old_start, old_end)} +{_line_range(new_start, new_end)} @@"]
+    printed_end = new_start
     for before, removed, after, added in group:
-        lines += [f" {line}" for line in two[place:after]]
-        lines += [f"-{line}" for line in one[before : before + removed]]
-        lines += [f"+{line}" for line in two[after : after + added]]
-        place = after + added
-    return lines + [f" {line}" for line in two[place:end_two]]
+        lines += [f" {line}" for line in new[printed_end:after]]
+        lines += [f"-{line}" for line in old[before : before + removed]]
+        lines += [f"+{line}" for line in new[after : after + added]]
+        printed_end = after + added
+    return lines + [f" {line}" for line in new[printed_end:new_end]]
 
 
-def _span(start: int, end: int) -> str:
-    """A range in unified format; an empty range has the number of the line before it."""
+def _line_range(start: int, end: int) -> str:
+    """A range in unified format: the first line and the number of lines. An empty range has the line before it."""
     return f"{start + (end > start)},{end - start}"
 
 
-# Lines with less in common are unrelated: marking most of their words would not help.
-LEAST_ALIKE = 0.4
-# difflib is quadratic in the number of words; lines of this length take about a millisecond.
-MOST_WORDS = 160
+# If a smaller share of the words of two lines is equal, the lines count as unrelated, and no words are marked.
+MIN_EQUAL_SHARE = 0.4
+# Longer lines are not compared: difflib is quadratic in the number of words; 160 words take about a millisecond.
+MAX_WORDS = 160
 _WORD = re.compile(r"[\w.$%#@!^\-]+|\s+|.")
 
+# Ranges of characters, as (start, end).
 Spans = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=512)
 def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans, Spans]:
-    """The ranges `(start, end)` of differing characters in each line; empty if the lines are unrelated.
+    """The spans of the words that differ between the lines `before` and `after`, in each of them.
+
+    They are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
     Without `names`, SSA values and aliases count as equal, unless nothing else differs.
     """
-    one, other = _WORD.findall(before), _WORD.findall(after)
-    if max(len(one), len(other)) > MOST_WORDS:
+    old, new = _WORD.findall(before), _WORD.findall(after)
+    if max(len(old), len(new)) > MAX_WORDS:
         return (), ()
     if names:
-        return _differing(one, other, one, other)
-    kinds = [[word[0] if word[0] in "%#^" else word for word in words] for words in (one, other)]
-    return _differing(one, other, *(kinds if kinds[0] != kinds[1] else (one, other)))
+        return _differing_spans(old, new, old, new)
+    old_keys, new_keys = ([word[0] if word[0] in "%#^" else word for word in words] for words in (old, new))
+    return _differing_spans(old, new, *((old_keys, new_keys) if old_keys != new_keys else (old, new)))
 
 
-def _differing(one: list[str], other: list[str], here: list[str], there: list[str]) -> tuple[Spans, Spans]:
-    """The spans of the words of `one` and `other` at the positions where `here` and `there` differ."""
-    start, end = _ends(here, there)
-    a, b = here[start : len(here) - end], there[start : len(there) - end]
-    matcher = SequenceMatcher(None, a, b, autojunk=False)
-    common = start + end + min(len(a), len(b))
-    if 2 * common < LEAST_ALIKE * (len(here) + len(there)):
+def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:
+    """The spans of the words of `old` and of `new` whose keys differ. Keys are what is compared of the words."""
+    start, end = _common_ends(old_keys, new_keys)
+    old_middle, new_middle = old_keys[start : len(old_keys) - end], new_keys[start : len(new_keys) - end]
+    required = MIN_EQUAL_SHARE * (len(old_keys) + len(new_keys))
+    # A cheap upper bound of the number of equal words.
+    if 2 * (start + end + min(len(old_middle), len(new_middle))) < required:
         return (), ()
+    matcher = SequenceMatcher(None, old_middle, new_middle, autojunk=False)
     edits = [edit for edit in matcher.get_opcodes() if edit[0] != "equal"]
-    common = len(here) - sum(edit[2] - edit[1] for edit in edits)
-    if 2 * common < LEAST_ALIKE * (len(here) + len(there)):
+    if 2 * (len(old_keys) - sum(edit[2] - edit[1] for edit in edits)) < required:
         return (), ()
-    left = _spans(one, ((start + edit[1], start + edit[2]) for edit in edits))
-    return left, _spans(other, ((start + edit[3], start + edit[4]) for edit in edits))
+    old_spans = _spans(old, ((start + edit[1], start + edit[2]) for edit in edits))
+    return old_spans, _spans(new, ((start + edit[3], start + edit[4]) for edit in edits))
 
 
-def _ends(here: list[str], there: list[str]) -> tuple[int, int]:
-    """The number of equal words at the start, and of the remaining words at the end."""
-    most = min(len(here), len(there))
-    start = next((k for k in range(most) if here[k] != there[k]), most)
-    end = next((k for k in range(most - start) if here[-1 - k] != there[-1 - k]), most - start)
+def _common_ends(old: list[str], new: list[str]) -> tuple[int, int]:
+    """The number of equal words at the start, and the number of equal words at the end among the others."""
+    shorter = min(len(old), len(new))
+    start = next((k for k in range(shorter) if old[k] != new[k]), shorter)
+    end = next((k for k in range(shorter - start) if old[-1 - k] != new[-1 - k]), shorter - start)
     return start, end
 
 
-def _spans(words: list[str], runs: Iterable[tuple[int, int]]) -> Spans:
+def _spans(words: list[str], ranges: Iterable[tuple[int, int]]) -> Spans:
+    """The ranges of characters for ranges (start, end) of words, without empty ones."""
     starts = [0]
     for word in words:
         starts.append(starts[-1] + len(word))
-    return tuple((starts[first], starts[end]) for first, end in runs if end > first)
+    return tuple((starts[start], starts[end]) for start, end in ranges if end > start)

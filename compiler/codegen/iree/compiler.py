@@ -46,11 +46,14 @@ class IreePhase(NamedTuple):
 
 
 class IreeError(Exception):
-    """`iree-compile` failed, after phase `after` ("" for none). `place` is the set of nodes that it names, else 0."""
+    """`iree-compile` failed, after phase `after` ("" for none).
 
-    def __init__(self, message: str, after: str, place: int = 0, detail: str = "") -> None:
+    `node_set` is the number of the set of nodes that its message names, 0 if unknown.
+    """
+
+    def __init__(self, message: str, after: str, node_set: int = 0, detail: str = "") -> None:
         super().__init__(message)
-        self.message, self.after, self.place, self.detail = message, after, place, detail
+        self.message, self.after, self.node_set, self.detail = message, after, node_set, detail
 
 
 def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhase], None]) -> bytes:

@@ -86,7 +86,7 @@ def test_an_edit_of_a_changed_recipe_is_saved_to_a_file(tmp_path: Path, monkeypa
     app.workspace.begin(Recipe())
     row = StageRow(Stage(0, "cse", "top", "text", 1), ("cse", 0))
     for recipe in (Recipe(threads=2), app.workspace.recipe):
-        app.text_edit_commands._resume(recipe, row, "before", "after")
+        app.text_edit_commands._apply_ir(recipe, row, "before", "after")
         path = Path(said.pop().rpartition(" to ")[2])
         assert path.read_text() == "after"
         path.unlink()

@@ -144,7 +144,9 @@ async def test_a_line_of_cells_reports_the_column_that_is_clicked() -> None:
 
         def compose(self) -> ComposeResult:
             yield CellLine(
-                lambda width: [("x" * width, "tab")], "line", clicked=lambda x, width: reported.append((x, width))
+                lambda width: [("x" * width, "tab")],
+                "line",
+                on_column_clicked=lambda x, width: reported.append((x, width)),
             )
 
     async with OneLine().run_test(size=(20, 3)) as pilot:

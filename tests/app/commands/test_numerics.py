@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from buddy.app.panes.node_list import NodeFacts, read_filter
 from buddy.app.reports import numerics
-from buddy.app.reports.numerics import without_each
+from buddy.app.reports.numerics import variants_without
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.presets import default_recipe
@@ -32,8 +32,8 @@ def test_the_summary_names_the_first_mismatch_and_the_nodes_not_compared() -> No
     assert told[0].startswith(
         "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
     )
-    assert told[1] == "fused into it and not compared: mm"
-    assert told[2] == "the first NaN in compiled code is in exp: none of its inputs has one"
+    assert told[1] == "nodes that are fused into this node and not compared: mm"
+    assert told[2] == "the first NaN in compiled code is in exp: no input of this node has NaN"
 
 
 def test_the_summary_omits_what_was_not_measured() -> None:
@@ -82,7 +82,7 @@ def test_a_filter_on_errors_excludes_nodes_not_compared() -> None:
 
 def test_each_pass_that_changes_numerics_is_disabled_alone() -> None:
     recipe = default_recipe()
-    found = {without.step: without.recipe for without in without_each(recipe)}
+    found = {without.step: without.recipe for without in variants_without(recipe)}
     assert {"expand-math-to-polynomials", "convolutions-to-kernels", "flash-attention-prefill"} <= found.keys()
     for step, other in found.items():
         differing = [a.name for a, b in zip(recipe.steps, other.steps, strict=True) if a != b]

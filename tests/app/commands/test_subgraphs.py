@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.searches import finding_lines, parse_criterion, write_finding
-from buddy.app.screens.tables import FindingScreen
+from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
+from buddy.app.screens.tables import BisectionScreen
 from buddy.compiler.protocol import BisectionResult, Criterion, Culprit
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
 
@@ -54,8 +54,8 @@ async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, t
         said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
         assert "torch.float32" in said.stdout
 
-        bench.app.subgraph_commands._begin_search("any", "1, 200 s")
-        await bench.until(lambda: isinstance(bench.app.screen, FindingScreen), "the answer")
+        bench.app.subgraph_commands._begin_bisection("any", "1, 200 s")
+        await bench.until(lambda: isinstance(bench.app.screen, BisectionScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
         assert bench.app.state.graph == 0
@@ -70,14 +70,14 @@ def test_a_criterion_is_two_numbers() -> None:
 
 
 def test_the_result_starts_with_the_culprit(tmp_path: Path) -> None:
-    lines = finding_lines(FOUND)
+    lines = bisection_lines(FOUND)
     assert lines[0] == "flip-one-sign (plug.py) is at fault"
     assert "smallest reproducing set of nodes: norm/native_layer_norm.0" in lines
     assert lines[-1] == "7 trials in 3.2 s"
 
 
 def test_a_result_is_written_as_a_recipe_and_a_module(tmp_path: Path) -> None:
-    written = write_finding(tmp_path, FOUND)
+    written = write_bisection(tmp_path, FOUND)
     assert [path.name for path in written] == ["right.toml", "reduced.mlir", "reduced.after.mlir"]
     assert from_toml((tmp_path / "right.toml").read_text()) == FOUND.recipe
     assert (tmp_path / "reduced.mlir").read_text() == FOUND.before

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from buddy.app.commands.run import parse_tune_request
-from buddy.app.reports.searches import VariationError, attempt_line, plot_of, summary
+from buddy.app.reports.searches import VariationError, attempt_line, tuning_lines, tuning_plot
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -34,25 +34,25 @@ def test_other_words_are_rejected(text: str) -> None:
 
 
 def test_the_history_has_each_attempt_and_the_best_so_far() -> None:
-    tried, best = plot_of(TRIES).series
+    tried, best = tuning_plot(TRIES).series
     assert tuple(tried.y) == (0.8, 0.9, 0.5)
     assert tuple(best.y) == (0.8, 0.8, 0.5)
     assert tuple(tried.x) == (1.0, 2.0, 4.0)
-    assert "1 more" in plot_of(TRIES).note
-    assert attempt_line(TRIES[0]) == "1: 0.800 x eager, best so far"
+    assert "1 more" in tuning_plot(TRIES).note
+    assert attempt_line(TRIES[0]) == "1: 0.800 x the time of eager, best so far"
     assert attempt_line(TRIES[2]) == "3: crashed: SIGSEGV (fuse-rows=off)"
 
 
 def test_the_summary_lists_only_changed_choices() -> None:
     found = Tuned(1, Recipe(), ("fuse-rows=off", "threads=1"), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0, ("a note",))
-    lines = summary(found, ("fuse-rows=on", "threads=1"))
+    lines = tuning_lines(found, ("fuse-rows=on", "threads=1"))
     assert lines == [
         "tried 4 of 12 recipes in 9 s",
-        "1.600 x speedup (95 % interval: 1.400 to 1.700), 0.500 x eager",
+        "1.600 x speedup (95 % interval: 1.400 to 1.700), 0.500 x the time of eager",
         "  fuse-rows=off",
         "note: a note",
     ]
-    assert summary(found, found.choices)[1] == "no faster recipe was found"
+    assert tuning_lines(found, found.choices)[1] == "no faster recipe was found"
 
 
 @pytest.mark.slow

@@ -181,7 +181,7 @@ async def test_what_cannot_be_done_says_why(workbench: Open) -> None:
         await bench.drawn()
         ir.choose(ir.rows[0])
         await press(bench, "d")
-        await bench.sees("no stage is before it")
+        await bench.sees("this is the first stage")
         assert ir.document.diff is None
 
 

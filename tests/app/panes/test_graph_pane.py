@@ -28,7 +28,7 @@ async def test_several_picked_nodes_switch_to_eager_at_once(workbench: Open) -> 
         await bench.sees("2 nodes picked")
         await bench.press("space")
         await bench.settled()
-        assert {choice.node for choice in recipe.recipe.choices} == {row.stable for row in graph.targets}
+        assert {choice.node for choice in recipe.recipe.choices} == {row.stable for row in graph.selected_rows}
         assert {choice.lowering for choice in recipe.recipe.choices} == {EAGER}
         await bench.press("space")
         await bench.settled()
@@ -41,9 +41,9 @@ async def test_several_picked_nodes_switch_to_eager_at_once(workbench: Open) -> 
         await bench.press("f", "ctrl+u", "enter")
         graph.show_node(next(row.stable for row in graph.rows if row.name == "addmm"))
         await bench.press("O")
-        assert len(graph.targets) == 2
+        assert len(graph.selected_rows) == 2
         await bench.press("V", "v")
-        assert [row.name for row in graph.targets] == ["addmm"]
+        assert [row.name for row in graph.selected_rows] == ["addmm"]
         assert graph.current.name == "gelu", "picking goes on to the next row"
 
 

@@ -44,10 +44,10 @@ def test_nothing_is_shown_before_there_is_a_stage_and_after_it_is_gone(document:
 
 def test_rows_are_lines_until_something_is_folded(document: IrDocument) -> None:
     assert lines(document) == list(range(30))
-    assert not document.narrowed
+    assert not document.is_narrowed
     document.refold([TextFold(2, 9), TextFold(20, 25)])
     assert lines(document) == [0, 1, 2, *range(10, 21), *range(26, 30)]
-    assert document.narrowed
+    assert document.is_narrowed
     assert document.hides(5)
     assert not document.reveal(5)
     assert document.folded == {TextFold(20, 25)}
@@ -100,11 +100,11 @@ def test_a_diff_is_narrowed_to_a_function_until_a_line_outside_is_wanted(documen
     document.only = "two"
     document.narrow(diff, FUNCTIONS)
     document.show(STAGE, diff, BEFORE, document.folds)
-    assert document.narrowed
+    assert document.is_narrowed
     assert {line for line in lines(document) if line >= 0} <= set(range(10, 20))
     row, outside = document.reveal_in_diff(diff, 0)
     assert (document.own_line(row), outside, document.only) == (0, True, "")
-    assert not document.narrowed
+    assert not document.is_narrowed
 
 
 def test_the_lines_of_a_page_are_loaded_page_by_page_of_the_cache_and_folded_lines_are_not() -> None:

@@ -26,7 +26,7 @@ def test_folded_lines_have_no_row_and_map_to_their_first_line() -> None:
     assert rows(folds) == [0, 1, 2, 5, 6, 7, 10, 11]
     assert [folds.row_of(line) for line in range(12)] == [0, 1, 2, 2, 2, 3, 4, 5, 5, 5, 6, 7]
     assert [folds.hides(line) for line in (2, 3, 5, 9)] == [False, True, False, True]
-    assert [folds.behind(line) for line in (1, 2, 7)] == [0, 2, 2]
+    assert [folds.hidden_count(line) for line in (1, 2, 7)] == [0, 2, 2]
 
 
 def test_a_window_shows_only_one_function() -> None:
@@ -60,7 +60,7 @@ def test_the_first_and_the_last_stage_with_matches_are_reported(stages: list[Sta
     assert [found.row.stage.name for found in listed] == ["lower", "canonicalize", "one-shot-bufferize"]
     assert [stage_note(found, place == 0) for place, found in enumerate(listed)] == [
         "2 lines, first",
-        "2 lines, as lower",
+        "2 lines, same text as lower",
         "1 line",
     ]
     assert first_and_last_text(board, listed) == "first in lower (2 lines), gone after convert-linalg-to-loops"
@@ -89,16 +89,16 @@ def test_long_types_are_abbreviated(line: str, short: str) -> None:
 def test_a_type_has_one_name_in_all_texts() -> None:
     view, wide, struct = "memref<8xf32, strided<[1]>>", "memref<8xf32, strided<[1]>, 3>", "!llvm.struct<(ptr, ptr)>"
     names = TypeNames()
-    names.take("a", [LongType(view, 2, 5), LongType(struct, 3, 9)])
-    names.take("b", [LongType(struct, 4, 1), LongType(wide, 2, 2)])
+    names.add("a", [LongType(view, 2, 5), LongType(struct, 3, 9)])
+    names.add("b", [LongType(struct, 4, 1), LongType(wide, 2, 2)])
     assert names.show("a")
     assert not names.show("a"), "no redraw is needed"
     line = f"%0 = x : {view} to {struct}, {wide}"
-    assert names.named(line) == f"%0 = x : !T1 to !T2, {wide}"
-    assert names.inside(line) == {"!T1": view, "!T2": struct}
+    assert names.abbreviate(line) == f"%0 = x : !T1 to !T2, {wide}"
+    assert names.types_on(line) == {"!T1": view, "!T2": struct}
     assert names.show("a", "b")
-    assert names.named(line) == "%0 = x : !T1 to !T2, !T3"
-    assert [name for name, _ in names.of("b")] == ["!T2", "!T3"]
-    assert names.named(f"!own = {struct}") == f"!own = {struct}", "what an alias stands for is there to be read"
+    assert names.abbreviate(line) == "%0 = x : !T1 to !T2, !T3"
+    assert [name for name, _ in names.types_of("b")] == ["!T2", "!T3"]
+    assert names.abbreviate(f"!own = {struct}") == f"!own = {struct}", "what an alias stands for is there to be read"
     assert names.show("c")
-    assert names.named(line) == line
+    assert names.abbreviate(line) == line

@@ -48,8 +48,8 @@ def test_a_click_on_any_column_of_a_tab_finds_it(width: int, active: str) -> Non
 def test_matches_go_round_at_both_ends() -> None:
     matches = Matches()
     matches.set_lines([3, 10, 20], False)
-    assert [matches.at_or_after(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
-    assert [matches.before(row) for row in (21, 10, 3)] == [20, 3, 20]
+    assert [matches.first_from(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
+    assert [matches.last_before(row) for row in (21, 10, 3)] == [20, 3, 20]
     assert matches.position_text(10) == "match 2 of 3"
 
 
@@ -76,14 +76,14 @@ def test_plain_text_is_not_read_as_an_expression() -> None:
 def test_jumps_go_back_and_forward_within_a_stage_and_across_stages() -> None:
     jumps = JumpHistory()
     one, other = ("lower", 0), ("cse", 1)
-    jumps.leave(StagePosition(one, 5))
-    jumps.leave(StagePosition(other, 7))
+    jumps.add(StagePosition(one, 5))
+    jumps.add(StagePosition(other, 7))
     here = StagePosition(one, 90)
-    assert jumps.back(here) == StagePosition(other, 7)
-    assert jumps.back(StagePosition(other, 7)) == StagePosition(one, 5)
-    assert jumps.back(StagePosition(one, 5)) is None
-    assert jumps.forward(StagePosition(one, 5)) == StagePosition(other, 7)
-    assert jumps.forward(StagePosition(other, 7)) == here
+    assert jumps.go_back(here) == StagePosition(other, 7)
+    assert jumps.go_back(StagePosition(other, 7)) == StagePosition(one, 5)
+    assert jumps.go_back(StagePosition(one, 5)) is None
+    assert jumps.go_forward(StagePosition(one, 5)) == StagePosition(other, 7)
+    assert jumps.go_forward(StagePosition(other, 7)) == here
 
 
 LINE = "  %3:2, %c = scf.for %i = %c0 to %12 iter_args(%a = %c0) -> (f32)"

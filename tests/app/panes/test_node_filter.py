@@ -120,12 +120,12 @@ def test_the_tree_has_modules_and_nodes_in_graph_order() -> None:
 def test_neighbours() -> None:
     assert [row.name for row in USES.producers(ROWS[2])] == ["x", "mm"]
     assert [row.name for row in USES.users(ROWS[0])] == ["mm", "addmm"]
-    assert [row.name for row in USES.around(ROWS[4], 1)] == ["gelu", "item"]
-    assert [row.name for row in USES.around(ROWS[4], 2)] == ["addmm", "gelu", "item"]
+    assert [row.name for row in USES.within(ROWS[4], 1)] == ["gelu", "item"]
+    assert [row.name for row in USES.within(ROWS[4], 2)] == ["addmm", "gelu", "item"]
 
 
 def test_a_neighbourhood_in_dot() -> None:
-    text = dot(USES.around(ROWS[2], 1), ROWS[2])
+    text = dot(USES.within(ROWS[2], 1), ROWS[2])
     assert text.startswith("digraph {\n")
     assert '  n2 [label="addmm\\nf32 128x768", penwidth=3];' in text
     assert "  n1 -> n2;" in text
@@ -133,7 +133,7 @@ def test_a_neighbourhood_in_dot() -> None:
 
 
 def test_a_neighbourhood_in_svg() -> None:
-    root = ElementTree.fromstring(svg(USES.around(ROWS[3], 2), ROWS[3]))
+    root = ElementTree.fromstring(svg(USES.within(ROWS[3], 2), ROWS[3]))
     space = "{http://www.w3.org/2000/svg}"
     boxes = [(float(box.get("y", 0)), float(box.get("width", 0))) for box in root.findall(f"{space}rect")[1:]]
     assert len(boxes) == 5

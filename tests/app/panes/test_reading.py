@@ -194,7 +194,7 @@ async def test_a_line_is_read_whole_and_its_op_described(workbench: Open) -> Non
         await bench.press("q")
         ir.move_to(0)
         await bench.press("K")
-        await bench.until(lambda: bench.shows("no MLIR op begins on this line"), "the reason")
+        await bench.until(lambda: bench.shows("no MLIR op starts on this line"), "the reason")
 
 
 async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open) -> None:

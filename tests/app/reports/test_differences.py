@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.app.panes.ir_comparison import change_counts, no_change
+from buddy.app.panes.ir_comparison import change_counts, no_change_badge
 from buddy.app.panes.ir_document import IrContent
 from buddy.app.panes.ir_painter import highlight_changes
 from buddy.app.reports import formatting
@@ -130,9 +130,9 @@ def test_lines_that_have_little_in_common_are_not_marked_word_by_word() -> None:
 
 def test_words_are_marked_if_only_numbering_changed() -> None:
     equal, changed = DiffRows([], 9, 9), DiffRows([(1, 2, 1, 3), (7, 0, 8, 1)], 9, 11)
-    assert no_change(IrContent("a", "b", "structural"), equal)[0][0] == " no structural change "
-    assert no_change(IrContent("a", "a", "structural"), equal)[0][0] == " no change "
-    assert no_change(IrContent("a", "b", "line"), changed) == []
+    assert no_change_badge(IrContent("a", "b", "structural"), equal)[0][0] == " no structural change "
+    assert no_change_badge(IrContent("a", "a", "structural"), equal)[0][0] == " no change "
+    assert no_change_badge(IrContent("a", "b", "line"), changed) == []
     assert change_counts(changed, formatting.ASCII) == "+4 -2 in 2 places"
     assert change_counts(equal, formatting.ASCII) == ""
 
@@ -147,8 +147,10 @@ def test_a_part_of_a_diff_holds_each_line_of_that_part_once(seed: int, layout: L
     diff = DiffRows(hunks, before_lines, after_lines, layout)
     whole = {line: diff.row(diff.reveal(line))[:3] for line in range(after_lines)}
     diff.narrow((first, last))
-    assert diff.narrowed
-    assert [diff.holds(line) for line in range(after_lines)] == [first <= line <= last for line in range(after_lines)]
+    assert diff.is_narrowed
+    assert [diff.is_shown(line) for line in range(after_lines)] == [
+        first <= line <= last for line in range(after_lines)
+    ]
     after = [row[2] for row in (diff.row(diff.reveal(line)) for line in range(first, last + 1))]
     assert after == list(range(first, last + 1))
     if layout == "unified":

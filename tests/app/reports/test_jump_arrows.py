@@ -55,5 +55,5 @@ def test_arrows_apart_share_a_lane_and_the_cursors_stands_out() -> None:
 
 def test_a_line_that_takes_several_lines_of_the_screen_keeps_what_passes_it() -> None:
     arrows = JumpArrows(NESTED)
-    assert "".join(text for text, _ in arrows.below(5, 3, UNICODE)) == "││  "
-    assert "".join(text for text, _ in arrows.below(7, 3, UNICODE)).strip() == ""
+    assert "".join(text for text, _ in arrows.continuation_cells(5, 3, UNICODE)) == "││  "
+    assert "".join(text for text, _ in arrows.continuation_cells(7, 3, UNICODE)).strip() == ""

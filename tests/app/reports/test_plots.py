@@ -38,10 +38,10 @@ BARS = Plot(
 
 def test_a_logarithmic_axis_has_zero_at_its_end_and_no_negative_values() -> None:
     scale = scale_of(PlotAxis(log=True), [0.0, 1e-8, 1e-5])
-    assert scale.place(1e-5) == pytest.approx(-5)
-    assert scale.place(0.0) == -9
-    assert scale.place(-1.0) is None
-    assert scale.place(math.nan) is None
+    assert scale.position(1e-5) == pytest.approx(-5)
+    assert scale.position(0.0) == -9
+    assert scale.position(-1.0) is None
+    assert scale.position(math.nan) is None
     assert [scale.label_at(place) for place in scale.ticks(-9, -5, 10)] == ["0", "1e-08", "1e-07", "1e-06", "1e-05"]
 
 

@@ -73,10 +73,10 @@ def test_the_tree_of_modules_adds_up_to_a_run() -> None:
         ("down", 3e-3), ("up", 2e-3), (profile.AROUND, pytest.approx(1.5e-3)), ("exp", 1e-3),
         (profile.CALLS, pytest.approx(0.5e-3)),
     ]  # fmt: skip
-    lines = profile.tree_lines(root, formatting.ASCII, bar=8)
+    lines = profile.tree_lines(root, formatting.ASCII, bar_width=8)
     assert lines[0] == "    8.000 100.0%  ########  forward"
     assert lines[1] == "    3.000  37.5%  ###       " + "  down"
-    assert profile.tree_lines(root, formatting.ASCII, least=0.3, bar=8)[1:] == lines[1:3]
+    assert profile.tree_lines(root, formatting.ASCII, min_share=0.3, bar_width=8)[1:] == lines[1:3]
 
 
 def test_stacks_are_lines_of_modules_and_nanoseconds() -> None:

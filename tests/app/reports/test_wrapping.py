@@ -25,14 +25,14 @@ def height(row: int) -> int:
 @pytest.mark.parametrize("text", [LINE, "", "x" * 100, " " * 50, "a, " * 40])
 def test_pieces_cover_the_line_and_fit(text: str, room: int) -> None:
     found = wrap_segments(text, room)
-    assert "".join(text[piece.first : piece.last] for piece in found) == text
-    assert all(piece.indent + piece.last - piece.first <= room for piece in found)
-    assert all(piece.last > piece.first for piece in found) or not text
+    assert "".join(text[piece.start : piece.end] for piece in found) == text
+    assert all(piece.indent + piece.end - piece.start <= room for piece in found)
+    assert all(piece.end > piece.start for piece in found) or not text
 
 
 def test_pieces_break_after_spaces_and_commas_and_continue_indented() -> None:
     first, second, *_ = wrap_segments(LINE, 60)
-    assert LINE[first.last - 1] in " ,"
+    assert LINE[first.end - 1] in " ,"
     assert (first.indent, second.indent) == (0, 8)
 
 
@@ -76,17 +76,17 @@ def test_constants_are_expanded_one_at_a_time_and_elided_again() -> None:
     filled, line = Expansions(), AnnotatedLine(short, ("mm",))
     place, gap = filled.next_gap("t", 4, short) or pytest.fail("a gap")
     filled.fill("t", 4, place, full[gap.start : gap.start + gap.missing], 0)
-    assert filled.applied("t", 4, line) == AnnotatedLine(
+    assert filled.apply("t", 4, line) == AnnotatedLine(
         f"a dense<{'0123456789' * 30}> b dense<{'x' * 32}… (368 more characters)> c", ("mm",)
     )
-    assert filled.applied("t", 5, line) is line
+    assert filled.apply("t", 5, line) is line
     place, gap = filled.next_gap("t", 4, short) or pytest.fail("another gap")
     filled.fill("t", 4, place, full[gap.start : gap.start + 100], gap.missing - 100)
-    assert filled.applied("t", 4, line).text.endswith(f"{'x' * 132}… (268 more characters)> c")  # type: ignore[union-attr]
+    assert filled.apply("t", 4, line).text.endswith(f"{'x' * 132}… (268 more characters)> c")  # type: ignore[union-attr]
     assert filled.next_gap("t", 4, short) is None
-    assert filled.close("t", 4)
-    assert not filled.close("t", 4)
-    assert filled.applied("t", 4, line) is line
+    assert filled.collapse("t", 4)
+    assert not filled.collapse("t", 4)
+    assert filled.apply("t", 4, line) is line
 
 
 def test_the_gap_of_a_truncated_line_is_its_rest() -> None:
@@ -124,7 +124,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         for _ in range(long):
             await bench.press("j")
         assert ir.line_number == long
-        shown = [spot for spot in ir.spots() if spot.row == ir.cursor]
+        shown = [spot for spot in ir.visible_lines() if spot.row == ir.cursor]
         assert len(shown) == ir.row_height(ir.cursor) > 1
         room = ir.width - ir.document.digits - 2
         drawn = "".join(piece_of(ir, spot.row, spot.line) for spot in shown)
@@ -135,7 +135,7 @@ async def test_cursor_search_and_folds_work_with_wrapped_lines(workbench: Callab
         await bench.press("enter")
         await bench.until(lambda: bool(ir.search.matches.lines), "the match")
         await bench.press("G")
-        assert ir.spots()[-1].row == ir.cursor == ir.row_count - 1
+        assert ir.visible_lines()[-1].row == ir.cursor == ir.row_count - 1
         await bench.press("ctrl+b", "ctrl+b", "ctrl+f", "n")
         assert ir.cursor in ir.rows_on_screen()
         await bench.press("z")
@@ -168,7 +168,7 @@ async def test_elided_constants_are_expanded_in_the_pane(workbench: Callable[...
         await bench.press("W", "e")
         await bench.until(lambda: len(ir.line_at(ir.cursor).text) > len(elided), "the rest")
         assert "more characters" not in ir.line_at(ir.cursor).text
-        assert len([spot for spot in ir.spots() if spot.row == ir.cursor]) > 5
+        assert len([spot for spot in ir.visible_lines() if spot.row == ir.cursor]) > 5
         await bench.press("e")
         await bench.until(lambda: ir.line_at(ir.cursor).text == elided, "it elided again")
 
@@ -196,12 +196,12 @@ async def test_one_function_of_a_diff_and_functions_folded(workbench: Callable[.
         await bench.until(lambda: len(bench.app.screen_stack) > 1, "the functions")
         await bench.press("down", "enter")
         await bench.drawn()
-        await bench.until(lambda: ir.document.diff is not None and ir.document.diff.narrowed, "one function")
+        await bench.until(lambda: ir.document.diff is not None and ir.document.diff.is_narrowed, "one function")
         await bench.sees("only @")
         await bench.press("d")
         await bench.until(lambda: ir.is_drawn, "the structural diff")
-        assert ir.document.diff.narrowed
+        assert ir.document.diff.is_narrowed
         await bench.press(":")
         await bench.type(str(ir.document.lines))  # the brace that closes the module, which is in no function
         await bench.press("enter")
-        assert not ir.document.diff.narrowed, "a jump out of the part shows the whole"
+        assert not ir.document.diff.is_narrowed, "a jump out of the part shows the whole"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.value_pages import COLUMNS, ROWS, ValuePages, entries_of, role_of, value_text
+from buddy.app.reports.value_pages import BLOCK_COLUMNS, BLOCK_ROWS, ValuePages, role_of, value_text, viewed_tensors
 from buddy.app.screens.values import ValuesScreen
 from buddy.compiler.protocol import KeptTensor, Values
 
@@ -39,17 +39,18 @@ def test_an_output_of_another_shape_has_no_difference_and_inputs_come_last() -> 
         KeptTensor("output", "a", "float32", (2,)), KeptTensor("eager", "b", "float32", (2,)),
         KeptTensor("output", "b", "float32", (3,)), KeptTensor("eager", "c", "float32", (2,)),
     )  # fmt: skip
-    found = [(entry.tensor.name, len(entry.sides)) for entry in entries_of(tensors)]
+    found = [(entry.tensor.name, len(entry.sides)) for entry in viewed_tensors(tensors)]
     assert found == [("a", 3), ("b", 2), ("c", 1), ("x", 1)]
 
 
 def test_only_missing_blocks_are_requested() -> None:
     pages = ValuePages()
     assert pages.missing(0, 10, 0, 5) == [(0, 0)]
-    pages.take(Values(1, 70, 40, 0, 0, ((1.0,) * COLUMNS,) * ROWS, tuple(map(str, range(ROWS))), tuple(range(COLUMNS))))
+    cells, row_names = ((1.0,) * BLOCK_COLUMNS,) * BLOCK_ROWS, tuple(map(str, range(BLOCK_ROWS)))
+    pages.add(Values(1, 70, 40, 0, 0, cells, row_names, tuple(range(BLOCK_COLUMNS))))
     assert pages.missing(0, 10, 0, 5) == []
-    assert pages.missing(60, 10, 30, 5) == [(0, COLUMNS), (ROWS, 0), (ROWS, COLUMNS)]
-    assert pages.missing(60, 500, 0, 5) == [(ROWS, 0)]
+    assert pages.missing(60, 10, 30, 5) == [(0, BLOCK_COLUMNS), (BLOCK_ROWS, 0), (BLOCK_ROWS, BLOCK_COLUMNS)]
+    assert pages.missing(60, 500, 0, 5) == [(BLOCK_ROWS, 0)]
     assert (pages.cell(3, 4), pages.cell(65, 0)) == (1.0, None)
 
 

@@ -301,7 +301,7 @@ async def test_an_invalid_regular_expression_is_reported(workbench: Open) -> Non
         await bench.press("/")
         await bench.type("(")
         await bench.press("enter")
-        await bench.sees("is not a regular expression")
+        await bench.sees("invalid regular expression")
 
 
 @pytest.mark.parametrize(

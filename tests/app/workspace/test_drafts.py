@@ -74,7 +74,7 @@ def test_a_draft_exists_until_it_is_dropped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "said"), [("text", "restored from the last session"), ("other", "the text was different then")]
+    ("start", "said"), [("text", "restored from the last session"), ("other", "the initial text was different")]
 )
 async def test_a_draft_of_a_changed_text_is_marked_as_older(start: str, said: str, tmp_path: Path) -> None:
     app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())

@@ -83,7 +83,7 @@ def test_a_report_of_three_sides_tells_of_each() -> None:
     text = as_text(GraphInfo("model", ()), report)
     assert "IREE's code takes 0.50 x" in text
     assert "compiled code takes 0.25 x the time of eager; MISMATCH in y, max abs 5.00e-01" in text
-    for verdict, words in (("nan", "; NaN where eager has it,"), ("unchecked", "; not compared,")):
+    for verdict, words in (("nan", "; NaN where eager has NaN,"), ("unchecked", "; not compared,")):
         other = replace(side, outputs=(output, replace(wrong, verdict=verdict)) if verdict == "nan" else ())
         assert other.verdict == verdict
         assert words in as_text(GraphInfo("model", ()), replace(report, beside=(other,)))
