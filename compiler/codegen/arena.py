@@ -1,4 +1,4 @@
-"""Assigns buffers to offsets in one arena; those that are not live at the same time may overlap. Uses no MLIR."""
+"""Assigns offsets in one arena to buffers; buffers that are not live at the same time may overlap. Uses no MLIR."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from dataclasses import dataclass
 
 from buddy.compiler.support.target import CACHE_LINE
 
-ALIGNMENT = CACHE_LINE
+ALIGNMENT = CACHE_LINE  # bytes
 
 
 @dataclass(frozen=True)
 class Span:
-    """`size` bytes that are live from step `first` to step `last` of a function."""
+    """`size` bytes that are live from step `first` to step `last` of a function, both included."""
 
     size: int
     first: int
     last: int
 
     def meets(self, other: Span) -> bool:
+        """True if both spans are live at the same step."""
         return self.first <= other.last and other.first <= self.last
 
 
@@ -29,48 +30,52 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaSlot:
-    """The position of a span: a byte offset in the arena, or in a room, given by its number."""
+    """The position of a span: a byte offset in the arena, or in room number `room`, which is existing memory."""
 
     offset: int
     room: int | None = None
 
 
 def place_spans(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[ArenaSlot], int]:
-    """Returns places and the arena's size: the largest span first, each at the lowest offset that is free in its range.
+    """Returns the slot of each span, and the size of the arena in bytes.
 
-    `rooms` are existing memory that must not be written during their own spans; they are used where that makes the
-    arena smaller. This is "greedy by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net
-    Inference (2020).
+    The largest span is placed first, each at the lowest offset that is free while it is live. `rooms` are existing
+    memory that must not be written while they are live; they are used if the arena becomes smaller. This is "greedy by
+    size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
     """
-    alone = _greedy(spans, ())
-    shared = _greedy(spans, rooms) if rooms else alone
-    return shared if shared[1] < alone[1] else alone
+    without_rooms = _place_greedily(spans, ())
+    with_rooms = _place_greedily(spans, rooms) if rooms else without_rooms
+    return with_rooms if with_rooms[1] < without_rooms[1] else without_rooms
 
 
-def _greedy(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
-    found: dict[int, ArenaSlot] = {}
-    by_size = sorted(range(len(rooms)), key=lambda number: rooms[number].size)
+def _place_greedily(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
+    """Returns the slot of each span, and the size of the arena.
+
+    A span is placed in the smallest room with enough free memory, otherwise in the arena.
+    """
+    slots: dict[int, ArenaSlot] = {}
+    smallest_first = sorted(range(len(rooms)), key=lambda number: rooms[number].size)
     for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
-        fitting = (
+        slots_in_rooms = (
             ArenaSlot(offset, number)
-            for number in by_size
+            for number in smallest_first
             if not rooms[number].meets(spans[i])
-            and (offset := _lowest(spans, found, i, number)) + spans[i].size <= rooms[number].size
+            and (offset := _lowest_offset(spans, slots, i, number)) + spans[i].size <= rooms[number].size
         )
-        found[i] = next(fitting, None) or ArenaSlot(_lowest(spans, found, i, None))
-    used = (found[i].offset + span.size for i, span in enumerate(spans) if found[i].room is None)
-    return [found[i] for i in range(len(spans))], max(used, default=0)
+        slots[i] = next(slots_in_rooms, None) or ArenaSlot(_lowest_offset(spans, slots, i, None))
+    ends = (slots[i].offset + span.size for i, span in enumerate(spans) if slots[i].room is None)
+    return [slots[i] for i in range(len(spans))], max(ends, default=0)
 
 
-def _lowest(spans: Sequence[Span], found: dict[int, ArenaSlot], i: int, room: int | None) -> int:
+def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, room: int | None) -> int:
     """Returns the lowest offset of a room, or of the arena, that is free while span number `i` is live."""
-    busy = sorted(
-        (place.offset, place.offset + spans[j].size)
-        for j, place in found.items()
-        if place.room == room and spans[i].meets(spans[j])
+    occupied = sorted(
+        (slot.offset, slot.offset + spans[j].size)
+        for j, slot in slots.items()
+        if slot.room == room and spans[i].meets(spans[j])
     )
     offset = 0
-    for start, end in busy:
+    for start, end in occupied:
         if offset + spans[i].size <= start:
             break
         offset = max(offset, aligned(end))
@@ -78,7 +83,7 @@ def _lowest(spans: Sequence[Span], found: dict[int, ArenaSlot], i: int, room: in
 
 
 def peak_bytes(spans: Sequence[Span]) -> int:
-    """Returns the maximum of the bytes that are live at one step, a lower bound of the arena's size."""
+    """Returns the maximum number of bytes that are live at one step: a lower bound of the arena's size."""
     return max(
         (sum(s.size for s in spans if s.first <= step <= s.last) for step in {s.first for s in spans}), default=0
     )

@@ -20,11 +20,11 @@ from buddy.compiler.protocol.artifact import (
     TimedRegion,
 )
 
-# On the entry's last argument: its size in bytes, as an arena.
+# Attribute of the entry's last argument, the arena: its size in bytes.
 ARENA = "buddy.arena"
-# On a parameter that kernels read sequentially in place.
+# Attribute of a weight that kernels read sequentially and in place.
 STREAMED = "buddy.streamed"
-# On a module: the regions that its cycle counters count.
+# Attribute of a module: the regions that its cycle counters count.
 REGIONS = "buddy.regions"
 
 
@@ -32,7 +32,7 @@ REGIONS = "buddy.regions"
 class EntryArgument:
     """The argument for graph input number `source`; `pack` is the name of the function that packs it, or "".
 
-    `streamed` is a weight that kernels read sequentially in place.
+    `streamed` means that kernels read the argument, a weight, sequentially and in place.
     """
 
     source: int
@@ -44,9 +44,10 @@ class EntryArgument:
 
 @dataclass(frozen=True)
 class EntryConvention:
-    """The arguments for the graph's inputs, the names of the symbols that follow, and the bytes of the arena.
+    """The calling convention of the entry: its arguments for the graph's inputs, the names of its symbols, its arena.
 
-    The arena is an argument if it is not 0. `results` are the bytes of each result that is passed, `None` if dynamic.
+    `arena` is the size of the arena in bytes; if it is 0, the entry takes no arena. `results` has the size in bytes of
+    each out-parameter, `None` if it is dynamic.
     """
 
     arguments: tuple[EntryArgument, ...]
@@ -62,60 +63,71 @@ def entry_of(module: Any) -> Any | None:
 
 
 def of_module(module: Any) -> EntryConvention | None:
-    """Returns the entry's calling convention while `func` exists and results are out-parameters; otherwise `None`."""
+    """Returns the calling convention of the entry.
+
+    Returns `None` if `module` has no entry in the `func` dialect, or if the entry has other arguments than memrefs and
+    symbols, or results.
+    """
     operation = entry_of(module)
     if operation is None:
         return None
-    kind = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
-    if kind.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in kind.inputs):
+    function_type = ir.FunctionType(ir.TypeAttr(operation.attributes["function_type"]).value)
+    types = function_type.inputs
+    if function_type.results or not all(isinstance(t, (ir.MemRefType, ir.IndexType)) for t in types):
         return None
-    pairs = [
-        (t, ir.DictAttr(a)) for t, a in zip(kind.inputs, ir.ArrayAttr(operation.attributes["arg_attrs"]), strict=True)
-    ]
-    found = (_argument(t, attributes) for t, attributes in pairs)
+    argument_attributes = map(ir.DictAttr, ir.ArrayAttr(operation.attributes["arg_attrs"]))
+    pairs = list(zip(types, argument_attributes, strict=True))
+    inputs = (_argument(t, attributes) for t, attributes in pairs)
     arena = sum(ir.IntegerAttr(attributes[ARENA]).value for _, attributes in pairs if ARENA in attributes)
-    symbols = symbols_of(operation, kind.inputs)
+    symbols = symbols_of(operation, types)
     results = tuple(bytes_of(t) if t.has_static_shape else None for t, attributes in pairs if RESULT in attributes)
     return EntryConvention(
-        tuple(argument for argument in found if argument is not None), arena, tuple(symbols), results
+        tuple(argument for argument in inputs if argument is not None), arena, tuple(symbols), results
     )
 
 
 class ConventionReader:
-    """Reads the entry's calling convention between passes; parses it again if its type or attributes changed."""
+    """Reads the entry's calling convention between passes; `last` is the last one that could be read."""
 
     def __init__(self) -> None:
         self.last: EntryConvention | None = None
-        self._seen: tuple[Any, ...] = ()
+        self._last_signature: tuple[Any, ...] = ()
 
     def read(self, module: Any) -> None:
+        """Reads the calling convention again if the entry's type or attributes have changed."""
         operation = entry_of(module)
         if operation is None:
             return
-        seen = operation.attributes["function_type"], operation.attributes["arg_attrs"]
-        if seen != self._seen:
-            self.last, self._seen = of_module(module) or self.last, seen
+        signature = operation.attributes["function_type"], operation.attributes["arg_attrs"]
+        if signature != self._last_signature:
+            self.last, self._last_signature = of_module(module) or self.last, signature
 
 
 def _is_entry(operation: Any) -> bool:
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
-    # Functions with a C interface are called with descriptors: packing functions, and separate ones.
+    # Functions with a C interface, such as packing functions, are called with memref descriptors.
     return "sym_visibility" not in operation.attributes and "llvm.emit_c_interface" not in operation.attributes
 
 
-def _argument(kind: Any, attributes: Any) -> EntryArgument | None:
+def _argument(type_: Any, attributes: Any) -> EntryArgument | None:
+    """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
     if "buddy.source" not in attributes:
         return None
     pack = ir.StringAttr(attributes["buddy.pack"]).value if "buddy.pack" in attributes else ""
     source = ir.IntegerAttr(attributes["buddy.source"]).value
-    shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else ir.MemRefType(kind).shape
-    element = str(ir.MemRefType(kind).element_type)
+    memref = ir.MemRefType(type_)
+    shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
+    element = str(memref.element_type)
     return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes)
 
 
 def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:
-    """Returns the artifact's arguments: a raw input has the graph's spec, with signedness, a packed one the IR's."""
+    """Returns the artifact's arguments.
+
+    An argument that is not packed has the shape and dtype of its placeholder, which has the signedness of integers; a
+    packed argument has those of the IR.
+    """
     return tuple(
         Argument(a.source, TensorSpec(a.shape, a.element) if a.pack else placeholders[a.source], a.pack, a.streamed)
         for a in entry.arguments
@@ -123,9 +135,9 @@ def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tup
 
 
 def words_of(module: Any, name: str) -> int:
-    """Returns the number of pointers and sizes that function `name` of a module in the LLVM dialect takes.
+    """Returns the number of arguments of function `name` in a module of the LLVM dialect.
 
-    Returns -1 if it does not exist or takes other values.
+    Returns -1 if the function does not exist, or if it has arguments other than pointers and 64-bit integers.
     """
     for op in module.regions[0].blocks[0]:
         operation = op.operation
@@ -136,13 +148,13 @@ def words_of(module: Any, name: str) -> int:
 
 
 def forks(module: Any) -> bool:
-    """True if a module in the LLVM dialect has parallel loops."""
+    """True if a module in the LLVM dialect divides loops among threads."""
     symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
 
 
 def regions_attribute(regions: Sequence[TimedRegion]) -> Any:
-    """Returns regions as an attribute of the module that counts them."""
+    """Returns `regions` as an attribute, for the module whose counters count them."""
     return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
 
 
@@ -157,7 +169,7 @@ def regions_of(module: Any) -> tuple[TimedRegion, ...]:
     """Returns the regions that the counters of a module count; empty if it has none."""
     if REGIONS not in module.attributes:
         return ()
-    return tuple(_region(ir.DictAttr(each)) for each in ir.ArrayAttr(module.attributes[REGIONS]))
+    return tuple(_region(ir.DictAttr(attributes)) for attributes in ir.ArrayAttr(module.attributes[REGIONS]))
 
 
 def _region(attributes: Any) -> TimedRegion:
@@ -183,7 +195,7 @@ def artifact(
         tuple(calls),
         entry.arena,
         threads if forks(module) else 1,
-        tuple(found for name in entry.symbols for found in symbols if found.name == name),
+        tuple(symbol for name in entry.symbols for symbol in symbols if symbol.name == name),
         tuple(observed),
         regions_of(module),
         target=target,

@@ -1,4 +1,4 @@
-"""LLVM IR and objects: one object per function, cached by the function's text."""
+"""Compiles a module of the LLVM dialect to one object per function; objects are cached by the function's bytecode."""
 
 from __future__ import annotations
 
@@ -26,14 +26,16 @@ from buddy.compiler.support.target import host_features
 
 # The attributes by which ops refer to functions and globals.
 _SYMBOLS = {"llvm.call": ("callee",), "llvm.mlir.addressof": ("global_name",)}
-_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
+# The line numbers in a debug scope.
+_SCOPE_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 
 
 @dataclass(frozen=True)
 class FunctionObject:
     """An object file that defines one function. Line `i` of its line table is location set `sets[i - 1]`.
 
-    `group` is the set of the whole function. `seconds` is the compile time, 0 if it was cached.
+    `group` is the location set of the whole function. `reused` means that the object comes from the cache; `seconds` is
+    the compile time, 0 if it does.
     """
 
     name: str
@@ -50,8 +52,8 @@ def to_llvm_ir(operation: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _Separate:
-    """A function as a separate module: bytecode, its location sets, and that of the whole function."""
+class _FunctionModule:
+    """A function as a separate module: its bytecode, the location sets of its lines, and that of the whole function."""
 
     name: str
     code: bytes
@@ -64,28 +66,33 @@ def compile_functions(
 ) -> list[FunctionObject]:
     """Returns an object for each function with a body in a module of the LLVM dialect, from the cache if possible.
 
-    `target` is the recipe's. Raises `MachineError` for an unknown one.
+    `target` is the recipe's target, "" for this machine. Raises `MachineError` for an unknown target.
     """
     functions = _separate_functions(operation, locations)
-    keys = [_key(found, opt_level, target) for found in functions]
-    found = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
-    missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
-    make = partial(_objects_for_target, target=target) if target else objects_of
-    made = dict(zip(missing, make(list(missing.values()), opt_level), strict=True))
-    for key, (data, _) in made.items():
+    keys = [_cache_key(function, opt_level, target) for function in functions]
+    objects = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
+    missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in objects}
+    compile_modules = partial(_objects_for_target, target=target) if target else objects_of
+    compiled = dict(zip(missing, compile_modules(list(missing.values()), opt_level), strict=True))
+    for key, (data, _) in compiled.items():
         OBJECTS.write(key, data)
-        found[key] = data
+        objects[key] = data
     return [
         FunctionObject(
-            each.name, found[key], each.sets, key not in made, each.group, made[key].seconds if key in made else 0.0
+            function.name,
+            objects[key],
+            function.sets,
+            reused=key not in compiled,
+            group=function.group,
+            seconds=compiled[key].seconds if key in compiled else 0.0,
         )
-        for each, key in zip(functions, keys, strict=True)
+        for function, key in zip(functions, keys, strict=True)
     ]
 
 
 @dataclass(frozen=True)
 class CodeRemark:
-    """A remark of LLVM, made `times` times, on code in `function` with location set `number`."""
+    """A remark that LLVM prints `times` times, on code in `function` with location set number `number`."""
 
     function: str
     number: int
@@ -99,56 +106,56 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
     Raises `RemarksError` if LLVM cannot print them.
     """
     functions = _separate_functions(operation, locations)
-    keys = [digest(_key(found, opt_level), OPTIONS) for found in functions]
-    found = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key in keys if (data := OBJECTS.read(key))}
-    missing = {key: each.code for key, each in zip(keys, functions, strict=True) if key not in found}
+    keys = [digest(_cache_key(function, opt_level), OPTIONS) for function in functions]
+    cached = {key: data for key in keys if (data := OBJECTS.read(key))}
+    remarks = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key, data in cached.items()}
+    missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in remarks}
     if missing:
-        made = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
-        for key, remark in made.items():
+        new_remarks = dict(zip(missing, remarks_of(list(missing.values()), opt_level), strict=True))
+        for key, remark in new_remarks.items():
             OBJECTS.write(key, msgspec.msgpack.encode(remark))
-        found |= made
+        remarks |= new_remarks
     return [
-        CodeRemark(each.name, _set_at(each, remark.line), remark.text, remark.times)
-        for each, key in zip(functions, keys, strict=True)
-        for remark in found[key]
+        CodeRemark(function.name, _set_of_line(function, remark.line), remark.text, remark.times)
+        for function, key in zip(functions, keys, strict=True)
+        for remark in remarks[key]
     ]
 
 
-def _set_at(function: _Separate, line: int) -> int:
+def _set_of_line(function: _FunctionModule, line: int) -> int:
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.group
 
 
-def _separate_functions(operation: Any, locations: LocationSets) -> list[_Separate]:
+def _separate_functions(operation: Any, locations: LocationSets) -> list[_FunctionModule]:
+    """Returns each function with a body as a separate module."""
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
         return [
-            _Separate(name, *_separate_module(function, symbols, locations), locations.number_of(function.location))
+            _FunctionModule(
+                name, *_separate_module(function, symbols, locations), locations.number_of(function.location)
+            )
             for name, function in bodies.items()
         ]
 
 
-def _key(function: _Separate, opt_level: int, target: str = "") -> str:
+def _cache_key(function: _FunctionModule, opt_level: int, target: str = "") -> str:
     machine = f"{machine_of(target)!r} {codegen_version()}" if target else host_features()
-    return digest(_digested(function.code), opt_level, machine, PACKAGE, version())
+    return digest(hashlib.sha256(function.code).hexdigest(), opt_level, machine, PACKAGE, version())
 
 
 def _objects_for_target(modules: Sequence[bytes], opt_level: int, target: str) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect) for another target than this machine."""
     machine, context = machine_of(target), new_context()
-    found = []
+    objects = []
     for module in modules:
         start = time.perf_counter()
         with context, ir.Location.unknown():
             text = to_llvm_ir(ir.Module.parse(module).operation)
         data = object_of(text, opt_level, machine)
-        found.append(CompiledObject(data, time.perf_counter() - start))
-    return found
-
-
-def _digested(code: bytes) -> str:
-    return hashlib.sha256(code).hexdigest()
+        objects.append(CompiledObject(data, time.perf_counter() - start))
+    return objects
 
 
 def _name(op: Any) -> str:
@@ -160,16 +167,17 @@ def _has_body(op: Any) -> bool:
 
 
 def _separate_module(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
-    """Returns the bytecode of a module with this function and declarations of its symbols, and its location sets.
+    """Returns the bytecode of a module with `function` and declarations of the symbols that it uses.
 
-    Locations are renumbered from 1 in order of appearance, so that equal functions of different programs are equal.
+    Locations are renumbered from 1 in order of appearance, so that equal functions of different programs have equal
+    bytecode. The second value has the number in `locations` of each new number.
     """
     module = ir.Module.create()
     with ir.InsertionPoint(module.body):
         copy = function.clone()
         _access_bfloat16_as_integers(copy)
-        needed, sets = _renumber(copy, locations)
-        for name in needed:
+        used_symbols, sets = _renumber(copy, locations)
+        for name in used_symbols:
             if name == _name(function) or name not in symbols:
                 continue
             if symbols[name].name == "llvm.func":
@@ -181,16 +189,16 @@ def _separate_module(function: Any, symbols: dict[str, Any], locations: Location
     copy.attributes["sym_visibility"] = ir.StringAttr.get("public")
     # Functions call each other across objects, so none may be local.
     copy.attributes["linkage"] = ir.Attribute.parse("#llvm.linkage<external>")
-    written = io.BytesIO()
-    module.operation.write_bytecode(written)
-    return written.getvalue(), sets
+    bytecode = io.BytesIO()
+    module.operation.write_bytecode(bytecode)
+    return bytecode.getvalue(), sets
 
 
 def _access_bfloat16_as_integers(function: Any) -> None:
-    """Makes scalar loads and stores of bfloat16 in `function` those of i16, which are bitcast.
+    """Replaces scalar loads and stores of bfloat16 in `function` by loads and stores of i16, with bitcasts.
 
-    LLVM 24 aborts (`Cannot select`) on processors with AVX512-BF16 if a bfloat16 is stored that is an element of a
-    vector, as the loop vectorizer makes them of stores with a stride.
+    On processors with AVX512-BF16, LLVM 24 aborts (`Cannot select`) at a store of a bfloat16 that is an element of a
+    vector. The loop vectorizer creates such stores from stores with a stride.
     """
     bfloat16 = ir.BF16Type.get()
     accesses: list[Any] = []
@@ -219,22 +227,21 @@ def _access_bfloat16_as_integers(function: Any) -> None:
 
 def _declare(function: Any) -> None:
     """Emits a declaration of `function` at the insertion point."""
-    copied = {
-        key: function.attributes[key] for key in ("sym_name", "function_type", "CConv") if key in function.attributes
-    }
+    names = ("sym_name", "function_type", "CConv")
+    attributes = {name: function.attributes[name] for name in names if name in function.attributes}
     linkage = {"linkage": ir.Attribute.parse("#llvm.linkage<external>")}
-    ir.Operation.create("llvm.func", attributes={**copied, **linkage}, regions=1)
+    ir.Operation.create("llvm.func", attributes={**attributes, **linkage}, regions=1)
 
 
 def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
-    """Numbers the location sets of `function` from 1.
+    """Renumbers the location sets of `function` from 1, in order of appearance.
 
-    Returns the symbols that its ops use, and its sets in that order.
+    Returns the symbols that its ops use, and the old number of each set in the new order.
     """
     numbers: dict[int, int] = {}
     symbols: dict[str, None] = {}
     nowhere = locations.nowhere(function.context)
-    places = {0: nowhere}
+    new_locations = {0: nowhere}
     number_of, advance = locations.number_of, ir.WalkResult.ADVANCE
 
     def visit(op: Any) -> Any:
@@ -242,10 +249,10 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
             if key in op.attributes:
                 symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)
         number = number_of(op.location)
-        if number not in places:
+        if number not in new_locations:
             numbers[number] = len(numbers) + 1
-            places[number] = ir.Location.file(FILE, numbers[number], 0)
-        op.location = places[number]
+            new_locations[number] = ir.Location.file(FILE, numbers[number], 0)
+        op.location = new_locations[number]
         return advance
 
     for block in function.regions[0].blocks:
@@ -253,7 +260,7 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
             argument.set_location(nowhere)
         for op in block.operations:
             op.operation.walk(visit)
-    # The debug scope's own line is the set of the whole function; line 0 keeps a prologue without nodes.
-    scope = _LINES.sub(r"\g<1>0", str(function.location))
+    # The line of the debug scope would be the set of the whole function; with line 0, a prologue has no nodes.
+    scope = _SCOPE_LINES.sub(r"\g<1>0", str(function.location))
     function.location = ir.Module.parse(f"module {{}} {scope}").operation.location
     return list(symbols), tuple(numbers)

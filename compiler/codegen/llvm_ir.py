@@ -1,7 +1,7 @@
 """LLVM IR as text: trampolines to functions of any number of pointers, and conversion to an older LLVM.
 
-Since LLVM 24, floats are printed as their shortest decimals, or as the bits of their own type (`f0x3F80`), which LLVM
-23 and earlier versions cannot parse.
+LLVM 24 and later print floats as their shortest decimals, or as the bits of their type (`f0x3F80`). LLVM 23 and earlier
+versions cannot parse this.
 """
 
 from __future__ import annotations
@@ -10,60 +10,65 @@ import re
 import struct
 from collections.abc import Mapping
 
-_TYPES = re.compile(r"\b(half|bfloat|float|double)\b")
+_FLOAT_TYPES = re.compile(r"\b(half|bfloat|float|double)\b")
 # A float as bits or as a decimal, or infinity and NaN. Excludes parts of names (`%1.5`, `@f.2`).
-_LITERAL = re.compile(
+_FLOAT_LITERAL = re.compile(
     r"(?<![\w.%@$\"-])(?:f0x(?P<bits>[0-9A-Fa-f]+)|(?P<decimal>-?\d+\.\d+(?:e[+-]?\d+)?)"
     r"|(?P<sign>[+-])(?P<word>inf|qnan|nan\(0x[0-9A-Fa-f]+\)|snan\(0x[0-9A-Fa-f]+\)))(?![\w.])"
 )
-# Bits of a type, its `struct` format, and the bits of its fraction.
+# By type: its width in bits, its `struct` format, and the bits of its fraction.
 _FORMATS = {"half": (16, "e", 10), "bfloat": (16, "", 7), "float": (32, "f", 23), "double": (64, "d", 52)}
 _EXPONENT_BITS = {"half": 5, "bfloat": 8, "float": 8, "double": 11}
 
 
 def for_older_llvm(text: str) -> str:
     """Returns the module `text` with its floats in the notation that all versions of LLVM accept."""
-    return "\n".join(_LITERAL.sub(_as_hex, line) if _holds_floats(line) else line for line in text.split("\n"))
+    return "\n".join(
+        _FLOAT_LITERAL.sub(_as_hex, line) if _may_contain_floats(line) else line for line in text.split("\n")
+    )
 
 
-def _holds_floats(line: str) -> bool:
-    """True if a line may contain floats; the contents of strings are bytes (`c"a float 1.5"`)."""
-    return _TYPES.search(line) is not None and ' c"' not in line
+def _may_contain_floats(line: str) -> bool:
+    """True if a line may contain floats. Lines with a string constant (`c"a float 1.5"`) contain none."""
+    return _FLOAT_TYPES.search(line) is not None and ' c"' not in line
 
 
-def _as_hex(found: re.Match[str]) -> str:
-    """Returns a literal as the bits of a double (for floats and doubles), of a half or of a bfloat."""
-    kinds = _TYPES.findall(found.string, 0, found.start())
-    if not kinds:
-        return found[0]
-    bits = _bits(found, kinds[-1])
-    if kinds[-1] == "half":
+def _as_hex(literal: re.Match[str]) -> str:
+    """Returns a literal as hexadecimal bits: of a double for floats and doubles, otherwise of its type.
+
+    The type is the last one before the literal in its line.
+    """
+    types = _FLOAT_TYPES.findall(literal.string, 0, literal.start())
+    if not types:
+        return literal[0]
+    bits = _bits(literal, types[-1])
+    if types[-1] == "half":
         return f"0xH{bits:04X}"
-    if kinds[-1] == "bfloat":
+    if types[-1] == "bfloat":
         return f"0xR{bits:04X}"
-    return f"0x{_as_double(bits) if kinds[-1] == 'float' else bits:016X}"
+    return f"0x{_as_double(bits) if types[-1] == 'float' else bits:016X}"
 
 
-def _bits(found: re.Match[str], kind: str) -> int:
-    """Returns the literal's bits in its own type."""
-    if found["bits"]:
-        return int(found["bits"], 16)
-    if found["decimal"]:
-        return _round_to(float(found["decimal"]), kind)
-    width, _, fraction = _FORMATS[kind]
-    special = ((1 << _EXPONENT_BITS[kind]) - 1) << fraction
-    word, quiet = found["word"], 1 << (fraction - 1)
+def _bits(literal: re.Match[str], type_: str) -> int:
+    """Returns the bits of a literal of `type_`."""
+    if literal["bits"]:
+        return int(literal["bits"], 16)
+    if literal["decimal"]:
+        return _round_to(float(literal["decimal"]), type_)
+    width, _, fraction_bits = _FORMATS[type_]
+    exponent = ((1 << _EXPONENT_BITS[type_]) - 1) << fraction_bits
+    word, quiet = literal["word"], 1 << (fraction_bits - 1)
     payload = int(word.partition("(")[2].rstrip(")"), 16) if "(" in word else 0
-    mantissa = 0 if word == "inf" else payload if word.startswith("snan") else payload | quiet
-    return (found["sign"] == "-") << (width - 1) | special | mantissa
+    fraction = 0 if word == "inf" else payload if word.startswith("snan") else payload | quiet
+    return (literal["sign"] == "-") << (width - 1) | exponent | fraction
 
 
-def _round_to(value: float, kind: str) -> int:
-    """Returns the bits of `value` in type `kind`, rounded to nearest."""
-    if kind == "bfloat":
+def _round_to(value: float, type_: str) -> int:
+    """Returns the bits of `value` in `type_`, rounded to nearest."""
+    if type_ == "bfloat":
         (bits,) = struct.unpack(">I", struct.pack(">f", value))
         return (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
-    width, code, _ = _FORMATS[kind]
+    width, code, _ = _FORMATS[type_]
     return int.from_bytes(struct.pack(f">{code}", value), "big") & ((1 << width) - 1)
 
 
@@ -76,7 +81,7 @@ def _as_double(bits: int) -> int:
     return int.from_bytes(struct.pack(">d", value), "big")
 
 
-_WORD = 8
+_POINTER_BYTES = 8
 
 
 def trampoline_name(name: str) -> str:
@@ -84,7 +89,10 @@ def trampoline_name(name: str) -> str:
 
 
 def trampolines(arities: Mapping[str, int]) -> str:
-    """Returns a function for each of `arities`, which loads that number of pointers from the block at its argument."""
+    """Returns the LLVM IR of a trampoline for each function in `arities`, which has its number of arguments.
+
+    A trampoline loads the arguments, which are pointers, from the block of memory at its only argument.
+    """
     return "\n".join(_trampoline(name, arity) for name, arity in arities.items())
 
 
@@ -92,7 +100,7 @@ def _trampoline(name: str, arity: int) -> str:
     pointers = [f"%p{i}" for i in range(arity)]
     lines = []
     for i, pointer in enumerate(pointers):
-        lines.append(f"  %a{i} = getelementptr i8, ptr %block, i64 {i * _WORD}")
+        lines.append(f"  %a{i} = getelementptr i8, ptr %block, i64 {i * _POINTER_BYTES}")
         lines.append(f"  {pointer} = load ptr, ptr %a{i}")
     types, arguments = ", ".join("ptr" for _ in pointers), ", ".join(f"ptr {pointer}" for pointer in pointers)
     return "\n".join(

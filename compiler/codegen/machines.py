@@ -1,4 +1,4 @@
-"""Targets of code generation: LLVM's triple, CPU and features, and how each rounds to bfloat16.
+"""Targets of code generation: LLVM's triple, CPU and features, their vector registers, and rounding to bfloat16.
 
 The bindings generate code for this machine only. For any other target, LLVM IR is compiled by llvmlite, whose LLVM has
 all targets.
@@ -29,21 +29,24 @@ _LINUX = "unknown-linux-gnu"
 _X86 = {name: (f"x86_64-{_LINUX}", name, "") for name in ("x86-64", "x86-64-v2", "x86-64-v3", "x86-64-v4")}
 # The baseline of Linux distributions (RV64GC); `riscv64::+v` adds vectors.
 _RV64GC = "+m,+a,+f,+d,+c"
+# The short names of targets, each with triple, CPU and features.
 NAMES = {
     **_X86,
     "aarch64": (f"aarch64-{_LINUX}", "generic", ""),
     "riscv64": (f"riscv64-{_LINUX}", "generic-rv64", _RV64GC),
 }
+# The supported architectures, by the names that triples and `platform.machine` use for them.
 _ARCHITECTURES = {"x86_64": "x86_64", "aarch64": "aarch64", "arm64": "aarch64", "riscv64": "riscv64"}
-_OF_ARCHITECTURE = {"riscv64": ("generic-rv64", _RV64GC)}
+# The CPU and features for a triple without these; "generic" for other architectures.
+_DEFAULT_CPUS = {"riscv64": ("generic-rv64", _RV64GC)}
 # For LLVM's option `abiname`, only RISC-V has a choice: doubles in registers, as on all Linux systems.
 _ABIS = {"riscv64": "lp64d"}
-# Features that a CPU must have: LLVM aborts on an unknown CPU, or one that is 32-bit only.
-_NEEDED = {"x86_64": "+64bit"}
-_IGNORED = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
+# Features that are added for every CPU: LLVM would abort on an unknown CPU, or one that is 32-bit only.
+_REQUIRED_FEATURES = {"x86_64": "+64bit"}
+_IGNORED_PART = re.compile(r"'([^']*)' is not a recognized (processor|feature)")
 
 # The code for a vector of 64 bytes shows the width of registers, and whether there is a fused multiply-add.
-_PROBE = """
+_VECTOR_PROBE = """
 define <16 x float> @probe(ptr %p) {
   %a = load <16 x float>, ptr %p
   %r = call <16 x float> @llvm.fma.v16f32(<16 x float> %a, <16 x float> %a, <16 x float> %a)
@@ -59,11 +62,11 @@ define bfloat @probe(float %x) {
   ret bfloat %r
 }
 """
-_ROUNDS = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
+_ROUNDING_INSTRUCTION = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
 
 
 class MachineError(Exception):
-    """A target without a code generator here, or code that cannot run here; `diagnostic` says what to do."""
+    """LLVM has no code generator for a target, or code for it cannot run on this machine; see `diagnostic`."""
 
     def __init__(self, what: str, todo: str) -> None:
         self.diagnostic = Diagnostic(what, "the target", todo)
@@ -90,20 +93,20 @@ class Machine:
 def machine_of(target: str) -> Machine:
     """Returns the machine of a recipe's target; "" is this machine.
 
-    Raises `MachineError` if LLVM lacks the code generator, CPU or feature, and for unsupported machines: addresses must
-    have 64 bits, numbers must be little-endian, objects ELF.
+    Raises `MachineError` if LLVM does not know the CPU or a feature, and for a triple other than those of x86-64,
+    AArch64 and RISC-V with 64 bits on Linux.
     """
     if not target:
         return this_machine()
     name, _, rest = target.partition(":")
     cpu, _, features = rest.partition(":")
-    plain = _OF_ARCHITECTURE.get(_architecture(name), ("generic", ""))
-    triple, own_cpu, own_features = NAMES.get(name, (name, *plain))
+    default_cpu, default_features = _DEFAULT_CPUS.get(_architecture(name), ("generic", ""))
+    triple, default_cpu, default_features = NAMES.get(name, (name, default_cpu, default_features))
     if _architecture(triple) not in _ARCHITECTURES.values() or "linux" not in triple:
-        known = ", ".join(NAMES)
-        raise MachineError(f"unknown target {name!r}", f"choose one of {known}, or a triple of these on Linux")
-    machine = Machine(triple, cpu or own_cpu, ",".join(filter(None, (own_features, features))))
-    _check(machine, target)
+        names = ", ".join(NAMES)
+        raise MachineError(f"unknown target {name!r}", f"choose one of {names}, or a triple of these on Linux")
+    machine = Machine(triple, cpu or default_cpu, ",".join(filter(None, (default_features, features))))
+    _check_parts(machine, target)
     return machine
 
 
@@ -115,15 +118,15 @@ def this_machine() -> Machine:
 
 
 def target_of(target: str) -> Target:
-    """Returns the properties that kernels need of a recipe's target. Raises `MachineError`."""
+    """Returns the vector registers and caches of a recipe's target, as kernels need them. Raises `MachineError`."""
     return _vector_target(machine_of(target)) if target else host()
 
 
 @lru_cache(maxsize=1)
 def codegen_version() -> str:
-    """Returns the identity of the code generator for other machines: llvmlite's version, and a hash of our conversion.
+    """Returns a text that identifies the code generator for other machines, as a part of cache keys.
 
-    It is part of the cache key of that code.
+    It has llvmlite's version, and a hash of the modules that prepare LLVM IR for it.
     """
     sources = [path.read_bytes() for path in (Path(__file__), Path(llvm_ir.__file__))]
     return f"llvmlite {metadata.version('llvmlite')} {hashlib.sha256(b''.join(sources)).hexdigest()[:12]}"
@@ -133,13 +136,13 @@ def check_runs_here(target: str) -> None:
     """Raises `MachineError` if code for `target` has another architecture than this machine, or wider vectors."""
     if not target:
         return
-    here = _ARCHITECTURES.get(platform.machine(), platform.machine())
+    host_architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
     todo = "export it and run it there (`buddy-tui export`), or reset the target"
-    if machine_of(target).architecture != here:
-        raise MachineError(f"code for {target} does not run on this machine, which is {here}", todo)
-    wanted = target_of(target)
-    if wanted.vector_bytes > host().vector_bytes:
-        what = f"code for {target} has vectors of {wanted.vector_bytes} bytes, wider than those of this CPU"
+    if machine_of(target).architecture != host_architecture:
+        raise MachineError(f"code for {target} does not run on this machine, which is {host_architecture}", todo)
+    vector_bytes = target_of(target).vector_bytes
+    if vector_bytes > host().vector_bytes:
+        what = f"code for {target} has vectors of {vector_bytes} bytes, wider than those of this CPU"
         raise MachineError(f"{what} ({host().name})", todo)
 
 
@@ -147,14 +150,14 @@ def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
     """Returns the object of a module in LLVM IR, optimised as the bindings do, as position-independent code."""
     module = parse_module(text, machine)
     optimise(module, opt_level, machine)
-    found: bytes = target_machine(machine, opt_level).emit_object(module)
-    return found
+    data: bytes = target_machine(machine, opt_level).emit_object(module)
+    return data
 
 
 def parse_module(text: str, machine: Machine, context: Any = None) -> Any:
     """Parses a module in LLVM IR by llvmlite, for `machine`. Raises `RuntimeError` if LLVM rejects it.
 
-    Modules that are to be linked must have the same `context`.
+    Modules that will be linked must have the same `context`; by default, each has a new one.
     """
     module = _llvm().parse_assembly(llvm_ir.for_older_llvm(text), context or new_context())
     module.triple = machine.triple
@@ -168,7 +171,7 @@ def new_context() -> Any:
 
 
 def optimise(module: Any, opt_level: int, machine: Machine) -> None:
-    """Runs LLVM's pipeline of that level, with the options that the bindings' `ExecutionEngine` sets."""
+    """Runs LLVM's pipeline of level `opt_level`, with the options that the bindings' `ExecutionEngine` sets."""
     llvm = _llvm()
     options = llvm.create_pipeline_tuning_options(opt_level)
     options.loop_vectorization = options.slp_vectorization = True
@@ -180,10 +183,12 @@ def optimise(module: Any, opt_level: int, machine: Machine) -> None:
 @lru_cache(maxsize=16)
 def target_machine(machine: Machine, opt_level: int = 2) -> Any:
     """Returns LLVM's code generator for `machine`."""
-    found = _llvm().Target.from_triple(machine.triple)
+    llvm_target = _llvm().Target.from_triple(machine.triple)
     abi = _ABIS.get(machine.architecture, "")
-    features = ",".join(filter(None, (machine.features, _NEEDED.get(machine.architecture, ""))))
-    return found.create_target_machine(machine.cpu, features, opt_level, reloc="pic", codemodel="default", abiname=abi)
+    features = ",".join(filter(None, (machine.features, _REQUIRED_FEATURES.get(machine.architecture, ""))))
+    return llvm_target.create_target_machine(
+        machine.cpu, features, opt_level, reloc="pic", codemodel="default", abiname=abi
+    )
 
 
 @lru_cache(maxsize=1)
@@ -199,8 +204,8 @@ def _architecture(triple: str) -> str:
     return _ARCHITECTURES.get(triple.partition("-")[0], triple.partition("-")[0])
 
 
-def _check(machine: Machine, target: str) -> None:
-    """Raises `MachineError` for a CPU or a feature that LLVM would ignore with a warning on stderr."""
+def _check_parts(machine: Machine, target: str) -> None:
+    """Raises `MachineError` if LLVM has no code generator, or would ignore the CPU or a feature with a warning."""
     try:
         kind, name = _unsupported_part(machine)
     except RuntimeError as error:
@@ -214,36 +219,40 @@ def _check(machine: Machine, target: str) -> None:
 def _unsupported_part(machine: Machine) -> tuple[str, str]:
     """Returns the first unsupported part of `machine`: "CPU" or "feature", and its name; ("", "") if LLVM knows all.
 
-    Cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError`.
+    The result is cached, since LLVM warns only on the first use of a machine. Raises `RuntimeError` if LLVM has no code
+    generator for the triple.
     """
     with tempfile.TemporaryFile() as captured, capture_stderr(captured):
         _vector_target(machine)
         captured.seek(0)
-        found = _IGNORED.search(captured.read().decode(errors="replace"))
-    return ({"processor": "CPU", "feature": "feature"}[found[2]], found[1]) if found else ("", "")
+        warning = _IGNORED_PART.search(captured.read().decode(errors="replace"))
+    return ({"processor": "CPU", "feature": "feature"}[warning[2]], warning[1]) if warning else ("", "")
 
 
 @lru_cache(maxsize=64)
 def _vector_target(machine: Machine) -> Target:
-    """Returns the target whose registers LLVM uses for a vector of 64 bytes."""
-    text = target_machine(machine).emit_assembly(parse_module(_PROBE, machine))
-    found = _ROUNDS.search(target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine)))
-    return replace(_registers(machine, text), rounds_to_bfloat16=found is not None)
+    """Returns the vector registers that LLVM uses for a vector of 64 bytes, and whether it rounds to bfloat16."""
+    vector_code = target_machine(machine).emit_assembly(parse_module(_VECTOR_PROBE, machine))
+    rounding_code = target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine))
+    rounds = _ROUNDING_INSTRUCTION.search(rounding_code) is not None
+    return replace(_registers(machine, vector_code), rounds_to_bfloat16=rounds)
 
 
 def _registers(machine: Machine, text: str) -> Target:
+    """Returns the vector registers that `text` uses, the assembly of `_VECTOR_PROBE`."""
     if machine.architecture == "x86_64":
-        fused = "vfmadd" in text
-        if fused and "zmm" in text:
+        has_fma = "vfmadd" in text
+        if has_fma and "zmm" in text:
             return Target("avx512", 64, 32)
-        return Target("avx2", 32, 16) if fused and "ymm" in text else Target("generic", 16, 16)
+        return Target("avx2", 32, 16) if has_fma and "ymm" in text else Target("generic", 16, 16)
     if machine.architecture == "aarch64":
         return Target("neon", 16, 32)
     # RISC-V groups registers for longer vectors: `m4` is four of 16 bytes.
-    joined = re.search(r"e32, m([1248])", text)
-    return Target("rvv", _PROBE_BYTES // int(joined[1]), 32) if joined else Target("scalar", 4, 32)
+    grouping = re.search(r"e32, m([1248])", text)
+    return Target("rvv", _PROBE_BYTES // int(grouping[1]), 32) if grouping else Target("scalar", 4, 32)
 
 
+# Rounds the bits of a float to bfloat16: to nearest, ties to even; NaN becomes quiet.
 _ROUNDING = """
 define private bfloat @buddy_rounded(i32 %bits, i1 %nan) {
   %above = lshr i32 %bits, 16
@@ -258,8 +267,9 @@ define private bfloat @buddy_rounded(i32 %bits, i1 %nan) {
   ret bfloat %result
 }
 """
-# A double is rounded through a float whose last bit says whether the result is inexact, so that it is rounded once.
-_FUNCTIONS = {
+# LLVM calls these functions on processors without an instruction that rounds to bfloat16. A double is rounded through a
+# float that is rounded to odd, so that the result is rounded once.
+_SOFT_FLOAT_FUNCTIONS = {
     "__truncsfbf2": """
 define bfloat @__truncsfbf2(float %x) {
   %bits = bitcast float %x to i32
@@ -289,10 +299,10 @@ define bfloat @__truncdfbf2(double %x) {
 }
 """,
 }
-SOFT_FLOAT_NAMES = tuple(_FUNCTIONS)
+SOFT_FLOAT_NAMES = tuple(_SOFT_FLOAT_FUNCTIONS)
 
 
 def support_of(objects: Sequence[bytes]) -> str:
-    """Returns the LLVM IR of the functions that `objects` use, "" if they use none."""
-    found = [text for name, text in _FUNCTIONS.items() if any(name.encode() in image for image in objects)]
-    return _ROUNDING + "".join(found) if found else ""
+    """Returns the LLVM IR of the soft-float functions that `objects` use, "" if they use none."""
+    texts = [text for name, text in _SOFT_FLOAT_FUNCTIONS.items() if any(name.encode() in data for data in objects)]
+    return _ROUNDING + "".join(texts) if texts else ""

@@ -9,7 +9,7 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import collect, unique_symbol, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import calling_function, declare, locate, passed_values, product_of
+from buddy.compiler.passes.kernels.calls import calling_function, declare, passed_values, product_of, set_location
 from buddy.compiler.passes.kernels.contraction import Contraction, analyse, is_contraction
 from buddy.compiler.support import blas
 
@@ -83,5 +83,5 @@ class _Rewriter:
             self.functions[key] = (name, function, [])
         name, function, locations = self.functions[key]
         locations.append(op.location)
-        locate(function, self.context.locations.union(locations))
+        set_location(function, self.context.locations.union(locations))
         return name

@@ -8,13 +8,13 @@ from typing import Any, ClassVar
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose, reads_in_place
+from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose_blocking, reads_in_place
 from buddy.compiler.passes.kernels.calls import KernelCalls
-from buddy.compiler.passes.kernels.contraction import NAMED, Contraction, analyse, is_contraction, split_at
+from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
 from buddy.compiler.passes.kernels.packing import panels_of
-from buddy.compiler.passes.kernels.stages import FusedNeighbours, neighbours
+from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
 
@@ -46,7 +46,9 @@ class ContractionsToKernels(MlirPass):
         calls = KernelCalls(root, context.locations, self.pack_weights)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
-        for op, is_supported in [(op, is_contraction(op)) for op in ops if op.name in NAMED or is_contraction(op)]:
+        for op, is_supported in [
+            (op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)
+        ]:
             try:
                 if not is_supported:
                     raise UnsupportedError("no kernel multiplies and adds these element types")
@@ -58,7 +60,7 @@ class ContractionsToKernels(MlirPass):
 
 def _rewrite(op: Any, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
     """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
-    fused = neighbours(op, analyse(op), split_at)
+    fused = find_neighbours(op, analyse(op), split_at)
     contraction, spec = fused.contraction, fused.spec
     first, second, result = op.operands
     inputs = [first, second]
@@ -66,10 +68,10 @@ def _rewrite(op: Any, calls: KernelCalls, context: PassContext, requested: Block
     b = inputs[b_number]
     parameter = calls.parameter(b)
     if parameter is not None and reads_in_place(contraction):
-        calls.streamed(parameter)
+        calls.mark_streamed(parameter)
         parameter = None
     parameter = parameter if calls.packs else None
-    blocking = choose(contraction, context.target, None if parameter is None else "packed", requested)
+    blocking = choose_blocking(contraction, context.target, None if parameter is None else "packed", requested)
     if parameter is not None:
         inputs[b_number] = calls.packed(parameter, panels_of(contraction, blocking), op.location)
     location = context.locations.union([op.location, *fused.locations])
@@ -94,5 +96,5 @@ def _symbol(contraction: Contraction, spec: ResultSpec) -> str:
 def _describe(contraction: Contraction, blocking: GemmBlocking, fused: FusedNeighbours[Contraction]) -> str:
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
-    types = "" if contraction.factor_element in ("f32", "f64") else f" {contraction.factor_element}"
+    types = "" if contraction.input_element in ("f32", "f64") else f" {contraction.input_element}"
     return ", ".join([f"{shape}{types}: {blocking.describe()}", *fused.notes])

@@ -11,15 +11,20 @@ from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.calls import KernelCalls
 from buddy.compiler.passes.kernels.contraction import is_contraction, reads_loops
-from buddy.compiler.passes.kernels.conv.kernel import BlockedConvolution, choose, choose_winograd, kernel_function
+from buddy.compiler.passes.kernels.conv.kernel import (
+    BlockedConvolution,
+    choose_direct,
+    choose_winograd,
+    kernel_function,
+)
 from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
-from buddy.compiler.passes.kernels.conv.winograd.transforms import OUTPUTS
-from buddy.compiler.passes.kernels.stages import neighbours
+from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
+from buddy.compiler.passes.kernels.stages import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
 
 # The minimum estimated speedup over direct convolution for which `auto` uses Winograd, which needs more memory.
 _MIN_SPEEDUP = 1.15
-_WINOGRAD_VALUES = ("auto", "never", *(str(outputs) for outputs in OUTPUTS))
+_WINOGRAD_VALUES = ("auto", "never", *(str(tile_size) for tile_size in TILE_SIZES))
 
 
 @register
@@ -64,12 +69,12 @@ class ConvolutionsToKernels(MlirPass):
         conv = analyse(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")
-        fused = neighbours(op, conv, _uncut)
+        fused = find_neighbours(op, conv, _uncut)
         image, weights, result = op.operands
         parameter, spec = calls.parameter(weights) if calls.packs else None, fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
-        arguments = [weights] if parameter is None else [calls.packed(parameter, chosen.form, op.location)]
-        if parameter is not None and chosen.reads_raw:
+        arguments = [weights] if parameter is None else [calls.packed(parameter, chosen.weight_packing, op.location)]
+        if parameter is not None and chosen.reads_unpacked_weights:
             arguments.append(weights)
         location = context.locations.union([op.location, *fused.locations])
         calls.call(
@@ -86,13 +91,13 @@ class ConvolutionsToKernels(MlirPass):
         """Returns the kernel for weights that are `packed` before the call, or in it; and notes for the remark."""
         notes = [] if packed else ["packed at each call"]
         if self.winograd == "never" or conv.depthwise:
-            return choose(conv, context.target), notes
+            return choose_direct(conv, context.target), notes
         try:
             if self.winograd != "auto":
                 return choose_winograd(conv, context.target, int(self.winograd), 0, packed), notes
-            return choose_winograd(conv, context.target, min(OUTPUTS), _MIN_SPEEDUP, packed), notes
+            return choose_winograd(conv, context.target, min(TILE_SIZES), _MIN_SPEEDUP, packed), notes
         except UnsupportedError as reason:
-            return choose(conv, context.target), [*notes, f"not winograd: {reason}"]
+            return choose_direct(conv, context.target), [*notes, f"not winograd: {reason}"]
 
 
 def _uncut(conv: Convolution, _boundaries: Sequence[int]) -> Convolution:

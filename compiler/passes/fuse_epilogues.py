@@ -14,12 +14,12 @@ from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.epilogue import (
     EPILOGUE,
     PROLOGUE,
+    check_single_use,
     check_stage,
-    check_walk,
     mark_stage,
     operand_number,
 )
-from buddy.compiler.passes.kernels.structured import KINDS, read
+from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, analyse_vectorizable
 
 _RESHAPES = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
 
@@ -78,7 +78,7 @@ def _fuse_epilogue(op: Any) -> str:
     if len(readers) != 1:
         raise UnsupportedError(f"{len(readers)} ops read its result")
     reader = readers[0]
-    if reader.name not in KINDS or reader.block != op.block:
+    if reader.name not in STRUCTURED_OPS or reader.block != op.block:
         raise UnsupportedError(f"{reader.name} reads its result")
     if EPILOGUE in reader.attributes:
         raise UnsupportedError(f"{reader.name}, which reads its result, is the epilogue of another op")
@@ -98,10 +98,10 @@ def _input_buffers(op: Any) -> list[Any]:
 
 def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
     """Raises `UnsupportedError` unless a kernel that computes `op` from `sources` could also compute `reader`."""
-    structured = read(reader)
+    structured = analyse_vectorizable(reader)
     kernel_operand = operand_number(reader, op.operands[2])
     check_stage(structured)
-    check_walk(structured, kernel_operand)
+    check_single_use(structured, kernel_operand)
     if kernel_operand >= structured.inputs:
         raise UnsupportedError("its result is changed in place")
     for output in structured.operands[structured.inputs :]:
@@ -132,7 +132,7 @@ def _fuse_prologue(op: Any) -> str:
     initialiser = _initialiser(op, users) if users is not None else None
     if initialiser is None or initialiser.name == "linalg.fill":
         return ""
-    structured = read(initialiser)
+    structured = analyse_vectorizable(initialiser)
     check_stage(structured)
     if structured.outputs != 1 or structured.reads(structured.inputs):
         raise UnsupportedError(f"{initialiser.name}, which initialises its sums, has other effects")
@@ -156,7 +156,7 @@ def _initialiser(op: Any, users: list[Any]) -> Any | None:
             last = user if last is None or last.is_before_in_block(user) else last
     if last is None:
         return None
-    if last.name not in KINDS or root_of(last.operands[len(last.operands) - 1]) != root_of(op.operands[2]):
+    if last.name not in STRUCTURED_OPS or root_of(last.operands[len(last.operands) - 1]) != root_of(op.operands[2]):
         return None
     return last
 

@@ -24,7 +24,7 @@ from buddy.compiler.passes.kernels.rows.kernel import (
     split_rows,
 )
 from buddy.compiler.passes.kernels.rows.stages import RowLoop, RowStage, stages_of
-from buddy.compiler.passes.kernels.structured import KINDS, Structured, structure_of
+from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, Structured, structure_of
 from buddy.compiler.passes.write_in_place import is_allocated
 
 
@@ -44,7 +44,7 @@ class FuseRows(MlirPass):
 
     def run(self, root: Any, context: PassContext) -> None:
         limit = self.max_row_kib << 10 or context.target.l2 // 2
-        blocks = {op.block: op for op in collect(root) if op.name in KINDS}
+        blocks = {op.block: op for op in collect(root) if op.name in STRUCTURED_OPS}
         for block, op in blocks.items():
             if (enclosing := enclosing_entry_block(op)) is None:
                 continue
@@ -95,7 +95,7 @@ def _analyse(op: Any) -> Structured | None:
     These are ops that are not structured, that have a loop without iterations, that belong to a kernel as a prologue or
     epilogue, and contractions.
     """
-    if op.name not in KINDS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
+    if op.name not in STRUCTURED_OPS or EPILOGUE in op.attributes or PROLOGUE in op.attributes:
         return None
     try:
         structured = structure_of(op)

@@ -22,7 +22,7 @@ from buddy.compiler.mlir.walk import (
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, register
 from buddy.compiler.passes.convert_tasks_to_llvm import SLOT
-from buddy.compiler.passes.kernels.access import as_bytes, byte_type, part
+from buddy.compiler.passes.kernels.access import as_bytes, byte_type, byte_view
 from buddy.compiler.passes.parallel_to_tasks import THREADS
 
 
@@ -251,14 +251,14 @@ def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
         free.erase()
     value = buffer.op.results[0]
     with ir.InsertionPoint(buffer.op), buffer.op.location:
-        value.replace_all_uses_with(part(arena, offset, value.type))
+        value.replace_all_uses_with(byte_view(arena, offset, value.type))
     buffer.op.erase()
 
 
 def _pass_part(call: Any, arena: Any, offset: int, size: int) -> None:
     """Adds the `size` bytes at `offset` of `arena` to `call` as its last operand."""
     with ir.InsertionPoint(call), call.location:
-        memory = part(arena, offset, byte_type(size))
+        memory = byte_view(arena, offset, byte_type(size))
         callee = ir.FlatSymbolRefAttr.get(callee_of(call))
         new = func.CallOp([result.type for result in call.results], callee, [*call.operands, memory])
     for old, result in zip(call.results, new.results, strict=True):

@@ -19,7 +19,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
 )
 from buddy.compiler.passes.base import MlirPass, PassContext, register
-from buddy.compiler.passes.kernels.access import UnsupportedError, as_bytes, layout_of, part
+from buddy.compiler.passes.kernels.access import UnsupportedError, as_bytes, byte_view, layout_of
 from buddy.compiler.passes.write_in_place import is_after, is_allocated, is_before, is_function
 
 _COPIES = ("linalg.copy", "memref.copy")
@@ -186,7 +186,7 @@ def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) ->
         if offset:
             root = root_of(source)
             memory = root if _is_bytes(root) else as_bytes(entry, root)
-            return part(memory, offset, type_)
+            return byte_view(memory, offset, type_)
         if source.type == type_:
             return source
         strides, _ = type_.get_strides_and_offset()

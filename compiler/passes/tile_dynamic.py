@@ -14,8 +14,8 @@ from buddy.compiler.mlir.bindings import arith, ir, linalg, memref, scf
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.contraction import NAMED, is_contraction
-from buddy.compiler.passes.kernels.structured import KINDS
+from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, is_contraction
+from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS
 from buddy.compiler.passes.kernels.tiles import (
     DynamicLoop,
     Index,
@@ -24,8 +24,8 @@ from buddy.compiler.passes.kernels.tiles import (
     has_window,
     is_dynamic,
     loops_of,
-    part,
     size_of,
+    subview,
     tile,
 )
 
@@ -54,7 +54,11 @@ class TileDynamic(MlirPass):
             with ir.InsertionPoint(op), op.location:
                 linalg.copy(op.operands[0], outs=[op.operands[1]])
             op.erase()
-        pending = [op for op in collect(root) if op.name in KINDS | NAMED and not len(op.results) and is_dynamic(op)]
+        pending = [
+            op
+            for op in collect(root)
+            if op.name in STRUCTURED_OPS | NAMED_CONTRACTIONS and not len(op.results) and is_dynamic(op)
+        ]
         while pending:
             op = pending.pop(0)
             with ir.InsertionPoint(op), op.location:
@@ -81,7 +85,7 @@ def _erase_from(first: Any, end: Any) -> None:
 def _tile_op(op: Any) -> tuple[list[Any], str]:
     """Emits `op` in tiles; returns the new ops that may have dynamic sizes, and the text of the remark."""
     loops = loops_of(op)
-    if op.name not in NAMED and not is_contraction(op):
+    if op.name not in NAMED_CONTRACTIONS and not is_contraction(op):
         return _PlainTiling(op, loops).emit()
     return _ContractionTiling(op, loops).emit()
 
@@ -300,8 +304,8 @@ class _ContractionTiling(_Tiling):
             zero = arith.constant(value.type.element_type, 0.0 if _is_float(value.type.element_type) else 0)
             linalg.fill(zero, outs=[buffer])
         valid_sizes = self.operand_sizes(number, valid)
-        source = part(value, self.operand_starts(number, starts), valid_sizes)
-        target = part(buffer, [0] * len(shape), valid_sizes)
+        source = subview(value, self.operand_starts(number, starts), valid_sizes)
+        target = subview(buffer, [0] * len(shape), valid_sizes)
         linalg.copy(source, outs=[target])
         new_ops.append(_only_user(target))
         return buffer
@@ -309,8 +313,8 @@ class _ContractionTiling(_Tiling):
     def _write_back(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
         """Emits a copy of the valid part of `buffer`, a tile of the result, to the result; returns the op."""
         valid_sizes = self.operand_sizes(2, valid)
-        target = part(self.buffers[2], self.operand_starts(2, starts), valid_sizes)
-        linalg.copy(part(buffer, [0] * len(valid_sizes), valid_sizes), outs=[target])
+        target = subview(self.buffers[2], self.operand_starts(2, starts), valid_sizes)
+        linalg.copy(subview(buffer, [0] * len(valid_sizes), valid_sizes), outs=[target])
         return _only_user(target)
 
 

@@ -14,7 +14,7 @@ from buddy.compiler.passes.kernels.elementwise import emit_elementwise
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.repeated import outline_duplicates
 from buddy.compiler.passes.kernels.rows.reduction import emit_reduction
-from buddy.compiler.passes.kernels.structured import KINDS, read
+from buddy.compiler.passes.kernels.structured import STRUCTURED_OPS, analyse_vectorizable
 
 
 @register
@@ -37,7 +37,7 @@ class VectorizeGenerics(MlirPass):
                 text = f"{len(locations)} equal ops: calls of {symbol}"
                 context.remark(self.name, context.locations.union(locations), text)
         emitters: dict[tuple[Any, bool], KernelEmitter] = {}
-        for op in find_ops(root, *KINDS):
+        for op in find_ops(root, *STRUCTURED_OPS):
             if (enclosing := enclosing_entry_block(op)) is None:
                 context.remark(self.name, op.location, f"{op.name} left to scalar loops: it is not in a func.func")
                 continue
@@ -54,11 +54,11 @@ class VectorizeGenerics(MlirPass):
 
 def _vectorize(emitter: KernelEmitter, op: Any, context: PassContext) -> str:
     """Emits `op` as vector loops; returns the text of the remark. Raises `UnsupportedError` with the reason."""
-    structured = read(op, free=True)
+    structured = analyse_vectorizable(op, allow_loads=True)
     if any(loop.size == 0 for loop in structured.loops):
         return "it has no elements"
     if structured.reductions:
-        read(op)  # raises an error if the body loads from memory or divides integers
+        analyse_vectorizable(op)  # raises an error if the body loads from memory or divides integers
     emit = emit_reduction if structured.reductions else emit_elementwise
     with ir.InsertionPoint(op), op.location:
         return emit(emitter, structured, context.target)

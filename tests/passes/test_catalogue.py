@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.mlir.bindings import ir
-from buddy.compiler.passes.catalogue import _upstream, catalogue, pass_as_registered
+from buddy.compiler.passes.catalogue import _read_upstream_list, catalogue, pass_as_registered
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import PassInfo
 from buddy.compiler.protocol.presets import presets
@@ -32,7 +32,7 @@ def test_every_pass_of_a_preset_is_in_it_with_its_level_and_options(by_name: dic
 
 
 def test_every_listed_pass_of_mlir_is_registered_in_the_bindings(by_name: dict[str, PassInfo]) -> None:
-    assert [name for name, *_ in _upstream() if name not in by_name] == []
+    assert [name for name, *_ in _read_upstream_list() if name not in by_name] == []
 
 
 def test_every_pass_of_ours_is_in_it(by_name: dict[str, PassInfo]) -> None:

@@ -1,6 +1,6 @@
 """A GPU, through CUDA's driver API in the package cuda-bindings. Does not use torch.
 
-Supports one device, its primary context and the default stream, all in order.
+Supports one device, with its primary context and the default stream, so that all work is done in order.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from buddy.compiler.protocol.artifact import KernelScalar, Launch, Pointer, Word
 
 LIBRARY = "libcuda.so.1"
 EXTRA = "pip install 'buddy-tui[cuda]'"
-_KINDS: dict[str, Any] = {
+# The C type of a scalar argument, by its MLIR type.
+_C_TYPES: dict[str, Any] = {
     "i1": ctypes.c_int8,
     "i8": ctypes.c_int8,
     "i16": ctypes.c_int16,
@@ -26,7 +27,7 @@ _KINDS: dict[str, Any] = {
 
 
 class NoDeviceError(Exception):
-    """Kernels cannot run here: the text says what is missing, `todo` what to install."""
+    """Kernels cannot run on this machine: the text says what is missing, `todo` what to do."""
 
     def __init__(self, text: str, todo: str) -> None:
         super().__init__(text)
@@ -50,18 +51,18 @@ class Device:
             self._device = self._call("cuDeviceGet", 0)
         except (DeviceFault, RuntimeError) as error:
             # A driver without a device fails here; the package raises if it cannot open the library.
-            raise NoDeviceError(f"no CUDA device was found ({error})", _HINT) from error
+            raise NoDeviceError(f"no CUDA device was found ({error})", _NEEDS_GPU) from error
         self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
     def _call(self, function: str, *arguments: Any) -> Any:
         """Calls a function of the driver and returns its result. Raises `DeviceFault` with the driver's error."""
-        status, *found = getattr(self._api, function)(*arguments)
+        status, *results = getattr(self._api, function)(*arguments)
         if int(status):
-            _, words = self._api.cuGetErrorString(status)
-            message = words.decode(errors="replace") if words else f"error {int(status)}"
+            _, text = self._api.cuGetErrorString(status)
+            message = text.decode(errors="replace") if text else f"error {int(status)}"
             raise DeviceFault(f"{function}: {message}")
-        return found[0] if found else None
+        return results[0] if results else None
 
     def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
         """Returns the kernels of a PTX text by name; the driver compiles it for this device."""
@@ -82,29 +83,29 @@ class Device:
         self._call("cuMemcpyDtoD", target, source, size)
 
     def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
-        """Launches a kernel; `addresses` are those of the buffers, by number."""
+        """Launches a kernel; `addresses` has the addresses of the buffers by their numbers."""
         parameters = KernelParameters(launch.words, addresses)
         self._call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
     def mark(self) -> Any:
-        """Records an event in the device's work, for `milliseconds`."""
+        """Records an event in the stream and returns it, for `milliseconds`."""
         event = self._call("cuEventCreate", 0)
         self._call("cuEventRecord", event, 0)
         return event
 
     def milliseconds(self, first: Any, second: Any) -> float:
-        """Returns the time between two events, after waiting for the second one."""
+        """Waits for the second event; returns the time between both events, and destroys them."""
         self._call("cuEventSynchronize", second)
-        passed = float(self._call("cuEventElapsedTime", first, second))
+        elapsed = float(self._call("cuEventElapsedTime", first, second))
         for event in (first, second):
             self._call("cuEventDestroy", event)
-        return passed
+        return elapsed
 
 
 class KernelParameters:
     """A kernel's arguments as the driver reads them: an array of pointers to values.
 
-    They live as long as this object; the driver has copied them when a launch returns.
+    The values are valid as long as this object exists; the driver has copied them when a launch returns.
     """
 
     def __init__(self, words: Sequence[Word], addresses: Mapping[int, int]) -> None:
@@ -120,18 +121,18 @@ def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     if isinstance(word, Pointer):
         return ctypes.c_void_p(addresses[word.buffer])
     assert isinstance(word, KernelScalar)
-    return _KINDS[word.kind](word.value)
+    return _C_TYPES[word.kind](word.value)
 
 
-_HINT = "run it on a machine with a GPU; the stages up to PTX are available here"
+_NEEDS_GPU = "run the program on a machine with a GPU; the stages up to PTX are available on this machine"
 
 
 def _api() -> Any:
-    """Returns the module of driver functions. Raises `NoDeviceError`."""
+    """Returns the module of the driver's functions. Raises `NoDeviceError` if the driver or the package is missing."""
     try:
         ctypes.CDLL(LIBRARY)
     except OSError as error:
-        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _HINT) from error
+        raise NoDeviceError(f"no CUDA driver was found ({LIBRARY})", _NEEDS_GPU) from error
     try:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:

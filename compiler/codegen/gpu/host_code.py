@@ -1,7 +1,7 @@
-"""Converts the host code of a module with GPU kernels to plain steps: launches and copies of buffers, in order.
+"""Converts the host code of a module with GPU kernels to steps as plain data: launches and copies of buffers, in order.
 
-After outlining, the host code of programs with static sizes is straight-line: allocations, views, launches and copies.
-So it need not be compiled.
+After the kernels are outlined, the host code of programs with static sizes is straight-line code of allocations, views,
+launches and copies. It is interpreted once instead of compiled.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
 # three, three of clusters, shared memory, the kernel's arguments, the async object.
 _GRID, _BLOCK, _SHARED, _ARGUMENTS = slice(1, 4), slice(4, 7), 10, 11
-# A kernel reads the offset of a view from the view's type, so the address of the base buffer is passed.
+# The kernel has the offset of a view in the view's type, so the address of the base buffer is passed.
 _VIEWS = ("memref.cast", "memref.collapse_shape", "memref.expand_shape", "memref.reinterpret_cast", "memref.subview")
 # Element types whose size follows from their name; an `index` has 64 bits.
-_ELEMENT = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
-_IGNORED = ("memref.dealloc", "func.return", "gpu.wait")
+_ELEMENT_TYPE = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
+_IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
 
 
 class HostCodeError(Exception):
-    """The host code would have to compute something: the text names the op, `location` is its location."""
+    """The host code has an op that is no launch or copy of known buffers; `location` is the op's location."""
 
     def __init__(self, text: str, location: Any) -> None:
         super().__init__(text)
@@ -41,25 +41,28 @@ def kernel_modules(module: Any) -> list[Any]:
 
 
 def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
-    """Returns the buffers that the entry function of `module` allocates, and its steps.
+    """Returns the buffers that the entry function of `module` allocates, and its launches and copies in order.
 
-    Raises `HostCodeError`.
+    Raises `HostCodeError` if `module` has no entry function, or if its code is no straight-line code of static sizes.
     """
     entry = entry_of(module)
     if entry is None:
         raise HostCodeError("no entry function was found", module.location)
-    host = _Host(_globals(module))
+    interpreter = _Interpreter(_globals(module))
     block = entry.regions[0].blocks[0]
     for argument in block.arguments:
-        host.argument(argument)
+        interpreter.add_argument(argument)
     for op in block.operations:
-        host.run(op.operation)
-    return tuple(host.buffers), tuple(host.steps)
+        interpreter.run(op.operation)
+    return tuple(interpreter.buffers), tuple(interpreter.steps)
 
 
 @dataclass
-class _Host:
-    """Interprets straight-line code: every value is a buffer or a known number."""
+class _Interpreter:
+    """Interprets straight-line code, in which every value is a buffer or a known number.
+
+    `contents` has the initial values of the module's globals, and `arguments` is the number of the entry's arguments.
+    """
 
     contents: dict[str, Any]
     arguments: int = 0
@@ -67,23 +70,24 @@ class _Host:
     steps: list[Launch | Copy] = field(default_factory=list)
     _values: dict[Any, Word] = field(default_factory=dict)
 
-    def argument(self, value: Any) -> None:
+    def add_argument(self, value: Any) -> None:
+        """Adds an argument of the entry. Raises `HostCodeError` if it is no memref."""
         if not isinstance(value.type, ir.MemRefType):
             raise HostCodeError("its sizes are dynamic, and launches need static sizes", value.owner.owner)
         self._values[value] = Pointer(self.arguments)
         self.arguments += 1
 
     def run(self, op: Any) -> None:
-        """Interprets one op of the host. Raises `HostCodeError` if it would need computation."""
+        """Interprets one op of the host. Raises `HostCodeError` if the op computes something."""
         handlers: dict[str, Callable[[Any], None]] = {
             "arith.constant": self._constant,
-            "memref.alloc": lambda op: self._new(op, b""),
-            "memref.alloca": lambda op: self._new(op, b""),
+            "memref.alloc": lambda op: self._add_buffer(op, b""),
+            "memref.alloca": lambda op: self._add_buffer(op, b""),
             "memref.get_global": self._global,
             "memref.copy": self._copy,
             "gpu.launch_func": self._launch,
             **dict.fromkeys(_VIEWS, self._view),
-            **dict.fromkeys(_IGNORED, lambda op: None),
+            **dict.fromkeys(_IGNORED_OPS, lambda op: None),
         }
         if op.name not in handlers:
             raise HostCodeError(f"{op.name} is left on the host, which only launches kernels", op.location)
@@ -91,11 +95,11 @@ class _Host:
 
     def _constant(self, op: Any) -> None:
         value = op.attributes["value"]
-        kind = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
-        number = ir.FloatAttr(value).value if kind.startswith("f") else ir.IntegerAttr(value).value
-        self._values[op.results[0]] = KernelScalar(cast(Any, kind), number)
+        type_ = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
+        number = ir.FloatAttr(value).value if type_.startswith("f") else ir.IntegerAttr(value).value
+        self._values[op.results[0]] = KernelScalar(cast(Any, type_), number)
 
-    def _new(self, op: Any, content: bytes) -> None:
+    def _add_buffer(self, op: Any, content: bytes) -> None:
         self._values[op.results[0]] = Pointer(self.arguments + len(self.buffers))
         self.buffers.append(Buffer(_size(op.results[0].type, op), content))
 
@@ -104,7 +108,7 @@ class _Host:
         content = self.contents[name]
         if content is None:
             raise HostCodeError(f"the constant @{name} is not plain data", op.location)
-        self._new(op, content)
+        self._add_buffer(op, content)
 
     def _view(self, op: Any) -> None:
         if len(op.operands) > 1:
@@ -113,19 +117,20 @@ class _Host:
 
     def _copy(self, op: Any) -> None:
         source, target = (self._pointer(operand, op) for operand in op.operands)
-        if not all(ir.MemRefType(value.type).layout == _identity(value.type) for value in op.operands):
+        if not all(ir.MemRefType(value.type).layout == _identity_layout(value.type) for value in op.operands):
             raise HostCodeError("memref.copy of a strided buffer is left on the host", op.location)
         self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
 
     def _launch(self, op: Any) -> None:
-        groups = _groups(op)
+        groups = _operand_groups(op)
         grid, block = ([self._number(group[0], op) for group in groups[part]] for part in (_GRID, _BLOCK))
-        shared = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
+        shared_bytes = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
         words = tuple(self._word(value, op) for value in groups[_ARGUMENTS])
         module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
-        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared))
+        self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared_bytes))
 
     def _word(self, value: Any, op: Any) -> Word:
+        """Returns a value that `op` uses. Raises `HostCodeError` if the value is not known."""
         if value not in self._values:
             raise HostCodeError("a kernel argument would have to be computed on the host", op.location)
         return self._values[value]
@@ -141,7 +146,7 @@ class _Host:
         return int(word.value)
 
 
-def _groups(op: Any) -> list[list[Any]]:
+def _operand_groups(op: Any) -> list[list[Any]]:
     """Returns the operands of a launch, group by group."""
     sizes, operands = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])), list(op.operands)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
@@ -150,34 +155,36 @@ def _groups(op: Any) -> list[list[Any]]:
 
 def _globals(module: Any) -> dict[str, bytes | None]:
     """Returns the initial value of each global of the module, `None` if it is not plain bytes."""
-    found: dict[str, bytes | None] = {}
+    contents: dict[str, bytes | None] = {}
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "memref.global":
             attributes = op.operation.attributes
-            known = "initial_value" in attributes
-            found[ir.StringAttr(attributes["sym_name"]).value] = (
-                _content(attributes["initial_value"]) if known else None
-            )
-    return found
+            content = _content(attributes["initial_value"]) if "initial_value" in attributes else None
+            contents[ir.StringAttr(attributes["sym_name"]).value] = content
+    return contents
 
 
 def _content(value: Any) -> bytes | None:
+    """Returns the bytes of a dense attribute, `None` for other attributes."""
     try:
         return memoryview(ir.DenseElementsAttr(value)).tobytes()
     except (TypeError, ValueError):
         return None
 
 
-def _size(kind: Any, op: Any) -> int:
-    """Returns the bytes of a buffer."""
-    memref = ir.MemRefType(kind)
+def _size(type_: Any, op: Any) -> int:
+    """Returns the size in bytes of a buffer that `op` uses.
+
+    Raises `HostCodeError` if it is dynamic or the element type is not supported.
+    """
+    memref = ir.MemRefType(type_)
     if not memref.has_static_shape:
         raise HostCodeError("the size of a buffer is dynamic", op.location)
-    found = _ELEMENT.fullmatch(str(memref.element_type))
-    if found is None:
+    element = _ELEMENT_TYPE.fullmatch(str(memref.element_type))
+    if element is None:
         raise HostCodeError(f"a buffer has elements of type {memref.element_type}", op.location)
-    return prod(memref.shape) * max(1, int(found["bits"] or 64) // 8)
+    return prod(memref.shape) * max(1, int(element["bits"] or 64) // 8)
 
 
-def _identity(kind: Any) -> Any:
-    return ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(ir.MemRefType(kind).shape), context=kind.context))
+def _identity_layout(type_: Any) -> Any:
+    return ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(ir.MemRefType(type_).shape), context=type_.context))

@@ -1,7 +1,7 @@
 """Compiles a module with GPU kernels in LLVM's dialects to LLVM IR and PTX, the assembly language of NVIDIA's GPUs.
 
-MLIR's wheels lack that code generator. The driver compiles PTX for the GPU at hand when it loads it, so code for one
-chip runs on all later ones.
+LLVM in the bindings has no code generator for PTX, so llvmlite's LLVM is used. The driver compiles PTX for the present
+GPU when it loads the PTX, so code for one chip runs on all later chips.
 """
 
 from __future__ import annotations
@@ -28,15 +28,17 @@ from buddy.compiler.protocol.text.lines import Origins, StageText
 TRIPLE = "nvptx64-nvidia-cuda"
 _DECLARED = re.compile(r"^declare [^@\n]*@([\w.$]+)\(", re.MULTILINE)
 _INTRINSIC = re.compile(r"llvm\.([a-z]\w*)\.")
-# LLVM's intrinsics on which this code generator aborts: no instruction computes them.
-_MISSING = frozenset(
+# LLVM's intrinsics that have no instruction: the code generator aborts on them.
+_UNSUPPORTED_INTRINSICS = frozenset(
     ("exp", "exp10", "log", "log2", "log10", "pow", "powi", "tan", "asin", "acos", "atan", "atan2", "sinh", "cosh",
      "tanh", "sincos", "ldexp", "frexp", "modf")
 )  # fmt: skip
-_PLACE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
-_FOR_DEBUGGERS = re.compile(r"(?<=\w), debug$")
-# Debug directives, which are not part of the program.
-_DEBUG = re.compile(r"^\s*\.(?:loc|file)\s|^\s*//|^\$L__(?:func_end|tmp|info|sec_end)\w*:|^\s*\$L__(?:func|tmp)\w*:$")
+_LOC_DIRECTIVE = re.compile(r"^\s*\.loc\s+\d+\s+(\d+)\s")
+_DEBUG_TARGET = re.compile(r"(?<=\w), debug$")
+# Debug directives and the labels that they use, which are not part of the program.
+_DEBUG_LINE = re.compile(
+    r"^\s*\.(?:loc|file)\s|^\s*//|^\$L__(?:func_end|tmp|info|sec_end)\w*:|^\s*\$L__(?:func|tmp)\w*:$"
+)
 
 
 class PtxError(Exception):
@@ -48,9 +50,10 @@ class PtxError(Exception):
 
 
 def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
-    """Returns the PTX of a module's text for `chip` (`sm_75`), with debug directives for its line numbers.
+    """Returns the PTX of a module in LLVM IR for `chip` (such as `sm_75`), with debug directives for its line numbers.
 
-    Raises `PtxError`.
+    Raises `PtxError` if a kernel calls a function that the device does not have, or if llvmlite's LLVM rejects the
+    module.
     """
     _check_calls(llvm_ir)
     machine = Machine(TRIPLE, chip)
@@ -60,23 +63,22 @@ def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
         return str(target_machine(machine, opt_level).emit_assembly(module))
     except RuntimeError as error:
         first = next((line for line in str(error).splitlines() if line.strip()), "no message")
-        raise PtxError(
-            f"llvmlite's LLVM: {first}", "use versions of torch-mlir and llvmlite of the same age"
-        ) from error
+        todo = "use versions of torch-mlir and llvmlite with the same version of LLVM"
+        raise PtxError(f"llvmlite's LLVM: {first}", todo) from error
 
 
 def _check_calls(llvm_ir: str) -> None:
     """Raises `PtxError` for calls that are not available on the device."""
     for name in _DECLARED.findall(llvm_ir):
         intrinsic = _INTRINSIC.match(name)
-        if not name.startswith("llvm.") or (intrinsic and intrinsic[1] in _MISSING):
-            todo = "leave expand-math-to-polynomials on, or compile it for the CPU (--preset default)"
+        if not name.startswith("llvm.") or (intrinsic and intrinsic[1] in _UNSUPPORTED_INTRINSICS):
+            todo = "enable expand-math-to-polynomials, or compile the program for the CPU (--preset default)"
             raise PtxError(f"a kernel calls {name}, which the device does not have", todo)
 
 
 def without_debug(text: str) -> str:
     """Returns PTX without debug directives, for the driver."""
-    return "\n".join([*(line for line, _ in _lines(text)), ""])
+    return "\n".join([*(line for line, _ in _program_lines(text)), ""])
 
 
 def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
@@ -87,45 +89,48 @@ def print_ptx(modules: Sequence[str], locations: LocationSets) -> StageText:
     content: list[str] = []
     sets: list[int] = []
     for text in modules:
-        lines = _lines(text)
-        known = {number for _, number in lines if 0 < number < len(locations.sets)}
-        whole = locations.as_derived(locations.united(known))
+        lines = _program_lines(text)
+        kernel_sets = {number for _, number in lines if 0 < number < len(locations.sets)}
+        default = locations.as_derived(locations.united(kernel_sets))
         content += [*(line for line, _ in lines), ""]
-        sets += [*((number if number in known else whole) * _is_instruction(line) for line, number in lines), 0]
+        for line, number in lines:
+            sets.append((number if number in kernel_sets else default) if _is_instruction(line) else 0)
+        sets.append(0)
     weights = Counter(number for line, number in zip(content, sets, strict=True) if _is_instruction(line))
     return stage_text(content, sets, locations, weights)
 
 
-def _lines(text: str) -> list[tuple[str, int]]:
-    """Returns the lines of the program, each with its source line (0: none)."""
-    found: list[tuple[str, int]] = []
+def _program_lines(text: str) -> list[tuple[str, int]]:
+    """Returns the lines of PTX without debug directives, each with the number of its location set (0: none)."""
+    lines: list[tuple[str, int]] = []
     number = 0
     for line in text.partition("\t.section\t.debug")[0].splitlines():
-        place = _PLACE.match(line)
-        if place:
-            number = int(place[1])
-        elif not _DEBUG.match(line) and (line.strip() or (found and found[-1][0])):
-            line = _FOR_DEBUGGERS.sub("", line.partition("//")[0].rstrip().expandtabs(8))
+        directive = _LOC_DIRECTIVE.match(line)
+        if directive:
+            number = int(directive[1])
+        elif not _DEBUG_LINE.match(line) and (line.strip() or (lines and lines[-1][0])):
+            line = _DEBUG_TARGET.sub("", line.partition("//")[0].rstrip().expandtabs(8))
             if not line.startswith(" "):
                 number = number if line.startswith("$") else 0
-            found.append((line, number if _is_instruction(line) else 0))
-    while found and not found[-1][0]:
-        found.pop()
-    return found
+            lines.append((line, number if _is_instruction(line) else 0))
+    while lines and not lines[-1][0]:
+        lines.pop()
+    return lines
 
 
 def _is_instruction(line: str) -> bool:
     return line.startswith(" ") and line.lstrip()[:1] not in (".", "")
 
 
-# The default without `nvvm-attach-target`: the oldest chips that current drivers support.
-_CHIP = "sm_75"
+# The chip without the pass `nvvm-attach-target`: the oldest one that current drivers support.
+_DEFAULT_CHIP = "sm_75"
 _TARGET = re.compile(r'#nvvm\.target<[^>]*chip = "(\w+)"')
-_FINAL = ("llvm", "nvvm", "gpu", "builtin")
+# The dialects that a kernel may use when it is translated to LLVM IR.
+_KERNEL_DIALECTS = ("llvm", "nvvm", "gpu", "builtin")
 
 
 class DeviceError(Exception):
-    """No device can run the kernels; the diagnostic gives the reason."""
+    """The module cannot be compiled for a device; the diagnostic gives the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -134,7 +139,7 @@ class DeviceError(Exception):
 
 @dataclass(frozen=True)
 class DeviceCode:
-    """The kernels as LLVM IR and as PTX, the seconds that each took, and the program."""
+    """The kernels as LLVM IR and as PTX, the seconds that each took to generate, and the program for the runtime."""
 
     llvm: StageText
     llvm_seconds: float
@@ -144,17 +149,18 @@ class DeviceCode:
 
 
 def holds_kernels(module: Any) -> bool:
-    """True if a module is a GPU program."""
+    """True if a module has GPU kernels."""
     return bool(kernel_modules(module))
 
 
 def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceCode:
-    """Returns the code of the kernels of `module`, and the steps of the host.
+    """Returns the code of the kernels of `module`, with the steps of the host.
 
-    Raises `DeviceError` if the host would have to compute something, or a kernel is not in LLVM's dialects.
+    Raises `DeviceError` if the host would have to compute something, if a kernel is not in LLVM's dialects, or if no
+    PTX can be generated.
     """
     kernels = kernel_modules(module)
-    _check(kernels, locations)
+    _check_dialects(kernels, locations)
     try:
         buffers, steps = steps_of(module)
     except HostCodeError as error:
@@ -162,18 +168,18 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     started = time.perf_counter()
     texts = [_translate(kernel) for kernel in kernels]
     translated = time.perf_counter()
-    chip = _chip(kernels)
+    chip = _chip_of(kernels)
     try:
-        marked = [emit(text, chip, opt_level) for text in texts]
+        ptx_texts = [emit(text, chip, opt_level) for text in texts]
     except PtxError as error:
         raise DeviceError(Diagnostic(str(error), "the code generator for NVIDIA's GPUs", error.todo)) from error
-    program = DeviceProgram(chip, tuple(map(without_debug, marked)), buffers, steps)
-    llvm, shown = _one_text([print_llvm(text, locations) for text in texts]), print_ptx(marked, locations)
-    return DeviceCode(llvm, translated - started, shown, time.perf_counter() - translated, program)
+    program = DeviceProgram(chip, tuple(map(without_debug, ptx_texts)), buffers, steps)
+    llvm, ptx = _concatenate([print_llvm(text, locations) for text in texts]), print_ptx(ptx_texts, locations)
+    return DeviceCode(llvm, translated - started, ptx, time.perf_counter() - translated, program)
 
 
-def _one_text(texts: Sequence[StageText]) -> StageText:
-    """Concatenates texts; each numbers its metadata separately, so they are parsed one by one."""
+def _concatenate(texts: Sequence[StageText]) -> StageText:
+    """Concatenates the texts of modules, which are printed separately, since each numbers its metadata from 0."""
     return msgspec.structs.replace(
         texts[-1],
         content="".join(text.content for text in texts),
@@ -182,28 +188,34 @@ def _one_text(texts: Sequence[StageText]) -> StageText:
     )
 
 
-def _check(kernels: list[Any], locations: LocationSets) -> None:
+def _check_dialects(kernels: list[Any], locations: LocationSets) -> None:
+    """Raises `DeviceError` for the first op of a kernel that is in another dialect than `_KERNEL_DIALECTS`."""
     for kernel in kernels:
         for op in _ops_in(kernel):
-            if op.name.partition(".")[0] not in _FINAL:
+            if op.name.partition(".")[0] not in _KERNEL_DIALECTS:
                 node = next(iter(locations.sets[locations.number_of(op.location)]), "")
                 todo = f"add a pass on gpu.module that converts {op.name} to the LLVM dialect"
-                raise DeviceError(Diagnostic(f"{op.name} is left in a kernel: not machine code", node, todo, node=node))
+                what = f"{op.name} in a kernel has not been converted to the LLVM dialect"
+                raise DeviceError(Diagnostic(what, node, todo, node=node))
 
 
 def _ops_in(root: Any) -> list[Any]:
-    found: list[Any] = []
+    """Returns `root` and all ops in it, in post-order."""
+    ops: list[Any] = []
 
     def visit(op: Any) -> Any:
-        found.append(op)
+        ops.append(op)
         return ir.WalkResult.ADVANCE
 
     root.walk(visit)
-    return found
+    return ops
 
 
 def _translate(kernel: Any) -> str:
-    """Returns the LLVM IR of one `gpu.module`, whose only kernel gets the module's name, which is unique."""
+    """Returns the LLVM IR of one `gpu.module`. Its only kernel gets the name of the module, which is unique.
+
+    Raises `DeviceError` if the translation fails.
+    """
     with kernel.context, ir.Location.unknown():
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -221,15 +233,16 @@ def _translate(kernel: Any) -> str:
         raise DeviceError(Diagnostic(first, f"translation of @{name} to LLVM IR", detail=str(error))) from error
 
 
-def _chip(kernels: list[Any]) -> str:
+def _chip_of(kernels: list[Any]) -> str:
+    """Returns the chip of the first target that is attached to a kernel."""
     for kernel in kernels:
-        found = _TARGET.search(str(kernel.attributes["targets"])) if "targets" in kernel.attributes else None
-        if found:
-            return found[1]
-    return _CHIP
+        target = _TARGET.search(str(kernel.attributes["targets"])) if "targets" in kernel.attributes else None
+        if target:
+            return target[1]
+    return _DEFAULT_CHIP
 
 
 def _host_diagnostic(error: HostCodeError, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
-    return Diagnostic(str(error), where, "compile it for the CPU (--preset default)", node=node)
+    return Diagnostic(str(error), where, "compile the program for the CPU (--preset default)", node=node)

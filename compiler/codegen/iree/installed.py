@@ -15,13 +15,13 @@ class IreeMissingError(Exception):
 
 
 def missing_packages() -> str:
-    """Returns the packages of IREE that are not installed, "" if all are."""
+    """Returns a message with the packages of IREE that are not installed, "" if all are installed."""
     absent = [name for name in ("iree.compiler", "iree.runtime") if not _is_importable(name)]
     return f"{MISSING} ({' and '.join(absent)})" if absent else ""
 
 
 def compiler() -> Path:
-    """Returns the path of `iree-compile`. Raises `IreeMissingError`."""
+    """Returns the path of `iree-compile`. Raises `IreeMissingError` if a package or the executable is missing."""
     if problem := missing_packages():
         raise IreeMissingError(problem)
     from iree.compiler.tools.binaries import find_tool
@@ -34,13 +34,13 @@ def compiler() -> Path:
 
 def versions() -> dict[str, str]:
     """Returns the versions of IREE's installed packages."""
-    found = {}
+    installed = {}
     for package in ("iree-base-compiler", "iree-base-runtime"):
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def _is_importable(name: str) -> bool:

@@ -1,6 +1,6 @@
-"""The inputs of IREE's compiler and runtime as plain values: the flags of a recipe, and the artifact.
+"""The inputs of IREE's compiler and runtime as plain values: the flags of a recipe, the program, and the artifact.
 
-Imports neither IREE nor anything else.
+Does not import IREE.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import msgspec
 
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
-# At IREE's default of 32 KiB, larger models fail with "exceeded stack allocation limit" at O2; at O3 BERT fails with
-# 256 KiB too.
+# With IREE's default limit of 32 KiB on stack allocation, larger models fail with "exceeded stack allocation limit" at
+# O2. At O3, BERT fails even with 256 KiB.
 DEFAULTS = (
     "--iree-hal-target-backends=llvm-cpu",
     "--iree-llvmcpu-target-cpu=host",
@@ -20,12 +20,13 @@ DEFAULTS = (
     "--iree-llvmcpu-stack-allocation-limit=262144",
 )
 
-# Each of these selects a target; one that is given replaces the others.
-_TARGETS = ("iree-hal-target-backends", "iree-hal-target-device")
-_LOCAL = ("llvm-cpu", "vmvx", "vmvx-inline", "local")
-# The runtime's drivers by the compiler's names of targets and devices.
+# The flags that select a target: any of them replaces the default target.
+_TARGET_FLAGS = ("iree-hal-target-backends", "iree-hal-target-device")
+# The compiler's names of targets and devices that run on the host.
+_HOST_TARGETS = ("llvm-cpu", "vmvx", "vmvx-inline", "local")
+# The runtime's drivers by the compiler's names of targets and devices; "local" is one of two drivers for the host.
 _DRIVERS = {
-    **dict.fromkeys(_LOCAL, "local"),
+    **dict.fromkeys(_HOST_TARGETS, "local"),
     "cuda": "cuda",
     "rocm": "hip",
     "hip": "hip",
@@ -37,6 +38,7 @@ _DRIVERS = {
 }
 
 _SET_BY_WORKBENCH = "the workbench sets the phases and the output itself"
+# The flags that a recipe must not have, with the reason.
 _RESERVED = {
     **dict.fromkeys(
         ("o", "compile-to", "compile-from", "compile-mode", "dump-compilation-phases-to", "output-format"),
@@ -58,7 +60,7 @@ def normalise_flag(flag: str) -> str:
 
 
 def flag_problem(flag: str) -> str:
-    """Returns why a flag is not allowed, "" if it is; only IREE can tell whether it exists."""
+    """Returns why a flag is not allowed, "" if it is allowed. Whether the flag exists, only IREE knows."""
     name = name_of(flag)
     if not name or not flag.startswith("-"):
         return f"{flag!r} is not a flag: write --NAME or --NAME=VALUE"
@@ -71,22 +73,25 @@ def flag_problem(flag: str) -> str:
 
 def merge_flags(flags: Sequence[str]) -> list[str]:
     """Returns all flags of a compilation: `flags`, and the defaults that they do not replace."""
-    given = {name_of(flag) for flag in flags}
-    if given.intersection(_TARGETS):
-        given.update(_TARGETS)
-    return [*(flag for flag in DEFAULTS if name_of(flag) not in given), *flags]
+    replaced = {name_of(flag) for flag in flags}
+    if replaced.intersection(_TARGET_FLAGS):
+        replaced.update(_TARGET_FLAGS)
+    return [*(flag for flag in DEFAULTS if name_of(flag) not in replaced), *flags]
 
 
 def targets(flags: Iterable[str]) -> list[str]:
-    """Returns the targets of a compilation with `flags`, by IREE's names."""
-    values = [flag.partition("=")[2] for flag in flags if name_of(flag) in _TARGETS]
+    """Returns the targets that `flags` select, by IREE's names."""
+    values = [flag.partition("=")[2] for flag in flags if name_of(flag) in _TARGET_FLAGS]
     return [word.partition("[")[0] for value in values for word in value.split(",") if word]
 
 
 def driver(flags: Sequence[str], threads: int) -> str:
-    """Returns the runtime's driver for the target of `flags` (all of them), for this number of host threads."""
-    found = next(iter(targets(flags)), "local")
-    name = _DRIVERS.get(found, found)
+    """Returns the runtime's driver for the first target that `flags` select, with `threads` threads on the host.
+
+    `flags` includes the defaults.
+    """
+    target = next(iter(targets(flags)), "local")
+    name = _DRIVERS.get(target, target)
     if name != "local":
         return name
     return "local-sync" if threads == 1 else "local-task"
@@ -98,11 +103,11 @@ SCOPE = "model"
 
 
 class IreeConvention(msgspec.Struct, frozen=True):
-    """The signature of the entry `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
+    """The signature of the function `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
-    It returns those of `results` that have elements. `parameters` are weights by the module's key (numbers of
-    placeholders): the runtime reads them in place, so they are neither in the text nor in the module. `unchecked` are
-    ops whose data eager checks, and IREE does not.
+    It returns those of `results` that have elements. `parameters` has the number of the placeholder of each weight, by
+    the key of the weight in the module: the runtime reads weights in place, so they are neither in the text nor in the
+    module. `unchecked` has the ops whose data eager PyTorch checks, and IREE does not.
     """
 
     inputs: tuple[int, ...]
@@ -113,7 +118,7 @@ class IreeConvention(msgspec.Struct, frozen=True):
 
 
 class IreeProgram(msgspec.Struct, frozen=True):
-    """A module for `iree-compile`; `sets` and `derived` are the sets of its locations (`LocationSets`)."""
+    """A module for `iree-compile`; `sets` and `derived` are those of the `LocationSets` of its locations."""
 
     text: str
     convention: IreeConvention
@@ -122,7 +127,7 @@ class IreeProgram(msgspec.Struct, frozen=True):
 
 
 class IreeArtifact(msgspec.Struct, frozen=True):
-    """A module for IREE's runtime, compiled with `flags` (all of them)."""
+    """A module for IREE's runtime, compiled with `flags`, which include the defaults."""
 
     module: bytes
     convention: IreeConvention

@@ -1,4 +1,4 @@
-"""Converts top-level IR to a program for IREE: text with weights as parameters, and a wrapper of its entry."""
+"""Converts top-level IR to a program for IREE: a module as text, with a wrapper of its entry that loads the weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
 
-_OWN_DIALECTS = ("buddy.", "bufferization.")
+# Prefixes of attributes that IREE does not know.
+_REMOVED_ATTRIBUTES = ("buddy.", "bufferization.")
 
 
 class IreeUnsupportedError(Exception):
@@ -28,13 +29,14 @@ class IreeUnsupportedError(Exception):
 def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgram:
     """Returns the program for top-level IR (an operation), which is not changed.
 
-    Calls that fall back to eager only for its error, such as for an index out of range, are omitted and listed as
-    `unchecked`. Raises `IreeUnsupportedError` for ops in eager, and for parallel loops, which IREE creates itself.
+    Calls of eager PyTorch without results, which only check data such as indices, are omitted; their ops are listed as
+    `unchecked`. Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for parallel loops, which only IREE
+    may create.
     """
     calls = eager_calls(module)
-    if computing := {call.symbol: call.target for call in calls if call.results}:
-        what = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(computing.values())))}"
-        raise IreeUnsupportedError(what, _node(next(iter(_calls(module, computing)), None), locations))
+    if fallbacks := {call.symbol: call.target for call in calls if call.results}:
+        message = f"IREE cannot call eager PyTorch, which computes {', '.join(sorted(set(fallbacks.values())))}"
+        raise IreeUnsupportedError(message, _node(next(iter(_calls(module, fallbacks)), None), locations))
     if loops := _ops(module, "scf.forall"):
         raise IreeUnsupportedError(
             "IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations)
@@ -44,19 +46,19 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
         entry = _entry(clone, graph._func_name)
         arguments = [_Argument(attributes) for attributes in entry.attributes["arg_attrs"]]
         wrapper, parameters = _wrapper(graph, entry, arguments, locations)
-        _erase(clone, {call.symbol for call in calls})
-        clone.walk(_strip)
+        _erase_functions(clone, {call.symbol for call in calls})
+        clone.walk(_remove_attributes)
         entry.attributes["sym_visibility"] = ir.StringAttr.get("private")
         text = clone.get_asm(enable_debug_info=True, assume_verified=True)
-    inputs = tuple(found.source for found in arguments if found.is_input)
+    inputs = tuple(argument.source for argument in arguments if argument.is_input)
     specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
     unchecked = tuple(sorted({call.target for call in calls}))
     convention = IreeConvention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
-    return IreeProgram(_with_functions(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
+    return IreeProgram(_append_functions(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
 
 
 class _Argument:
-    """An argument of the entry, from its attributes: its placeholder, whether it is a weight, or its symbol."""
+    """An argument of the entry: for placeholder number `source` (-1: none), which may be a weight, or for `symbol`."""
 
     def __init__(self, attributes: Any) -> None:
         self.source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
@@ -76,50 +78,54 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymbol, ...]:
-    """Returns where a call finds the entry's symbols, in the order in which it takes them."""
-    known = {symbol.name: symbol for symbol in symbols_of(graph)}
-    return tuple(known[found.symbol] for found in arguments if found.symbol)
+    """Returns the symbols that the entry takes, in the order of its arguments."""
+    symbols = {symbol.name: symbol for symbol in symbols_of(graph)}
+    return tuple(symbols[argument.symbol] for argument in arguments if argument.symbol)
 
 
 def _wrapper(
     graph: Graph, entry: Any, arguments: Sequence[_Argument], locations: LocationSets
 ) -> tuple[str, dict[str, int]]:
-    """Returns a public function that calls the entry with weights from parameters, and their placeholders."""
-    kind = ir.FunctionType(ir.TypeAttr(entry.attributes["function_type"]).value)
-    results = [str(found) for found in kind.results]
+    """Returns the text of a public function that loads the weights from parameters and calls the entry.
+
+    The second value has the number of the placeholder of each parameter, by the parameter's key.
+    """
+    function_type = ir.FunctionType(ir.TypeAttr(entry.attributes["function_type"]).value)
+    results = [str(type_) for type_ in function_type.results]
     names = [op.stable for op in graph.placeholders]
-    globals_, loads, taken, operands = [], [], [], []
+    globals_, loads, wrapper_arguments, operands = [], [], [], []
     parameters: dict[str, int] = {}
-    for place, (argument, found) in enumerate(zip(arguments, kind.inputs, strict=True)):
-        operands.append(f"%a{place}")
+    for i, (argument, type_) in enumerate(zip(arguments, function_type.inputs, strict=True)):
+        operands.append(f"%a{i}")
         if argument.is_parameter:
-            key, at = f"p{argument.source}", f'loc("{FILE}":{locations.intern([names[argument.source]])}:0)'
+            key, location = f"p{argument.source}", f'loc("{FILE}":{locations.intern([names[argument.source]])}:0)'
             parameters[key] = argument.source
-            globals_.append(f'  util.global private @{key} = #flow.parameter.named<"{SCOPE}"::"{key}"> : {found} {at}')
-            loads.append(f"    %a{place} = util.global.load @{key} : {found} {at}")
+            parameter = f'#flow.parameter.named<"{SCOPE}"::"{key}">'
+            globals_.append(f"  util.global private @{key} = {parameter} : {type_} {location}")
+            loads.append(f"    %a{i} = util.global.load @{key} : {type_} {location}")
         elif argument.symbol:
-            taken.append(f"%s{place}: i64")
-            loads.append(f"    %a{place} = arith.index_cast %s{place} : i64 to {found}")
+            wrapper_arguments.append(f"%s{i}: i64")
+            loads.append(f"    %a{i} = arith.index_cast %s{i} : i64 to {type_}")
         else:
-            taken.append(f"%a{place}: {found}")
-    given = [f"%r:{len(results)}" for _ in results[:1]]
+            wrapper_arguments.append(f"%a{i}: {type_}")
+    result_group = [f"%r:{len(results)}" for _ in results[:1]]
     values = [f"%r#{number}" for number in range(len(results))]
-    call = f"func.call @{graph._func_name}({', '.join(operands)}) : {kind}"
+    call = f"func.call @{graph._func_name}({', '.join(operands)}) : {function_type}"
     return "\n".join(
         [
             *globals_,
-            f"  func.func public @{ENTRY}({', '.join(taken)}) -> ({', '.join(results)}) {{",
+            f"  func.func public @{ENTRY}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
             *loads,
-            f"    {' = '.join([*given, call])}",
+            f"    {' = '.join([*result_group, call])}",
             f"    return {', '.join(values)}{' : ' * bool(results)}{', '.join(results)}",
             "  }",
         ]
     ), parameters
 
 
-def _strip(op: Any) -> Any:
-    """Removes the attributes of our own passes; IREE does not know their dialect."""
-    for attribute in [name for name in op.attributes if name.startswith(_OWN_DIALECTS)]:
+def _remove_attributes(op: Any) -> Any:
+    """Removes the attributes of this project's passes, whose dialect IREE does not know, and those of arguments."""
+    for attribute in [name for name in op.attributes if name.startswith(_REMOVED_ATTRIBUTES)]:
         del op.attributes[attribute]
     for name in ("arg_attrs", "res_attrs"):
         if op.name == "func.func" and name in op.attributes:
@@ -128,16 +134,16 @@ def _strip(op: Any) -> Any:
 
 
 def _ops(module: Any, name: str) -> list[Any]:
-    """Returns the ops of that name, at any depth."""
-    found: list[Any] = []
+    """Returns the ops called `name`, at any depth."""
+    ops: list[Any] = []
 
     def visit(op: Any) -> Any:
         if op.name == name:
-            found.append(op)
+            ops.append(op)
         return ir.WalkResult.ADVANCE
 
     module.walk(visit)
-    return found
+    return ops
 
 
 def _calls(module: Any, functions: Collection[str]) -> list[Any]:
@@ -149,16 +155,16 @@ def _node(op: Any, locations: LocationSets) -> str:
     return next(iter(locations.sets[locations.number_of(op.location)]), "") if op is not None else ""
 
 
-def _erase(module: Any, functions: Collection[str]) -> None:
-    """Erases declarations without results, and their calls."""
-    declared = [op.operation for op in module.regions[0].blocks[0]]
-    named = [op for op in declared if "sym_name" in op.attributes and op.attributes["sym_name"].value in functions]
-    for op in [*_calls(module, functions), *named]:
+def _erase_functions(module: Any, functions: Collection[str]) -> None:
+    """Erases the declarations of `functions`, which have no results, and their calls."""
+    symbols = [op.operation for op in module.regions[0].blocks[0] if "sym_name" in op.operation.attributes]
+    declarations = [op for op in symbols if op.attributes["sym_name"].value in functions]
+    for op in [*_calls(module, functions), *declarations]:
         op.erase()
 
 
-def _with_functions(module: str, functions: str) -> str:
-    """Returns the text of a module with `functions` appended to its own."""
+def _append_functions(module: str, functions: str) -> str:
+    """Returns the text of a module with the text `functions` added after its last function."""
     end = module.rindex("\n}")
     return f"{module[:end]}\n{functions}{module[end:]}"
 

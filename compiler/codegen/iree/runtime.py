@@ -7,9 +7,9 @@ from typing import Any
 
 
 class IreeModule:
-    """Function `entry` of a module, on the device of `driver`, with `threads` threads if that is the host.
+    """Function `entry` of a module, on the device of `driver`; `threads` is used by the driver `local-task`.
 
-    `parameters` are dense arrays by key, in `scope`; they are read in place, so they must stay alive.
+    `parameters` are dense arrays by their keys in `scope`. IREE reads them in place, so they must stay alive.
     """
 
     def __init__(
@@ -25,21 +25,22 @@ class IreeModule:
         config = runtime.Config(device=self._device)
         modules = [runtime.VmModule.copy_buffer(config.vm_instance, module)]
         if parameters:
-            modules.insert(0, self._provided(config.vm_instance, parameters, scope))
+            modules.insert(0, self._parameter_module(config.vm_instance, parameters, scope))
         self._function = runtime.load_vm_modules(*modules, config=config)[-1][entry]
 
-    def _provided(self, instance: Any, parameters: Mapping[str, Any], scope: str) -> Any:
+    def _parameter_module(self, instance: Any, parameters: Mapping[str, Any], scope: str) -> Any:
+        """Returns the module that provides `parameters` to the other module."""
         index = self._runtime.ParameterIndex()
         for key, array in parameters.items():
             index.add_buffer(key, array)
         return self._runtime.create_io_parameters_module(instance, index.create_provider(scope=scope))
 
     def on_device(self, array: Any) -> Any:
-        """Copies the array to a buffer of the device."""
+        """Copies an array to a buffer of the device; returns the buffer."""
         return self._runtime.asdevicearray(self._device, array)
 
     def __call__(self, arguments: Sequence[Any]) -> list[Any]:
-        """Returns the results as arrays of the host, valid until the next call."""
-        found = self._function(*arguments)
-        several = found if isinstance(found, (list, tuple)) else [] if found is None else [found]
-        return [value.to_host() for value in several]
+        """Calls the function; returns its results as arrays of the host, which are valid until the next call."""
+        result = self._function(*arguments)
+        results = result if isinstance(result, (list, tuple)) else [] if result is None else [result]
+        return [value.to_host() for value in results]

@@ -1,4 +1,4 @@
-"""Compiles many modules at once: the largest first, each in a free worker."""
+"""Compiles a batch of modules, the largest first, in the free workers and in this process."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from buddy.compiler.codegen.objects.workers import ObjectWorker
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.lifetime import describe_exit
 
-# Starts workers for this many modules or more: starting one takes as long as about ten modules.
-MANY = 16
-# A worker gets its next module in advance, since this process may be busy with its own.
-DEEP = 2
-# A function takes about 0.1 s; a worker without output for this long hangs, and this process does its work.
-SILENT = 60.0
-# The signals of a process that ends by a fault of its own. Their reason may be the module, so this process must not
-# compile it. The system sends SIGKILL, and an idle worker exits with 0.
-_CRASHES = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
-# Seconds until a process that has closed its pipe exits: writing a core file comes first.
-_EXITS = 10.0
+# Workers are started for a batch of at least this many modules: to start one takes as long as about ten modules.
+_MIN_MODULES_FOR_WORKERS = 16
+# The number of requests that a worker has at once: it gets its next module in advance, since this process may be busy.
+_REQUESTS_PER_WORKER = 2
+# A function takes about 0.1 s. A worker without output for this long hangs, and its modules are compiled elsewhere.
+_HANG_SECONDS = 60.0
+# The signals of a process that ends by its own fault, which the module may cause, so this process must not compile it.
+# Other ends are no crash: the system sends SIGKILL, and an idle worker exits with 0.
+_CRASH_SIGNALS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGTRAP}
+# The maximum time between the end of a worker's output and its exit: it may write a core file.
+_EXIT_SECONDS = 10.0
 
 
 class ObjectCrash(Exception):
-    """LLVM ended the worker that compiled `function`: `how`."""
+    """LLVM ended the worker that compiled `function`; `how` describes the end, such as its signal."""
 
     def __init__(self, function: str, how: str) -> None:
         super().__init__(f"LLVM ended its process while it compiled @{function} ({how})")
@@ -47,21 +47,21 @@ class CompiledObject(NamedTuple):
 def objects_of(modules: Sequence[bytes], opt_level: int) -> list[CompiledObject]:
     """Returns the object of each module (bytecode of the LLVM dialect with one function defined), in order.
 
-    This process compiles modules that the workers have no time for or raise an error on, but after a crash only if no
-    worker runs. Raises what `emit` raises, and `ObjectCrash` for a module that a worker crashed on, also before.
+    Workers and this process compile them. Once a module has crashed a worker, this process compiles only if no worker
+    runs. Raises what `emit` raises, and `ObjectCrash` for a module that crashes a worker, or has crashed one before.
     """
     if not modules:
         return []
     for module in modules if _crashed else ():
         if crash := _crashed.get(_identity(module, opt_level)):
             raise ObjectCrash(crash.function, crash.how)
-    if len(modules) >= MANY or _crashed:
+    if len(modules) >= _MIN_MODULES_FOR_WORKERS or _crashed:
         workers.start()
     with scratch_folder("objects") as folder:
         return _Batch(modules, opt_level, Path(folder)).run()
 
 
-# By module and level: what crashed.
+# The crashes of workers, by the identity of the module and the optimisation level.
 _crashed: dict[bytes, ObjectCrash] = {}
 
 
@@ -70,6 +70,8 @@ def _identity(module: bytes, opt_level: int) -> bytes:
 
 
 class _Batch:
+    """The modules of one call of `objects_of`. `_waiting` has the numbers of the modules that nobody compiles yet."""
+
     def __init__(self, modules: Sequence[bytes], opt_level: int, folder: Path) -> None:
         self._modules, self._level, self._folder = modules, opt_level, folder
         self._waiting = deque(sorted(range(len(modules)), key=lambda number: -len(modules[number])))
@@ -78,7 +80,7 @@ class _Batch:
         self._context = new_context()
 
     def run(self) -> list[CompiledObject]:
-        taken = list(self._workers)
+        reserved = list(self._workers)
         try:
             with selectors.DefaultSelector() as selector:
                 for worker in self._workers:
@@ -86,29 +88,34 @@ class _Batch:
                 while self._waiting or any(worker.pending for worker in self._workers):
                     self._step(selector)
         finally:
-            for worker in taken:
+            for worker in reserved:
                 if worker.pending:
-                    worker.lose()
+                    worker.discard()
                 worker.taken.release()
         return [self._objects[number] for number in range(len(self._modules))]
 
     def _step(self, selector: selectors.BaseSelector) -> None:
+        """Sends requests to workers, compiles one module in this process, and reads the answers that have arrived.
+
+        If this process has nothing to compile, waits for answers, and ends all workers if none comes in time.
+        """
         for worker in self._workers:
-            while self._waiting and len(worker.pending) < DEEP and self._hand_over(worker):
+            while self._waiting and len(worker.pending) < _REQUESTS_PER_WORKER and self._request(worker):
                 pass
-        busy = not self._waiting or bool(_crashed and self._workers)
-        if not busy:
+        only_waits = not self._waiting or bool(_crashed and self._workers)
+        if not only_waits:
             number = self._waiting.popleft()
             seconds = emit(self._modules[number], self._level, self._path(number), self._context)
-            self._take(number, seconds)
-        ready = selector.select(SILENT if busy else 0) if self._workers else []
+            self._read_object(number, seconds)
+        ready = selector.select(_HANG_SECONDS if only_waits else 0) if self._workers else []
         for key, _ in ready:
-            self._read(key.data, selector)
-        if busy and not ready:
+            self._read_answers(key.data, selector)
+        if only_waits and not ready:
             for worker in list(self._workers):
-                self._lose(worker, selector, 0.0)
+                self._discard(worker, selector, 0.0)
 
-    def _hand_over(self, worker: ObjectWorker) -> bool:
+    def _request(self, worker: ObjectWorker) -> bool:
+        """Sends the next module to `worker`; returns `False` if its process has ended."""
         number = self._waiting[0]
         path = self._path(number).with_suffix("")
         path.write_bytes(self._modules[number])
@@ -117,21 +124,21 @@ class _Batch:
         self._waiting.popleft()
         return True
 
-    def _read(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
+    def _read_answers(self, worker: ObjectWorker, selector: selectors.BaseSelector) -> None:
         try:
             for number, seconds in worker.answers():
-                self._take(number, seconds)
+                self._read_object(number, seconds)
         except OSError:
-            self._lose(worker, selector, _EXITS)
+            self._discard(worker, selector, _EXIT_SECONDS)
 
-    def _lose(self, worker: ObjectWorker, selector: selectors.BaseSelector, patience: float) -> None:
+    def _discard(self, worker: ObjectWorker, selector: selectors.BaseSelector, patience: float) -> None:
         """Ends `worker` after `patience` seconds, and reassigns its modules. Raises `ObjectCrash` if it crashed."""
         selector.unregister(worker.pipe)
         self._workers.remove(worker)
         pending = worker.pending
-        status = worker.lose(patience)
-        if pending and -status in _CRASHES:
-            module = self._modules[pending[0]]  # it compiles them in order
+        status = worker.discard(patience)
+        if pending and -status in _CRASH_SIGNALS:
+            module = self._modules[pending[0]]  # a worker compiles its modules in order
             crash = ObjectCrash(function_of(module, self._context), describe_exit(status))
             _crashed[_identity(module, self._level)] = crash
             raise crash
@@ -140,5 +147,5 @@ class _Batch:
     def _path(self, number: int) -> Path:
         return self._folder / f"{number}.o"
 
-    def _take(self, number: int, seconds: float) -> None:
+    def _read_object(self, number: int, seconds: float) -> None:
         self._objects[number] = CompiledObject(self._path(number).read_bytes(), seconds)

@@ -13,7 +13,7 @@ from buddy.compiler.mlir.bindings import execution_engine, ir
 
 
 def new_context() -> Any:
-    """Creates a context to emit in. That takes 5 ms, so it is used for many modules."""
+    """Creates an MLIR context for `emit`. Use it for many modules: to create one takes 5 ms."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
     context.enable_multithreading(False)
@@ -21,9 +21,10 @@ def new_context() -> Any:
 
 
 def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
-    """Writes the object of the module in `bytecode`, which defines one function, to `path`; returns the seconds.
+    """Writes the object of the module in `bytecode`, which defines one function, to `path`.
 
-    Raises `MLIRError` or `RuntimeError` if LLVM rejects the module; other errors of LLVM end the process.
+    Returns the compile time in seconds. Raises `MLIRError` or `RuntimeError` if LLVM rejects the module; other errors
+    of LLVM end the process.
     """
     start = time.perf_counter()
     with context, ir.Location.unknown():
@@ -32,7 +33,7 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
     functions = [op.operation for op in module.body if op.operation.name == "llvm.func"]
     declared = [_name(function) for function in functions if not function.regions[0].blocks]
     for name in (*declared, *machines.SOFT_FLOAT_NAMES):
-        engine.raw_register_runtime(name, ctypes.cast(_nowhere(), ctypes.c_void_p))
+        engine.raw_register_runtime(name, ctypes.cast(_placeholder_function(), ctypes.c_void_p))
     (defined,) = (function for function in functions if function.regions[0].blocks)
     engine.raw_lookup(_name(defined))
     engine.dump_to_object_file(str(path))
@@ -42,8 +43,8 @@ def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
 def function_of(bytecode: bytes, context: Any) -> str:
     """Returns the name of the function that the module in `bytecode` defines."""
     with context, ir.Location.unknown():
-        found = (op.operation for op in ir.Module.parse(bytecode).body if op.operation.name == "llvm.func")
-        return next(_name(function) for function in found if function.regions[0].blocks)
+        functions = (op.operation for op in ir.Module.parse(bytecode).body if op.operation.name == "llvm.func")
+        return next(_name(function) for function in functions if function.regions[0].blocks)
 
 
 def _name(function: Any) -> str:
@@ -51,6 +52,6 @@ def _name(function: Any) -> str:
 
 
 @lru_cache(maxsize=1)
-def _nowhere() -> Any:
-    """Returns an address for symbols that are only resolved when the object is finally linked."""
+def _placeholder_function() -> Any:
+    """Returns a function whose address stands for symbols that are resolved when the object is linked."""
     return ctypes.CFUNCTYPE(None)(lambda: None)

@@ -1,7 +1,7 @@
-"""The worker processes that compile objects: LLVM holds the GIL, so threads would not do.
+"""The worker processes that compile objects. They are no threads, because the bindings hold the GIL while LLVM runs.
 
-A module that cannot be compiled ends the process. The requester compiles it itself to get the error, unless a signal
-such as SIGABRT ended the process. It also ends after `IDLE` seconds without requests, to free its memory.
+A module that cannot be compiled ends the worker. The requester then compiles the module to get the error, unless a
+signal such as SIGABRT ended the worker. A worker also ends after `IDLE_SECONDS` without requests, to free its memory.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.target import cores
 
-# Each takes about 150 MB until it has been idle for a minute.
+# Each worker takes about 150 MB until it ends.
 MAX_WORKERS = 3
 
 
 class CompileObject(Message, frozen=True):
-    """Compile the module in the file `path` to the object `path.o`; answered by `ObjectCompiled`."""
+    """Requests to compile the module in the file `path` to the object `path.o`; answered by `ObjectCompiled`."""
 
     number: int
     level: int
@@ -31,18 +31,20 @@ class CompileObject(Message, frozen=True):
 
 
 class ObjectCompiled(Message, frozen=True):
-    """The object of a request, and the seconds that it took."""
+    """Answers request `number`: its object has been written, in `seconds`."""
 
     number: int
     seconds: float
 
 
 class ObjectWorker(BlockingWorker):
-    """One worker. `pending` are the numbers of the requested modules without an answer, in order."""
+    """The connection to one worker. `pending` has the numbers of the modules that it has not compiled yet, in order.
+
+    The lock `taken` is held by the thread that uses the worker, since several threads may compile.
+    """
 
     def __init__(self) -> None:
         self.pending: list[int] = []
-        # Held by the user of the worker, since several threads may compile.
         self.taken = threading.Lock()
         super().__init__("buddy.compiler.codegen.objects.workers:serve", ObjectCompiled)
 
@@ -57,33 +59,33 @@ class ObjectWorker(BlockingWorker):
         return True
 
     def answers(self) -> list[tuple[int, float]]:
-        """Removes finished modules from `pending` and returns their numbers, with the seconds of each.
+        """Removes finished modules from `pending`; returns their numbers, with the seconds of each.
 
-        Call it when there is output. Raises `BrokenPipeError` if the process has ended.
+        Call it when the pipe is readable. Raises `BrokenPipeError` if the process has ended.
         """
         self.pipe.pull()
-        done = {}
+        finished = {}
         while self.pipe.holds_message:
-            found = self.receive()
-            done[found.number] = found.seconds
-        if not done and self.pipe.at_end:
+            answer = self.receive()
+            finished[answer.number] = answer.seconds
+        if not finished and self.pipe.at_end:
             raise BrokenPipeError("the process has ended")
-        self.pending = [number for number in self.pending if number not in done]
-        return list(done.items())
+        self.pending = [number for number in self.pending if number not in finished]
+        return list(finished.items())
 
-    def lose(self, patience: float = 0.0) -> int:
-        """Ends the process without its answers, after `patience` seconds; returns its exit status."""
+    def discard(self, patience: float = 0.0) -> int:
+        """Drops pending requests, and ends the process after `patience` seconds; returns its exit status."""
         self.pending = []
         return self.end(patience)
 
 
 _workers: list[ObjectWorker] = []
-_starting = threading.Lock()
+_start_lock = threading.Lock()
 
 
 def start() -> None:
-    """Starts workers for a compilation that is about to start, so that they are ready in time."""
-    with _starting:
+    """Starts the missing workers: one less than the number of cores, but at most `MAX_WORKERS`."""
+    with _start_lock:
         _workers[:] = running_workers()
         with contextlib.suppress(OSError):
             while len(_workers) < min(cores() - 1, MAX_WORKERS):
@@ -100,35 +102,38 @@ def take_idle_workers() -> list[ObjectWorker]:
     return [worker for worker in running_workers() if worker.taken.acquire(blocking=False)]
 
 
-def _forked() -> None:
-    """Drops the workers in a fork."""
-    global _starting
-    _starting = threading.Lock()  # a thread that does not exist here may hold the old lock
+def _drop_workers() -> None:
+    """Forgets the workers in a fork of this process: they belong to the parent."""
+    global _start_lock
+    _start_lock = threading.Lock()  # a thread that does not exist here may hold the old lock
     _workers.clear()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forked)
+    os.register_at_fork(after_in_child=_drop_workers)
 
 
-IDLE = 60.0
+# ---- in the worker ---------------------------------------------------------------------------------------------------
+
+IDLE_SECONDS = 60.0
 
 
 @serves(CompileObject)
 def serve(channel: Channel) -> None:
+    """Compiles requested modules until the channel is closed, or until no request has come for `IDLE_SECONDS`."""
     context = new_context()
     gc.freeze()
-    idle = _end_later()
+    exit_timer = _start_exit_timer()
     while (request := channel.receive()) is not None:
-        idle.cancel()
+        exit_timer.cancel()
         seconds = emit(Path(request.path).read_bytes(), request.level, Path(request.path + ".o"), context)
         channel.send(ObjectCompiled(request.number, seconds))
-        idle = _end_later()
-    idle.cancel()
+        exit_timer = _start_exit_timer()
+    exit_timer.cancel()
 
 
-def _end_later() -> threading.Timer:
-    timer = threading.Timer(IDLE, os._exit, (0,))
+def _start_exit_timer() -> threading.Timer:
+    timer = threading.Timer(IDLE_SECONDS, os._exit, (0,))
     timer.daemon = True
     timer.start()
     return timer

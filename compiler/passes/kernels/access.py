@@ -1,4 +1,4 @@
-"""Describes memrefs as a flat buffer with a stride per loop, merges loops, and views buffers in other shapes."""
+"""The layouts of memrefs, the loops of structured ops with a stride per operand, and views and reshapes of buffers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from buddy.compiler.mlir.walk import bytes_of
 
 
 class UnsupportedError(Exception):
-    """The code generator does not support the op; the text is the reason, which a remark shows."""
+    """A pass or its kernel generator does not support an op; the text is the reason, which a remark shows."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class MemrefLayout:
 
     @property
     def span(self) -> int:
-        """The number of elements from the first to the last one."""
+        """Returns the number of elements from the first to the last one, including gaps."""
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
@@ -33,25 +33,24 @@ class MemrefLayout:
 def layout_of(type_: Any) -> MemrefLayout:
     """Returns the layout of a memref type.
 
-    Raises `UnsupportedError` for dynamic shapes or strides.
+    Raises `UnsupportedError` for a type that is no memref, for dynamic shapes or strides, and for negative strides.
     """
     if not isinstance(type_, ir.MemRefType):
         raise UnsupportedError(f"operand of type {type_} is not a memref")
     if not type_.has_static_shape:
         raise UnsupportedError(f"dynamic shape {type_}")
     if 0 in type_.shape:
-        return MemrefLayout(
-            tuple(type_.shape), (0,) * len(type_.shape), 0
-        )  # MLIR reports no strides for an empty memref
+        # MLIR reports no strides for an empty memref.
+        return MemrefLayout(tuple(type_.shape), (0,) * len(type_.shape), 0)
     strides, offset = type_.get_strides_and_offset()
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     if dynamic in strides or any(stride < 0 for stride in strides):
-        raise UnsupportedError(f"strides of {type_} are not known")
+        raise UnsupportedError(f"dynamic or negative strides in {type_}")
     return MemrefLayout(tuple(type_.shape), tuple(strides), None if offset == dynamic else offset)
 
 
 def flatten(value: Any) -> Any:
-    """Returns `value` as a 1-D memref of unit stride from its first element; emitted at the insertion point."""
+    """Emits a view of the memref `value` as a 1-D memref of unit stride from its first element."""
     type_ = value.type
     layout = layout_of(type_)
     if layout.strides == (1,):
@@ -65,16 +64,17 @@ def flatten(value: Any) -> Any:
 def flat_type(type_: Any) -> Any:
     """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)
-    mark = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
+    strided = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
     space = f", {type_.memory_space}" if type_.memory_space is not None else ""
-    return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{mark}{space}>")
+    return ir.Type.parse(f"memref<{layout.span}x{type_.element_type}{strided}{space}>")
 
 
 @dataclass(frozen=True)
 class Loop:
     """One loop of a structured op: its size, the stride of each operand (0 if constant), whether it is a reduction.
 
-    `dims` are the dims of the op's iteration space that were merged into it.
+    `dims` are the dims of the op's iteration space that were merged into the loop. `used` says for each operand whether
+    the loop indexes it: the stride may be 0 even then.
     """
 
     size: int
@@ -89,7 +89,7 @@ def loops_of(
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    Raises `UnsupportedError` for other maps.
+    Raises `UnsupportedError` if an index is no linear combination of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]
@@ -120,36 +120,38 @@ def _terms(expression: Any) -> list[tuple[int, int]]:
 def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[MemrefLayout]) -> list[int]:
     """Returns the size of each of `dims` loops, from the operands' shapes.
 
-    Raises `UnsupportedError` if no operand determines it.
+    Raises `UnsupportedError` if a loop does not index a dim of an operand alone.
     """
     sizes: list[int | None] = [None] * dims
     for map_, layout in zip(maps, layouts, strict=True):
         for expression, size in zip(map_.results, layout.shape, strict=True):
             if isinstance(expression, ir.AffineDimExpr):
                 sizes[expression.position] = size
-    known = [size for size in sizes if size is not None]
-    if len(known) != dims:
+    known_sizes = [size for size in sizes if size is not None]
+    if len(known_sizes) != dims:
         raise UnsupportedError("a loop's size does not follow from the operands' shapes")
-    return known
+    return known_sizes
 
 
-def merge(loops: Sequence[Loop], keep: frozenset[int] = frozenset()) -> list[Loop]:
+def merge(loops: Sequence[Loop], unmerged_dims: frozenset[int] = frozenset()) -> list[Loop]:
     """Merges neighbouring loops that are contiguous in every operand, and drops loops of size 1.
 
-    Loops over a dim in `keep` are not merged (a body that reads its index needs it).
+    Loops over a dim in `unmerged_dims` stay as they are, such as a dim whose index the body reads.
     """
     merged: list[Loop] = []
     for loop in loops:
-        if loop.size == 1 and not keep.intersection(loop.dims):
+        if loop.size == 1 and not unmerged_dims.intersection(loop.dims):
             continue
-        if merged and not keep.intersection(loop.dims + merged[-1].dims) and _continues(merged[-1], loop):
+        can_merge = not unmerged_dims.intersection(loop.dims + (merged[-1].dims if merged else ()))
+        if merged and can_merge and _are_contiguous(merged[-1], loop):
             outer = merged.pop()
             loop = replace(loop, size=outer.size * loop.size, dims=outer.dims + loop.dims)
         merged.append(loop)
     return merged
 
 
-def _continues(outer: Loop, inner: Loop) -> bool:
+def _are_contiguous(outer: Loop, inner: Loop) -> bool:
+    """True if one loop can replace `outer` and `inner`: a step of `outer` is `inner.size` steps of `inner`."""
     return (
         outer.reduction == inner.reduction
         and outer.used == inner.used
@@ -161,20 +163,23 @@ def byte_type(size: int) -> Any:
     return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
 
 
-def part(memory: Any, offset: int, type_: Any) -> Any:
-    """Returns the memref of `type_` at a byte offset of the bytes `memory`; emitted at the insertion point."""
+def byte_view(memory: Any, offset: int, type_: Any) -> Any:
+    """Emits a view of the bytes `memory` from byte `offset` on, as a memref of `type_`."""
     return memref.ViewOp(type_, memory, arith.constant(ir.IndexType.get(), offset), []).result
 
 
 def as_bytes(function: Any, argument: Any) -> Any:
-    """Makes `argument` a memref of bytes, and replaces its uses by a view; the caller's pointer is unchanged."""
-    kind, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
+    """Makes `argument` a memref of bytes, and replaces its uses by a view of the old type; returns `argument`.
+
+    Callers pass the same pointer as before.
+    """
+    type_, signature = argument.type, ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     inputs = list(signature.inputs)
-    inputs[argument.arg_number] = byte_type(bytes_of(kind))
+    inputs[argument.arg_number] = byte_type(bytes_of(type_))
     function.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, signature.results))
     argument.set_type(inputs[argument.arg_number])
     with ir.InsertionPoint.at_block_begin(function.regions[0].blocks[0]), function.location:
-        view = part(argument, 0, kind)
+        view = byte_view(argument, 0, type_)
     argument.replace_all_uses_except(view, view.owner.operation)
     return argument
 
@@ -183,7 +188,10 @@ _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
 def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
-    """Returns the source of the unit reshapes of `value`, and the map that reads it as `map_` reads `value`."""
+    """Returns the source of the reshapes that give `value` its unit dims, and the map to read the source.
+
+    The map reads the same elements of the source as `map_` reads of `value`.
+    """
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         results = _source_indices(value, list(map_.results))
         if results is None:
@@ -193,16 +201,16 @@ def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
 
 
 def with_unit_dims_moved(value: Any, shape: Sequence[int]) -> Any:
-    """Returns the tensor `value` in a `shape` that has the same dims, except those of size 1, in the same order."""
+    """Emits a reshape of the tensor `value` to `shape`, which differs only in the positions of unit dims."""
     old = list(value.type.shape)
     if old == list(shape):
         return value
     sizes = [size for size in old if size != 1]
     if sizes != old:
-        value = tensor.collapse_shape(_tensor(sizes, value), value, groups_without(old, _unit_dims(old)))
+        value = tensor.collapse_shape(_tensor_type(sizes, value), value, groups_without(old, _unit_dims(old)))
     if sizes != list(shape):
         groups = groups_without(shape, _unit_dims(shape))
-        value = tensor.expand_shape(_tensor(shape, value), value, groups, [], list(shape))
+        value = tensor.expand_shape(_tensor_type(shape, value), value, groups, [], list(shape))
     return value
 
 
@@ -210,39 +218,46 @@ def _unit_dims(shape: Sequence[int]) -> list[int]:
     return [dim for dim, size in enumerate(shape) if size == 1]
 
 
-def _tensor(shape: Sequence[int], like: Any) -> Any:
-    return ir.RankedTensorType.get(list(shape), like.type.element_type)
+def _tensor_type(shape: Sequence[int], value: Any) -> Any:
+    """Returns the tensor type of `shape` with the elements of `value`."""
+    return ir.RankedTensorType.get(list(shape), value.type.element_type)
 
 
 def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]:
-    """Returns the dims of `shape` in one group per remaining dim; those in `dims` join a neighbour."""
+    """Returns the reassociation of a reshape that drops the unit dims `dims` of `shape`.
+
+    Each remaining dim has a group; each dim in `dims` is in the group before it, or in the first one.
+    """
     groups: list[list[int]] = []
-    waiting: list[int] = []
+    leading_dims: list[int] = []
     for dim in range(len(shape)):
         if dim not in dims:
-            groups.append([*waiting, dim])
-            waiting = []
+            groups.append([*leading_dims, dim])
+            leading_dims = []
         elif groups:
             groups[-1].append(dim)
         else:
-            waiting.append(dim)
+            leading_dims.append(dim)
     return groups
 
 
 def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
-    """Returns the indices into the source of a reshape, or `None` if it changes other dims than unit dims."""
+    """Returns the indices into the source of the reshape `value` that correspond to `indices` into `value`.
+
+    Returns `None` if the reshape changes other dims than unit dims.
+    """
     groups = reassociation(value.owner)
-    source = list(value.owner.operands[0].type.shape)
+    source_shape = list(value.owner.operands[0].type.shape)
     if value.owner.name == "tensor.expand_shape":
-        chosen = [_moving_dim(group, value.type.shape) for group in groups]
-        return None if None in chosen else [indices[dim] for dim in chosen if dim is not None]
-    found: list[Any] = [ir.AffineConstantExpr.get(0)] * len(source)
+        dims = [_non_unit_dim(group, value.type.shape) for group in groups]
+        return None if None in dims else [indices[dim] for dim in dims if dim is not None]
+    source_indices: list[Any] = [ir.AffineConstantExpr.get(0)] * len(source_shape)
     for group, index in zip(groups, indices, strict=True):
-        dim = _moving_dim(group, source)
+        dim = _non_unit_dim(group, source_shape)
         if dim is None:
             return None
-        found[dim] = index
-    return found
+        source_indices[dim] = index
+    return source_indices
 
 
 def reassociation(op: Any) -> list[list[int]]:
@@ -250,10 +265,13 @@ def reassociation(op: Any) -> list[list[int]]:
     return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
 
 
-def _moving_dim(group: list[Any], shape: Any) -> int | None:
-    """Returns the only dim of `group` that is not 1 (the first if all are), or `None` if there are several."""
-    moving = [dim for dim in group if shape[dim] != 1]
-    return None if len(moving) > 1 or not group else (moving or group)[0]
+def _non_unit_dim(group: list[Any], shape: Any) -> int | None:
+    """Returns the only dim of `group` whose size is not 1; the first dim of the group if all sizes are 1.
+
+    Returns `None` if several sizes are not 1, or if the group is empty.
+    """
+    non_unit_dims = [dim for dim in group if shape[dim] != 1]
+    return None if len(non_unit_dims) > 1 or not group else (non_unit_dims or group)[0]
 
 
 def _integer(attribute: Any) -> int:

@@ -9,34 +9,35 @@ from buddy.compiler.mlir.bindings import arith, ir, vector
 from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import flatten, layout_of
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
-from buddy.compiler.passes.kernels.structured import TRAPPING, Structured
+from buddy.compiler.passes.kernels.structured import TRAPPING_OPS, Structured
 
 
-def clone_ops(block: Any, known: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
-    """Clones the ops of a body, except its terminator, at the insertion point; returns `known` and their results.
+def clone_ops(block: Any, values: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
+    """Clones the ops of a body, except its terminator, at the insertion point.
 
-    `indices` are the values of `linalg.index` per dim.
+    `values` maps arguments of the body to their replacements, and `indices` each dim to the value of its
+    `linalg.index`. Returns `values` with the results of the body's ops, mapped to those of the clones.
     """
-    known = dict(known)
+    values = dict(values)
     *body, _ = block.operations
     for op in body:
         operation = op.operation
         if operation.name == "linalg.index":
-            known[operation.results[0]] = indices[int(ir.IntegerAttr(operation.attributes["dim"]).value)]
+            values[operation.results[0]] = indices[_dim(operation)]
             continue
         clone = operation.clone().operation
         for i, operand in enumerate(operation.operands):
-            clone.operands[i] = known.get(operand, operand)
-        known |= dict(zip(operation.results, clone.results, strict=True))
-    return known
+            clone.operands[i] = values.get(operand, operand)
+        values |= dict(zip(operation.results, clone.results, strict=True))
+    return values
 
 
 @dataclass(frozen=True)
-class Lanes:
-    """The position of a vector in its loop: along `dim` from `start`, the first `active` lanes in use (`None`: all).
+class VectorPosition:
+    """The position of a vector in the loops of an op: lane `i` is element `start + i` along `dim`.
 
-    `uniform` maps arguments of the body that are equal in all lanes to scalars, `indices` the dims of other loops to
-    their indices.
+    Only the first `active` lanes are in use (`None`: all). `uniform` maps each argument of the body that is equal in
+    all lanes to its scalar, and `indices` maps the dims of the other loops to their indices.
     """
 
     dim: int
@@ -47,7 +48,7 @@ class Lanes:
 
 
 class VectorBody:
-    """Emits the body of `op` once per call, with a vector of `lanes` for every scalar.
+    """Emits the body of `op` with a vector of `lanes` for every scalar, once for each call of `emit`.
 
     `skip` are body ops that are not emitted.
     """
@@ -55,34 +56,38 @@ class VectorBody:
     def __init__(self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[Any] = frozenset()) -> None:
         self.e, self.op, self.lanes, self.skip = e, op, lanes, skip
 
-    def emit(self, values: dict[Any, Any], at: Lanes | None = None) -> dict[Any, Any]:
-        """Emits the body on the vectors of its arguments; returns all vectors.
+    def emit(self, vectors: dict[Any, Any], position: VectorPosition | None = None) -> dict[Any, Any]:
+        """Emits the body on `vectors`, by its arguments; returns the vectors of all values of the body.
 
-        With `at`, uniform values are computed once as scalars, indices are known, and the body may load from memory.
+        With `position`, the body may read indices and load from memory, and values that are equal in all lanes are
+        computed as scalars.
         """
-        known, uniform = dict(values), dict(at.uniform) if at is not None else {}
+        vectors, uniform = dict(vectors), dict(position.uniform) if position is not None else {}
         for op in self.op.block.operations:
             operation = op.operation
             if operation.name == "linalg.yield" or operation in self.skip:
                 continue
             with operation.location:
-                if at is not None and self._is_uniform(operation, known, uniform, at):
-                    uniform[operation.results[0]] = self._emit_scalar(operation, uniform, at)
+                if position is not None and self._is_uniform(operation, vectors, uniform, position):
+                    uniform[operation.results[0]] = self._emit_scalar(operation, uniform, position)
                     continue
                 for scalar in operation.operands:
-                    if scalar in uniform and scalar not in known:
-                        known[scalar] = self.broadcast(uniform[scalar])
-                known |= zip(operation.results, self._emit_vector(operation, known, uniform, at), strict=True)
+                    if scalar in uniform and scalar not in vectors:
+                        vectors[scalar] = self.broadcast(uniform[scalar])
+                vectors |= zip(operation.results, self._emit_vector(operation, vectors, uniform, position), strict=True)
         for scalar in self.op.yielded:
             if scalar in uniform:
-                known[scalar] = self.broadcast(uniform[scalar])
-        return known
+                vectors[scalar] = self.broadcast(uniform[scalar])
+        return vectors
 
-    def value(self, scalar: Any, known: dict[Any, Any]) -> Any:
-        """Returns the vector for a scalar of the body, of the op's scalar operands, or from outside."""
-        if scalar not in known:
-            known[scalar] = self.broadcast(self.op.scalars.get(scalar, scalar))
-        return known[scalar]
+    def vector_of(self, scalar: Any, vectors: dict[Any, Any]) -> Any:
+        """Returns the vector for a scalar: a value of the body, a scalar operand, or a value from outside of the op.
+
+        A vector that is not in `vectors` is broadcast and added to it.
+        """
+        if scalar not in vectors:
+            vectors[scalar] = self.broadcast(self.op.scalars.get(scalar, scalar))
+        return vectors[scalar]
 
     def broadcast(self, scalar: Any) -> Any:
         """Broadcasts `scalar` to every lane; constants become vector constants."""
@@ -93,19 +98,22 @@ class VectorBody:
 
     # ---- values that are equal in all lanes --------------------------------------------------------------------------
 
-    def _is_uniform(self, op: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes) -> bool:
+    def _is_uniform(self, op: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition) -> bool:
         if op.name == "linalg.index":
-            return _dim(op) != at.dim
-        return len(op.results) == 1 and all(value in uniform or self._is_outside(value, known) for value in op.operands)
+            return _dim(op) != position.dim
+        return len(op.results) == 1 and all(
+            value in uniform or self._is_outside(value, vectors) for value in op.operands
+        )
 
-    def _is_outside(self, value: Any, known: dict[Any, Any]) -> bool:
-        return value in self.op.scalars or (value not in known and _block(value) != self.op.block)
+    def _is_outside(self, value: Any, vectors: dict[Any, Any]) -> bool:
+        """True if `value` is a scalar operand of the op, or defined outside of its body."""
+        return value in self.op.scalars or (value not in vectors and _defining_block(value) != self.op.block)
 
-    def _emit_scalar(self, op: Any, uniform: dict[Any, Any], at: Lanes) -> Any:
+    def _emit_scalar(self, op: Any, uniform: dict[Any, Any], position: VectorPosition) -> Any:
         if op.name == "arith.constant":
             return self.e.constant(op.attributes["value"])
         if op.name == "linalg.index":
-            return self.e.value(at.indices[_dim(op)])
+            return self.e.value(position.indices[_dim(op)])
         clone = op.clone().operation
         for i, operand in enumerate(op.operands):
             clone.operands[i] = uniform.get(operand, self.op.scalars.get(operand, operand))
@@ -113,45 +121,47 @@ class VectorBody:
 
     # ---- values that differ between lanes ----------------------------------------------------------------------------
 
-    def _emit_vector(self, op: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes | None) -> list[Any]:
+    def _emit_vector(
+        self, op: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition | None
+    ) -> list[Any]:
         if op.name == "arith.constant":
             return [self.broadcast(op.results[0])]
         if op.name == "linalg.index":
-            assert at is not None
-            return [self._lane_indices(at)]
+            assert position is not None
+            return [self._lane_indices(position)]
         if op.name == "memref.load":
-            assert at is not None
-            return [self._read(op, known, uniform, at)]
+            assert position is not None
+            return [self._load(op, vectors, uniform, position)]
         types = [ir.VectorType.get([self.lanes], result.type) for result in op.results]
-        operands = [self.value(operand, known) for operand in op.operands]
-        if op.name in TRAPPING and at is not None and at.active is not None:
+        operands = [self.vector_of(operand, vectors) for operand in op.operands]
+        if op.name in TRAPPING_OPS and position is not None and position.active is not None:
             one = self.e.splat(operands[1].type, 1)
-            operands[1] = arith.select(self.e.mask(self.lanes, at.active), operands[1], one)
+            operands[1] = arith.select(self.e.mask(self.lanes, position.active), operands[1], one)
         return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)
 
-    def _lane_indices(self, at: Lanes) -> Any:
+    def _lane_indices(self, position: VectorPosition) -> Any:
         """Returns the index of each lane along the vector's loop."""
         type_ = ir.VectorType.get([self.lanes], ir.IndexType.get())
-        return arith.addi(vector.broadcast(type_, self.e.value(at.start)), vector.step(type_))
+        return arith.addi(vector.broadcast(type_, self.e.value(position.start)), vector.step(type_))
 
-    def _read(self, load: Any, known: dict[Any, Any], uniform: dict[Any, Any], at: Lanes) -> Any:
-        """Loads a value per lane.
+    def _load(self, load: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition) -> Any:
+        """Loads a value per lane: a contiguous vector if possible, otherwise by a gather.
 
-        The lanes must be contiguous: only the last index may vary, by one per lane, with unit stride.
+        The lanes are contiguous if only the last index varies, by one per lane, with unit stride.
         """
         e, (buffer, *indices) = self.e, load.operands
         type_ = ir.VectorType.get([self.lanes], load.results[0].type)
-        mask = e.mask(self.lanes, self.lanes if at.active is None else at.active)
-        *before, last = indices
+        mask = e.mask(self.lanes, self.lanes if position.active is None else position.active)
+        *outer, last = indices
         strides = layout_of(buffer.type).strides
-        if strides[-1] == 1 and all(index in uniform for index in before) and _is_index(last, at.dim):
-            place = [*(uniform[index] for index in before), e.value(at.start)]
-            if at.active is None:
-                return vector.load(type_, buffer, place)
-            return vector.maskedload(type_, buffer, place, mask, e.zero(type_))
+        if strides[-1] == 1 and all(index in uniform for index in outer) and _is_index(last, position.dim):
+            start = [*(uniform[index] for index in outer), e.value(position.start)]
+            if position.active is None:
+                return vector.load(type_, buffer, start)
+            return vector.maskedload(type_, buffer, start, mask, e.zero(type_))
         offset: Any = None
         for index, stride in zip(indices, strides, strict=True):
-            term = self.value(index, known)
+            term = self.vector_of(index, vectors)
             term = arith.muli(term, e.splat(term.type, stride)) if stride != 1 else term
             offset = term if offset is None else arith.addi(offset, term)
         return vector.gather(type_, flatten(buffer), [e.value(0)], offset, mask, e.zero(type_))
@@ -165,6 +175,5 @@ def _is_index(value: Any, dim: int) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name == "linalg.index" and _dim(value.owner) == dim
 
 
-def _block(value: Any) -> Any:
-    """Returns the block that defines a value."""
+def _defining_block(value: Any) -> Any:
     return value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block

@@ -1,4 +1,4 @@
-"""Analyses a contraction, of any linalg op, into four classes of loops, and emits its arithmetic."""
+"""Recognises contractions in linalg ops, classifies their loops (outer, m, n, k), and emits their arithmetic."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ INTEGERS = ("i8", "i16", "i32", "i64")
 _NARROW_FLOATS = frozenset({"bf16", "f16"})
 
 
-def accumulator(factors: tuple[str, str], result: str) -> str | None:
-    """Returns the accumulator type for products of `factors` with a result of type `result`.
+def accumulator(a: str, b: str, result: str) -> str | None:
+    """Returns the element type in which a contraction of `a` and `b` with a result of type `result` accumulates.
 
-    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. `None` if no
-    kernel fits: factors of different types, or a result narrower than they are.
+    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. Returns
+    `None` if no kernel fits: if `a` and `b` differ, or if `result` is narrower.
     """
-    a, b = factors
     if a != b:
         return None
     if a in FLOATS and result in FLOATS and bits(result) >= bits(a):
@@ -39,9 +38,9 @@ def bytes_of(element: str) -> int:
 
 
 def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
-    """Converts a scalar or vector to elements of type `element`: sign-extends, or rounds to nearest even.
+    """Converts a scalar or vector to elements of type `element`, which is a float if and only if `value` is.
 
-    `unsigned` integers are zero-extended.
+    Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`.
     """
     old = element_of(value.type)
     if old == element:
@@ -56,7 +55,7 @@ def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
 
 
 def multiply_add(left: Any, right: Any, total: Any) -> Any:
-    """Returns `left * right + total`: rounded once for vectors of floats, modulo the width for integers."""
+    """Returns `left * right + total`: rounded once for vectors of floats, twice for scalars; integers wrap around."""
     if not isinstance(element_of(total.type), ir.FloatType):
         return arith.addi(arith.muli(left, right), total)
     if not isinstance(total.type, ir.VectorType):
@@ -70,8 +69,9 @@ def add(left: Any, right: Any) -> Any:
     return arith.addf(left, right) if is_float else arith.addi(left, right)
 
 
-_WIDENS = frozenset({"arith.extf", "arith.extsi", "arith.extui"})
-NAMED = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
+_EXTENSIONS = frozenset({"arith.extf", "arith.extsi", "arith.extui"})
+# The named ops that are contractions; `linalg.generic` may be one too.
+NAMED_CONTRACTIONS = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
 _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
 
 
@@ -81,15 +81,21 @@ def indexing_maps(op: Any) -> list[Any]:
 
 
 def is_contraction(op: Any) -> bool:
-    """True if `op` computes `C[c] += A[a] * B[b]` over its loops; factors may be widened before multiplying."""
+    """True if `op` computes `C[c] += A[a] * B[b]` over its loops, for element types that kernels support.
+
+    Elements of A and B may be extended before they are multiplied. Convolutions are included, see `reads_loops`.
+    """
     if op.name == "linalg.generic":
-        shaped = len(op.operands) == 3 and all(isinstance(value.type, ir.ShapedType) for value in op.operands)
-        return shaped and sum_type(op) is not None and _multiplies_and_adds(op) and _has_reduction(op)
-    return op.name in NAMED and sum_type(op) is not None and _multiplies_and_adds(op)
+        has_shaped_operands = len(op.operands) == 3 and all(isinstance(v.type, ir.ShapedType) for v in op.operands)
+        return has_shaped_operands and sum_type(op) is not None and _multiplies_and_adds(op) and _has_reduction(op)
+    return op.name in NAMED_CONTRACTIONS and sum_type(op) is not None and _multiplies_and_adds(op)
 
 
 def reads_loops(op: Any) -> bool:
-    """True if operands are indexed by single loops; a convolution, which is not, is no `linalg.contract`."""
+    """True if each dim of the operands is indexed by a single loop, as `linalg.contract` requires.
+
+    It is false for convolutions, whose image is indexed by sums of loops.
+    """
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
@@ -101,27 +107,27 @@ def elements_of(op: Any) -> tuple[str, str, str]:
 
 def sum_type(op: Any) -> str | None:
     """Returns the accumulator type of `op`, or `None` if no kernel fits its types."""
-    a, b, c = elements_of(op)
-    return accumulator((a, b), c)
+    return accumulator(*elements_of(op))
 
 
-def unsigned_factors(op: Any) -> tuple[bool, bool]:
-    """Returns, for A and B, whether a contraction zero-extends their elements: MLIR integers are signless."""
+def unsigned_inputs(op: Any) -> tuple[bool, bool]:
+    """Returns for A and B whether a contraction zero-extends their elements, whose MLIR type is signless."""
     block = op.regions[0].blocks[0]
-    widened = [inner.operation.operands[0] for inner in block.operations if inner.operation.name == "arith.extui"]
+    extended = [inner.operation.operands[0] for inner in block.operations if inner.operation.name == "arith.extui"]
     a, b, _ = block.arguments
-    return a in widened, b in widened
+    return a in extended, b in extended
 
 
 def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
-    """Returns the result of a contraction like `op`, on tensors, of other operands (A, B, C) that it reads by `maps`.
+    """Emits a contraction on tensors that computes what `op` computes, from other `operands` (A, B, C).
 
-    Emitted at the insertion point.
+    `maps` are the indexing maps of `operands`. Returns the result: of a `linalg.contract`, or of a `linalg.generic` if
+    elements are zero-extended.
     """
     a, b, c = operands
-    if not any(unsigned_factors(op)):
+    if not any(unsigned_inputs(op)):
         return linalg.contract(a, b, outs=[c], indexing_maps=maps)
-    unsigned, in_c = unsigned_factors(op), {e.position for e in maps[2].results}
+    unsigned, in_c = unsigned_inputs(op), {e.position for e in maps[2].results}
     kinds = ["parallel" if loop in in_c else "reduction" for loop in range(maps[2].n_dims)]
     attributes = (
         [ir.AffineMapAttr.get(map_) for map_ in maps],
@@ -131,28 +137,29 @@ def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
     elements = [value.type.element_type for value in operands]
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
-        *factors, total = block.arguments
-        left, right = (converted(v, total.type, zeros) for v, zeros in zip(factors, unsigned, strict=True))
+        *inputs, total = block.arguments
+        left, right = (converted(v, total.type, is_unsigned) for v, is_unsigned in zip(inputs, unsigned, strict=True))
         linalg.yield_([multiply_add(left, right, total)])
     return new.results[0]
 
 
 def _multiplies_and_adds(op: Any) -> bool:
+    """True if the body of `op` yields `c + a * b`, with optional extensions of a and b."""
     block = op.regions[0].blocks[0]
     body = [inner.operation for inner in block.operations]
     if [inner.name for inner in body[-3:]] not in _MULTIPLY_ADD:
         return False
-    *casts, product, total, result = body
+    *casts, product, total, terminator = body
     a, b, c = block.arguments
-    widened = {a: a, b: b}
+    extended = {a: a, b: b}
     for cast in casts:
-        if cast.name not in _WIDENS or cast.operands[0] not in (a, b):
+        if cast.name not in _EXTENSIONS or cast.operands[0] not in (a, b):
             return False
-        widened[cast.operands[0]] = cast.result
+        extended[cast.operands[0]] = cast.result
     return (
-        _is_pair(product.operands, widened[a], widened[b])
+        _is_pair(product.operands, extended[a], extended[b])
         and _is_pair(total.operands, product.result, c)
-        and result.operands[0] == total.result
+        and terminator.operands[0] == total.result
     )
 
 
@@ -169,10 +176,10 @@ def _has_reduction(op: Any) -> bool:
 class Contraction:
     """`C[outer, m, n] += sum over k of A[outer, m, k] * B[outer, k, n]`.
 
-    Strides of a loop are those of (A, B, C), in elements. `swapped` means that A is the op's second operand. `m` and
-    `n` are the loops that a register block covers (of size 1 if absent); `outer` are all others. Products accumulate in
-    `element`; `factor` and `result` are the element types of A and B, and of C ("" for `element`). `unsigned` says for
-    A and B whether their integers are unsigned.
+    Each loop has the strides of (A, B, C), in elements. `swapped` means that A is the op's second operand. `m` and `n`
+    are the loops that a register block covers (of size 1 if absent); `outer` has all other loops over C. Sums have the
+    element type `element`; `input_element` is that of A and B, and `result_element` that of C. `unsigned` says for A
+    and B whether their integers are unsigned.
     """
 
     element: str
@@ -181,8 +188,8 @@ class Contraction:
     n: Loop
     k: tuple[Loop, ...]
     swapped: bool
-    factor: str = ""
-    result: str = ""
+    input_element: str
+    result_element: str
     unsigned: tuple[bool, bool] = (False, False)
 
     @property
@@ -191,12 +198,8 @@ class Contraction:
         return (*self.outer, self.m, self.n)
 
     @property
-    def factor_element(self) -> str:
-        return self.factor or self.element
-
-    @property
     def depth(self) -> int:
-        """Returns the products per element of C."""
+        """Returns the number of products per element of C."""
         total = 1
         for loop in self.k:
             total *= loop.size
@@ -213,7 +216,8 @@ class Contraction:
 def analyse(op: Any) -> Contraction:
     """Returns the contraction that `op` (on memrefs) computes.
 
-    Raises `UnsupportedError` for dynamic shapes, and where plain vector loops are better.
+    Raises `UnsupportedError` for dynamic shapes or strides, for a loop that indexes neither A nor B, and if a plain
+    vector loop is better.
     """
     maps = indexing_maps(op)
     layouts = [layout_of(value.type) for value in op.operands]
@@ -222,45 +226,53 @@ def analyse(op: Any) -> Contraction:
     loops = loops_of(sizes, [d not in in_c for d in range(len(sizes))], maps, layouts)
     for loop in loops:
         if not (loop.used[0] or loop.used[1]):
-            raise UnsupportedError("a loop of the contraction indexes neither factor")
-    found = _roles(merge(loops), sum_type(op) or "")
-    first, second = unsigned_factors(op)
-    unsigned = (second, first) if found.swapped else (first, second)
-    return replace(found, factor=elements_of(op)[0], result=elements_of(op)[2], unsigned=unsigned)
+            raise UnsupportedError("a loop of the contraction indexes neither of its inputs")
+    contraction = _assign_roles(merge(loops), sum_type(op) or "", elements_of(op))
+    first, second = unsigned_inputs(op)
+    return replace(contraction, unsigned=(second, first) if contraction.swapped else (first, second))
 
 
 def split_at(contraction: Contraction, boundaries: Sequence[int]) -> Contraction:
-    """Splits each loop of the contraction at the strides in C that are listed in `boundaries`.
+    """Splits each loop over C of the contraction at the strides in C that are listed in `boundaries`.
 
-    The faster part keeps the loop's role, the other becomes an outer loop. Raises `UnsupportedError` if a loop is not
-    divisible there.
+    The part with the smaller stride keeps the loop's role, the other part becomes an outer loop. Raises
+    `UnsupportedError` if the size of a loop is not divisible there.
     """
     for stride in boundaries:
         for role in ("m", "n", *range(len(contraction.outer))):
-            contraction = _cut(contraction, role, stride)
+            contraction = _split_loop(contraction, role, stride)
     return contraction
 
 
-def _cut(contraction: Contraction, role: str | int, stride: int) -> Contraction:
+def _split_loop(contraction: Contraction, role: str | int, boundary: int) -> Contraction:
+    """Splits the loop `role` at the stride `boundary` in C, if it is larger than one step and less than the loop.
+
+    `role` is "m", "n", or the number of an outer loop.
+    """
     loop = contraction.outer[role] if isinstance(role, int) else getattr(contraction, role)
-    step = loop.strides[2]
-    if not step < stride < step * loop.size:
+    stride = loop.strides[2]
+    if not stride < boundary < stride * loop.size:
         return contraction
-    inner, rest = divmod(stride, step)
-    if rest or loop.size % inner:
+    inner_size, rest = divmod(boundary, stride)
+    if rest or loop.size % inner_size:
         raise UnsupportedError("an operand is not linear along a loop of the kernel")
-    slow = replace(loop, size=loop.size // inner, strides=tuple(inner * s for s in loop.strides))
-    fast = replace(loop, size=inner)
+    outer_part = replace(loop, size=loop.size // inner_size, strides=tuple(inner_size * s for s in loop.strides))
+    inner_part = replace(loop, size=inner_size)
     outer = list(contraction.outer)
     if isinstance(role, int):
-        outer[role : role + 1] = [slow, fast]
+        outer[role : role + 1] = [outer_part, inner_part]
         return replace(contraction, outer=tuple(outer))
-    cut = replace(contraction, outer=(*outer, slow))
-    return replace(cut, m=fast) if role == "m" else replace(cut, n=fast)
+    outer.append(outer_part)
+    if role == "m":
+        return replace(contraction, outer=tuple(outer), m=inner_part)
+    return replace(contraction, outer=tuple(outer), n=inner_part)
 
 
-def _roles(loops: list[Loop], element: str) -> Contraction:
-    """Chooses the loops of the register block; exchanges the factors if C is contiguous along the first one."""
+def _assign_roles(loops: list[Loop], element: str, elements: tuple[str, str, str]) -> Contraction:
+    """Chooses the loops of the register block; swaps A and B if C is contiguous along a loop over rows.
+
+    `element` is the type of the sums, and `elements` has the types of A, B and C.
+    """
     k = tuple(loop for loop in loops if loop.reduction)
     rows = [loop for loop in loops if loop.used == (True, False, True)]
     columns = [loop for loop in loops if loop.used == (False, True, True)]
@@ -269,26 +281,28 @@ def _roles(loops: list[Loop], element: str) -> Contraction:
         rows, columns = columns, rows
         rows, columns = [_swap(x) for x in rows], [_swap(x) for x in columns]
         k, loops = tuple(_swap(x) for x in k), [_swap(x) for x in loops]
-    n = min(columns, key=lambda loop: (loop.strides[2] != 1, -loop.size), default=_single())
-    m = max(rows, key=lambda loop: loop.size, default=_single())
+    n = min(columns, key=lambda loop: (loop.strides[2] != 1, -loop.size), default=_unit_loop())
+    m = max(rows, key=lambda loop: loop.size, default=_unit_loop())
     outer = tuple(loop for loop in loops if not loop.reduction and loop.dims not in (m.dims, n.dims))
     if n.strides[2] != 1 and any(loop.strides == (1, 1, 1) for loop in outer):
         raise UnsupportedError("element by element along its contiguous loop")
     ordered = tuple(sorted(k, key=lambda loop: -max(loop.strides[:2])))
-    return Contraction(element, outer, m, n, ordered, swapped)
+    return Contraction(element, outer, m, n, ordered, swapped, elements[0], elements[2])
 
 
 def _prefers_swap(rows: list[Loop], columns: list[Loop]) -> bool:
+    """True if C is contiguous along a loop over rows and no loop over columns, or if there are no columns."""
     if any(loop.strides[2] == 1 for loop in columns):
         return False
     return any(loop.strides[2] == 1 for loop in rows) or not columns
 
 
 def _swap(loop: Loop) -> Loop:
+    """Returns `loop` with A and B exchanged."""
     a, b, c = loop.strides
     used_a, used_b, used_c = loop.used
     return Loop(loop.size, (b, a, c), loop.reduction, loop.dims, (used_b, used_a, used_c))
 
 
-def _single() -> Loop:
+def _unit_loop() -> Loop:
     return Loop(1, (0, 0, 0), False, (), (False, False, False))

@@ -8,146 +8,158 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.passes.kernels.body import Lanes, VectorBody, clone_ops
+from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
 from buddy.compiler.passes.kernels.emit import Body, Index, KernelEmitter
 from buddy.compiler.passes.kernels.packing import PanelCopy
-from buddy.compiler.passes.kernels.structured import CHUNK, Structured, for_rows, work_of
+from buddy.compiler.passes.kernels.structured import CHUNK_BYTES, Structured, for_rows, work_of
 from buddy.compiler.support.target import Target
 
-# (most ops in the body, vectors per iteration of a long loop). Unrolling shares the loop overhead of short bodies; for
-# the dependent chain of a polynomial, a second vector fills the gaps (3 to 7 %).
-_UNROLLED = ((8, 4), (64, 2))
+# (maximum number of ops in the body, vectors per iteration of a long loop). Unrolling reduces the loop overhead of
+# short bodies; for the dependent chain of a polynomial, a second vector uses idle units (measured: 3 to 7 % faster).
+_UNROLLING = ((8, 4), (64, 2))
+# A loop is unrolled if it has at least this many iterations.
+_MIN_UNROLLED_ITERATIONS = 16
 
 
 def lanes_for(op: Structured, target: Target) -> int:
-    """Returns the number of lanes for which the widest element fills a register."""
+    """Returns the number of lanes with which a vector of the widest elements of `op` fills a register."""
     return target.lanes(max(element_bytes(value.type.element_type) for value in op.operands))
 
 
-def vector_loop(op: Structured, candidates: Sequence[Loop], furthest: int = 1) -> Loop | None:
-    """Returns the innermost of `candidates` along which operands move by at most `furthest`; outputs must move."""
+def vector_loop(op: Structured, candidates: Sequence[Loop], max_stride: int = 1) -> Loop | None:
+    """Returns the innermost of `candidates` along which vectors can be loaded and stored, or `None`.
+
+    Along it, the strides of inputs are 0 to `max_stride`, and those of outputs 1 to `max_stride`.
+    """
     for loop in reversed(candidates):
-        if all(0 <= stride <= furthest for stride in loop.strides) and all(loop.strides[op.inputs :]):
+        if all(0 <= stride <= max_stride for stride in loop.strides) and all(loop.strides[op.inputs :]):
             return loop
     return None
 
 
 def emit_elementwise(e: KernelEmitter, op: Structured, target: Target) -> str:
-    """Emits `op` at the insertion point and returns a description.
+    """Emits `op`, which has no reductions, at the insertion point and returns a description.
 
-    A stride of two is supported, as for the parts of complex numbers. Raises `UnsupportedError`, before anything is
-    emitted, if no loop is contiguous in all operands.
+    A stride of two is supported, such as that of the real parts of complex numbers. Raises `UnsupportedError`, before
+    anything is emitted, if no loop is contiguous in all operands.
     """
     if not op.loops:
-        _emit_single(e, op)
+        _emit_single_element(e, op)
         return "a single element, without a loop"
     lanes = lanes_for(op, target)
-    inner, pair = vector_loop(op, op.loops), _transposing_loops(op) if _moves_one_operand(op) else None
-    if inner is None and pair is not None:
-        _emit_transpose(e, op, *pair, lanes)
-        return f"transposed in {lanes}x{lanes} squares" + _over(op.loops, pair)
-    inner = inner or vector_loop(op, op.loops, furthest=2)
+    inner, loop_pair = vector_loop(op, op.loops), _transposed_loops(op) if _is_copy(op) else None
+    if inner is None and loop_pair is not None:
+        _emit_transpose(e, op, *loop_pair, lanes)
+        return f"transposed in {lanes}x{lanes} squares" + _describe_repetitions(op.loops, loop_pair)
+    inner = inner or vector_loop(op, op.loops, max_stride=2)
     if inner is not None:
         _Elementwise(e, op, inner, lanes).emit()
-        return f"{inner.size} elements in vectors of {lanes}" + _over(op.loops, (inner,))
+        return f"{inner.size} elements in vectors of {lanes}" + _describe_repetitions(op.loops, (inner,))
     raise UnsupportedError("no loop is contiguous in all of its operands")
 
 
-def _over(loops: Sequence[Loop], used: Sequence[Loop]) -> str:
-    sizes = "x".join(str(loop.size) for loop in loops if loop not in used)
+def _describe_repetitions(loops: Sequence[Loop], inner: Sequence[Loop]) -> str:
+    sizes = "x".join(str(loop.size) for loop in loops if loop not in inner)
     return f", {sizes} times" if sizes else ""
 
 
-def _emit_single(e: KernelEmitter, op: Structured) -> None:
+def _emit_single_element(e: KernelEmitter, op: Structured) -> None:
     flats = [flatten(value) for value in op.operands]
-    known = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
-    known = clone_ops(op.block, known | op.scalars, {dim: e.value(0) for dim in op.indexed})
+    values = {op.arguments[i]: e.load_scalar(flat, 0) for i, flat in enumerate(flats) if op.reads(i)}
+    values = clone_ops(op.block, values | op.scalars, {dim: e.value(0) for dim in op.indexed})
     for scalar, flat in zip(op.yielded, flats[op.inputs :], strict=True):
-        e.store_scalar(known.get(scalar, scalar), flat, 0)
+        e.store_scalar(values.get(scalar, scalar), flat, 0)
 
 
 class _Elementwise:
+    """Emits `op` with vectors along the loop `inner`. `read` has the numbers of the operands that the body reads."""
+
     def __init__(self, e: KernelEmitter, op: Structured, inner: Loop, lanes: int) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
-        self.outer = [loop for loop in op.loops if loop is not inner]
+        self.outer_loops = [loop for loop in op.loops if loop is not inner]
         self.flats = [flatten(value) for value in op.operands]
         self.body = VectorBody(e, op, lanes)
-        several = next((count for ops, count in _UNROLLED if len(op.block.operations) <= ops), 1)
-        self.unrolled = several if inner.size >= 16 * several * lanes else 1
+        unrolling = next((count for ops, count in _UNROLLING if len(op.block.operations) <= ops), 1)
+        is_long = inner.size >= _MIN_UNROLLED_ITERATIONS * unrolling * lanes
+        self.vectors_per_iteration = unrolling if is_long else 1
         self.read = [number for number in range(len(op.operands)) if op.reads(number)]
 
     def emit(self) -> None:
-        e, work, rows = self.e, work_of(self.op), [loop.size for loop in self.outer]
-        full = self.inner.size // self.lanes * self.lanes
+        e, work, rows = self.e, work_of(self.op), [loop.size for loop in self.outer_loops]
+        vectors_end = self.inner.size // self.lanes * self.lanes
         element = max(element_bytes(value.type.element_type) for value in self.op.operands)
-        part = CHUNK // element
-        if not e.shares(work) or full <= part:
-            for_rows(e, rows, self.inner.size * element, work, lambda outer: self._row(outer, 0, full, True))
+        chunk = CHUNK_BYTES // element
+        if not e.shares(work) or vectors_end <= chunk:
+            row_bytes = self.inner.size * element
+            for_rows(e, rows, row_bytes, work, lambda outer: self._emit_row(outer, 0, vectors_end, True))
             return
 
-        def chunk(indices: list[Index]) -> None:
+        def emit_chunk(indices: list[Index]) -> None:
             *outer, number = indices
-            lower = e.mul(number, part)
-            upper = e.add(lower, part)
-            self._row(outer, lower, upper if full % part == 0 else e.minimum(upper, full), False)
+            lower = e.mul(number, chunk)
+            upper = e.add(lower, chunk)
+            upper = upper if vectors_end % chunk == 0 else e.minimum(upper, vectors_end)
+            self._emit_row(outer, lower, upper, False)
 
-        e.parallel([*rows, -(-full // part)], chunk, work)
-        e.nest(rows, lambda outer: self._row(outer, full, full, True))
+        e.parallel([*rows, -(-vectors_end // chunk)], emit_chunk, work)
+        e.nest(rows, lambda outer: self._emit_row(outer, vectors_end, vectors_end, True))
 
-    def _row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
-        """Emits whole vectors from `lower` to `upper`; with `to_end`, also the remainder after the last one."""
+    def _emit_row(self, outer: list[Index], lower: Index, upper: Index, to_end: bool) -> None:
+        """Emits whole vectors from `lower` to `upper`; with `to_end`, also the partial vector at the end of the row."""
         e = self.e
-        full = self.inner.size // self.lanes * self.lanes
-        if isinstance(lower, int) and lower == upper and full == self.inner.size:
+        vectors_end = self.inner.size // self.lanes * self.lanes
+        if isinstance(lower, int) and lower == upper and vectors_end == self.inner.size:
             return
-        starts = [e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
-        still = {
+        starts = [e.dot(outer, [loop.strides[i] for loop in self.outer_loops]) for i in range(len(self.flats))]
+        uniform = {
             self.op.arguments[i]: e.load_scalar(self.flats[i], starts[i])
             for i in self.read
             if not self.inner.strides[i]
         }
 
-        def step(index: Index, _: list[Any], active: int | None = None) -> Sequence[Any]:
-            self._vector(outer, starts, still, index, active)
+        def emit_vector(index: Index, _: list[Any], active: int | None = None) -> Sequence[Any]:
+            self._emit_vector(outer, starts, uniform, index, active)
             return ()
 
-        if self.unrolled == 1:
-            e.loop(lower, upper, self.lanes, step)
+        if self.vectors_per_iteration == 1:
+            e.loop(lower, upper, self.lanes, emit_vector)
         else:
-            self._unrolled(lower, upper, step)
-        if to_end and full < self.inner.size:
-            step(full, [], self.inner.size - full)
+            self._emit_unrolled(lower, upper, emit_vector)
+        if to_end and vectors_end < self.inner.size:
+            emit_vector(vectors_end, [], self.inner.size - vectors_end)
 
-    def _unrolled(self, lower: Index, upper: Index, step: Body) -> None:
-        """Emits several vectors per iteration, and the remaining ones one by one."""
+    def _emit_unrolled(self, lower: Index, upper: Index, emit_vector: Body) -> None:
+        """Emits a loop with several vectors per iteration, and a loop over the remaining vectors."""
         e, lanes = self.e, self.lanes
 
-        def several(index: Index, _: list[Any]) -> Sequence[Any]:
-            for i in range(self.unrolled):
-                step(e.add(index, i * lanes), [])
+        def emit_block(index: Index, _: list[Any]) -> Sequence[Any]:
+            for i in range(self.vectors_per_iteration):
+                emit_vector(e.add(index, i * lanes), [])
             return ()
 
-        block = self.unrolled * lanes
+        block = self.vectors_per_iteration * lanes
         if isinstance(lower, int) and isinstance(upper, int):
-            middle: Index = lower + (upper - lower) // block * block
+            blocks_end: Index = lower + (upper - lower) // block * block
         else:
             count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(block))
-            middle = e.add(lower, e.mul(count, block))
-        e.loop(lower, middle, block, several)
-        e.loop(middle, upper, lanes, step)
+            blocks_end = e.add(lower, e.mul(count, block))
+        e.loop(lower, blocks_end, block, emit_block)
+        e.loop(blocks_end, upper, lanes, emit_vector)
 
-    def _vector(
-        self, outer: list[Index], starts: list[Index], still: dict[Any, Any], index: Index, active: int | None
+    def _emit_vector(
+        self, outer: list[Index], starts: list[Index], uniform: dict[Any, Any], index: Index, active: int | None
     ) -> None:
+        """Emits the body for the vector at `index`; `uniform` has the scalars that are equal in all lanes."""
         op = self.op
-        values = {}
+        vectors = {}
         for i in self.read:
             if self.inner.strides[i]:
-                values[op.arguments[i]] = self._load(i, starts[i], index, active)
-        indices = {loop.dims[0]: i for loop, i in zip(self.outer, outer, strict=True)}
-        known = self.body.emit(values, Lanes(self.inner.dims[0], index, active, still, indices))
+                vectors[op.arguments[i]] = self._load(i, starts[i], index, active)
+        indices = {loop.dims[0]: i for loop, i in zip(self.outer_loops, outer, strict=True)}
+        vectors = self.body.emit(vectors, VectorPosition(self.inner.dims[0], index, active, uniform, indices))
         for i, scalar in enumerate(op.yielded, start=op.inputs):
-            value = self.body.broadcast(still[scalar]) if scalar in still else self.body.value(scalar, known)
+            is_uniform = scalar in uniform
+            value = self.body.broadcast(uniform[scalar]) if is_uniform else self.body.vector_of(scalar, vectors)
             self._store(value, i, starts[i], index, active)
 
     def _load(self, operand: int, start: Index, index: Index, active: int | None) -> Any:
@@ -164,28 +176,36 @@ class _Elementwise:
             e.store(value, flat, e.add(start, index), active)
 
 
-def _moves_one_operand(op: Structured) -> bool:
+def _is_copy(op: Structured) -> bool:
+    """True if `op` copies its input, in any order of elements."""
     return len(op.operands) == 2 and op.outputs == 1 and op.yielded == [op.arguments[0]]
 
 
-def _transposing_loops(op: Structured) -> tuple[Loop, Loop] | None:
-    """Returns the loops along which the input and the output, respectively, are contiguous."""
-    reading = next((loop for loop in op.loops if loop.strides[0] == 1), None)
-    writing = next((loop for loop in op.loops if loop.strides[1] == 1), None)
-    return None if reading is None or writing is None or reading is writing else (reading, writing)
+def _transposed_loops(op: Structured) -> tuple[Loop, Loop] | None:
+    """Returns the loop along which the input is contiguous, and the other loop, along which the output is.
+
+    Returns `None` if there are no two such loops.
+    """
+    input_loop = next((loop for loop in op.loops if loop.strides[0] == 1), None)
+    output_loop = next((loop for loop in op.loops if loop.strides[1] == 1), None)
+    return None if input_loop is None or output_loop is None or input_loop is output_loop else (input_loop, output_loop)
 
 
-def _emit_transpose(e: KernelEmitter, op: Structured, reading: Loop, writing: Loop, lanes: int) -> None:
+def _emit_transpose(e: KernelEmitter, op: Structured, input_loop: Loop, output_loop: Loop, lanes: int) -> None:
+    """Emits the transpose in bands of `input_loop`, which threads share."""
     source, target = (flatten(value) for value in op.operands)
-    outer = [loop for loop in op.loops if loop is not reading and loop is not writing]
-    copier = PanelCopy(e, source, 1, writing.strides[0], target, reading.strides[1], writing.size, lanes)
+    outer = [loop for loop in op.loops if loop is not input_loop and loop is not output_loop]
+    copier = PanelCopy(e, source, 1, output_loop.strides[0], target, input_loop.strides[1], output_loop.size, lanes)
 
-    band = max(lanes, CHUNK // (writing.size * element_bytes(source.type.element_type)) // lanes * lanes)
+    row_bytes = output_loop.size * element_bytes(source.type.element_type)
+    band = max(lanes, CHUNK_BYTES // row_bytes // lanes * lanes)
 
-    def body(numbers: list[Index], active: list[int]) -> None:
+    def emit_band(numbers: list[Index], active: list[int]) -> None:
         *indices, number = numbers
-        here, there = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
-        here, there = e.add(here, e.mul(number, band)), e.add(there, e.mul(number, band * reading.strides[1]))
-        copier.copy(here, there, 0, active[-1], writing.size)
+        start, target_start = (e.dot(indices, [loop.strides[i] for loop in outer]) for i in (0, 1))
+        start = e.add(start, e.mul(number, band))
+        target_start = e.add(target_start, e.mul(number, band * input_loop.strides[1]))
+        copier.copy(start, target_start, 0, active[-1], output_loop.size)
 
-    e.parallel_blocks([*(loop.size for loop in outer), reading.size], [*[1] * len(outer), band], body, work_of(op))
+    sizes, blocks = [*(loop.size for loop in outer), input_loop.size], [*[1] * len(outer), band]
+    e.parallel_blocks(sizes, blocks, emit_band, work_of(op))

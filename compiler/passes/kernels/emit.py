@@ -1,4 +1,4 @@
-"""Emits loop nests and vectors: index arithmetic that folds, `scf.for` with carried values, masked tails."""
+"""Emits loop nests and vector accesses: index arithmetic that folds constants, parallel loops, masked tails."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
 Index = Any  # an int if the value is known, else an MLIR value of type `index`
-Body = Callable[[Index, list[Any]], Sequence[Any]]
+Body = Callable[[Index, list[Any]], Sequence[Any]]  # (index, carried values) -> the values for the next iteration
 
 
 def nanoseconds(flop: float = 0, moved: float = 0) -> float:
-    """Returns a rough time on one thread of a loop with `flop` operations that reads and writes `moved` bytes."""
+    """Returns a rough time of a loop on one thread, with `flop` operations and `moved` bytes read and written."""
     return max(flop / FLOP_PER_NANOSECOND, moved / BYTES_PER_NANOSECOND)
 
 
 class KernelEmitter:
-    """Emits at the current insertion point; emits constants at the start of `entry`, where they dominate all uses.
+    """Emits ops at the current insertion point, and constants at the start of `entry`, where they dominate all uses.
 
-    `shared` means that the insertion point is inside a loop whose iterations threads share.
+    `in_parallel` means that the insertion point is inside a loop whose iterations threads share.
     """
 
-    def __init__(self, entry: Any, shared: bool = False) -> None:
+    def __init__(self, entry: Any, in_parallel: bool = False) -> None:
         self.entry = entry
         self._constants: dict[tuple[str, str], Any] = {}
-        self._shared = shared
+        self._in_parallel = in_parallel
 
     def constant(self, attribute: Any) -> Any:
         """Returns the value of `attribute` (a typed attribute), with one constant op per function."""
@@ -66,12 +66,12 @@ class KernelEmitter:
         return arith.subi(self.value(left), self.value(right))
 
     def divide(self, number: Index, size: int) -> tuple[Index, Index]:
-        """Returns quotient and remainder."""
+        """Returns quotient and remainder of `number`, which is not negative, and `size`."""
         if isinstance(number, int):
             return divmod(number, size)
-        return (
-            (number, 0) if size == 1 else (arith.divui(number, self.value(size)), arith.remui(number, self.value(size)))
-        )
+        if size == 1:
+            return number, 0
+        return arith.divui(number, self.value(size)), arith.remui(number, self.value(size))
 
     def minimum(self, left: Index, right: Index) -> Index:
         if isinstance(left, int) and isinstance(right, int):
@@ -85,7 +85,10 @@ class KernelEmitter:
         return start
 
     def loop(self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[Any] = ()) -> list[Any]:
-        """Emits `scf.for` around `body(index, carried) -> carried`. A loop of zero iterations or one is not emitted."""
+        """Emits `scf.for` around `body(index, carried) -> carried`; returns the carried values after the loop.
+
+        For at most one iteration, the body is emitted without a loop, or not at all.
+        """
         if isinstance(lower, int) and isinstance(upper, int) and upper - lower <= step:
             return list(body(lower, list(carried))) if upper > lower else list(carried)
         op = scf.ForOp(self.value(lower), self.value(upper), self.value(step), list(carried))
@@ -94,14 +97,17 @@ class KernelEmitter:
         return list(op.results)
 
     def when(self, pairs: Sequence[tuple[Index, Index]], body: Callable[[], None]) -> None:
-        """Emits `body()` where the first of each pair is less than the second; known conditions need no branch."""
-        unknown = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
-        if any(left >= right for left, right in pairs if (left, right) not in unknown):
+        """Emits `body()` for the case that the first of each pair is less than the second.
+
+        Pairs of ints are compared now; a branch is emitted for the others.
+        """
+        dynamic = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
+        if any(left >= right for left, right in pairs if (left, right) not in dynamic):
             return
-        if not unknown:
+        if not dynamic:
             body()
             return
-        tests = [arith.cmpi(arith.CmpIPredicate.ult, self.value(left), self.value(right)) for left, right in unknown]
+        tests = [arith.cmpi(arith.CmpIPredicate.ult, self.value(left), self.value(right)) for left, right in dynamic]
         branch = scf.IfOp(functools.reduce(arith.andi, tests))
         with ir.InsertionPoint(branch.then_block):
             body()
@@ -110,96 +116,101 @@ class KernelEmitter:
     def nest(self, sizes: Sequence[Index], body: Callable[[list[Index]], None]) -> None:
         """Emits loops from 0 over each of `sizes`, the last one innermost, around `body(indices)`."""
 
-        def level(indices: list[Index]) -> None:
+        def emit_loops(indices: list[Index]) -> None:
             if len(indices) == len(sizes):
                 body(indices)
                 return
 
-            def inner(index: Index, _: list[Any]) -> Sequence[Any]:
-                level([*indices, index])
+            def emit_iteration(index: Index, _: list[Any]) -> Sequence[Any]:
+                emit_loops([*indices, index])
                 return ()
 
-            self.loop(0, sizes[len(indices)], 1, inner)
+            self.loop(0, sizes[len(indices)], 1, emit_iteration)
 
-        level([])
+        emit_loops([])
 
     def shares(self, work: float) -> bool:
-        """True if threads may share a loop here, and its `work` in nanoseconds is worth a fork."""
-        return not self._shared and work >= MIN_PARALLEL_NANOSECONDS
+        """True if threads may share a loop at the insertion point, and its `work` in nanoseconds is worth a fork."""
+        return not self._in_parallel and work >= MIN_PARALLEL_NANOSECONDS
 
     def parallel(self, sizes: Sequence[int], body: Callable[[list[Index]], None], work: float) -> None:
-        """Emits `nest` with independent iterations, as one `scf.parallel` if that is worth it.
+        """Emits loops over `sizes` around `body(indices)`: one `scf.parallel` if `shares(work)`, else a `nest`.
 
         `work` is the time of the whole loop on one thread in nanoseconds (see `nanoseconds`). The body must not write
-        to memory that another iteration reads or writes; its allocations are private. Threads get equal runs of
-        iterations in row-major order, so there should be many, or a number that divides evenly, each with some
-        microseconds of work. Inside another `parallel` this is a plain nest.
+        to memory that another iteration reads or writes; buffers that it allocates are private to an iteration. Threads
+        get equal runs of iterations in row-major order, so there should be many iterations, or a multiple of the number
+        of threads, each with some microseconds of work.
         """
-        kept = [i for i, size in enumerate(sizes) if size != 1]
+        non_unit_dims = [i for i, size in enumerate(sizes) if size != 1]
         if not self.shares(work) or math.prod(sizes) <= 1:
             self.nest(sizes, body)
             return
-        zero, first, one = self.value(0), self.value(sizes[kept[0]]), self.value(1)  # created in the order of `nest`
-        bounds = [first, *(self.value(sizes[i]) for i in kept[1:])]
-        op = scf.ParallelOp([], [zero] * len(kept), bounds, [one] * len(kept), [])
-        block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(kept))
+        zero, first, one = (
+            self.value(0),
+            self.value(sizes[non_unit_dims[0]]),
+            self.value(1),
+        )  # created in the order of `nest`
+        bounds = [first, *(self.value(sizes[i]) for i in non_unit_dims[1:])]
+        op = scf.ParallelOp([], [zero] * len(non_unit_dims), bounds, [one] * len(non_unit_dims), [])
+        block = op.regions[0].blocks.append(*[ir.IndexType.get()] * len(non_unit_dims))
         indices: list[Index] = [0] * len(sizes)
-        for i, argument in zip(kept, block.arguments, strict=True):
+        for i, argument in zip(non_unit_dims, block.arguments, strict=True):
             indices[i] = argument
-        self._shared = True
+        self._in_parallel = True
         with ir.InsertionPoint(block):
             body(indices)
             scf.ReduceOp([], 0)
-        self._shared = False
+        self._in_parallel = False
 
     def parallel_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None], work: float
     ) -> None:
-        """Emits `parallel` over blocks: `body(numbers, active)` for block `numbers[d]` of `blocks[d]` elements per dim.
+        """Emits `parallel` over blocks of `blocks[d]` elements per dim `d`, around `body(numbers, active)`.
 
-        `active[d]`, a static number, is `blocks[d]`, or less in the last block of a dim that does not divide evenly;
-        the body is emitted for each combination, and branches select the one for an iteration.
+        `numbers[d]` is the number of the block along `d`. `active[d]`, an int, is its number of elements: `blocks[d]`,
+        or less in the last block of a dim that does not divide evenly. The body is emitted for each combination of
+        `active`, and branches select the combination of an iteration.
         """
         counts = [-(-size // block) for size, block in zip(sizes, blocks, strict=True)]
         if not self.shares(work) or math.prod(counts) <= 1:
             self._nested_blocks(sizes, blocks, body)
         else:
-            self.parallel(counts, lambda numbers: self.by_size(sizes, blocks, numbers, body), work)
+            self.parallel(counts, lambda numbers: self._emit_block(sizes, blocks, numbers, body, []), work)
 
     def _nested_blocks(
         self, sizes: Sequence[int], blocks: Sequence[int], body: Callable[[list[Index], list[int]], None]
     ) -> None:
-        def level(numbers: list[Index], active: list[int]) -> None:
+        def emit_loops(numbers: list[Index], active: list[int]) -> None:
             dim = len(numbers)
             if dim == len(sizes):
                 body(numbers, active)
             else:
-                for_blocks(self, sizes[dim], blocks[dim], lambda n, count: level([*numbers, n], [*active, count]))
+                for_blocks(self, sizes[dim], blocks[dim], lambda n, count: emit_loops([*numbers, n], [*active, count]))
 
-        level([], [])
+        emit_loops([], [])
 
-    def by_size(
+    def _emit_block(
         self, sizes: Sequence[int], blocks: Sequence[int], numbers: list[Index],
-        body: Callable[[list[Index], list[int]], None], known: Sequence[int] = (),
+        body: Callable[[list[Index], list[int]], None], active: list[int],
     ) -> None:  # fmt: skip
-        """Emits `body(numbers, active)` for one block, as in `parallel_blocks`; branches select its extents.
+        """Emits `body(numbers, active)` for the block `numbers` of `parallel_blocks`, in branches by its size.
 
-        `known` are the extents of the first dims.
+        `active` has the sizes of the first dims, whose branches have been emitted.
         """
-        active, dim = list(known), len(known)
+        dim = len(active)
         if dim == len(sizes):
             body(numbers, active)
             return
-        full, rest = divmod(sizes[dim], blocks[dim])
-        if not full or not rest:
-            self.by_size(sizes, blocks, numbers, body, [*active, blocks[dim] if full else rest])
+        full_blocks, rest = divmod(sizes[dim], blocks[dim])
+        if not full_blocks or not rest:
+            self._emit_block(sizes, blocks, numbers, body, [*active, blocks[dim] if full_blocks else rest])
             return
-        inside = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full))
-        branch = scf.IfOp(inside, has_else=True)
-        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full, rest))
+        is_full = arith.cmpi(arith.CmpIPredicate.ult, self.value(numbers[dim]), self.value(full_blocks))
+        branch = scf.IfOp(is_full, has_else=True)
+        cases = ((branch.then_block, numbers[dim], blocks[dim]), (branch.else_block, full_blocks, rest))
         for block, number, size in cases:
             with ir.InsertionPoint(block):
-                self.by_size(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
+                self._emit_block(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
                 scf.yield_([])
 
     def zero(self, type_: Any) -> Any:
@@ -238,27 +249,30 @@ class KernelEmitter:
             vector.maskedstore(flat, indices, self.mask(lanes, active), value)
 
     def load_every_other(self, flat: Any, offset: Index, lanes: int, active: int | None = None) -> Any:
-        """Loads `lanes` elements of the 1-D memref `flat`, two apart, from `offset`; lanes from `active` on are zeros.
+        """Loads `lanes` elements of the 1-D memref `flat` with a stride of 2, from `offset` on.
 
-        Reads all elements between the first and the last, and no others.
+        Lanes from `active` on are zeros. The elements between the first and the last are read too, and no others.
         """
-        reach = 2 * (lanes if active is None else active) - 1
-        first = self.load(flat, offset, lanes, reach)
-        if reach > lanes:
-            second = self.load(flat, self.add(offset, lanes), lanes, reach - lanes)
+        span = 2 * (lanes if active is None else active) - 1
+        first = self.load(flat, offset, lanes, span)
+        if span > lanes:
+            second = self.load(flat, self.add(offset, lanes), lanes, span - lanes)
         else:
             second = self.zero(first.type)
         return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
 
     def store_every_other(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
-        """Stores the first `active` lanes (`None`: all) of `value`, two apart; the elements between are unchanged."""
+        """Stores the first `active` lanes (`None`: all) of `value` with a stride of 2, from `offset` on.
+
+        The elements between them are unchanged.
+        """
         lanes = value.type.shape[0]
-        reach = 2 * (lanes if active is None else active) - 1
-        for start in range(0, min(reach, 2 * lanes), lanes):
-            twice = vector.shuffle(value, value, [(start + lane) // 2 for lane in range(lanes)])
-            bits = ",".join("true" if lane % 2 == 0 and start + lane < reach else "false" for lane in range(lanes))
+        span = 2 * (lanes if active is None else active) - 1
+        for start in range(0, min(span, 2 * lanes), lanes):
+            doubled = vector.shuffle(value, value, [(start + lane) // 2 for lane in range(lanes)])
+            bits = ",".join("true" if lane % 2 == 0 and start + lane < span else "false" for lane in range(lanes))
             mask = self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
-            vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, twice)
+            vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, doubled)
 
     def load_scalar(self, flat: Any, offset: Index) -> Any:
         return memref.load(flat, [self.value(offset)])
@@ -268,7 +282,10 @@ class KernelEmitter:
 
 
 def reduce_lanes(value: Any, join: Callable[[Any, Any], Any]) -> Any:
-    """Reduces the lanes of a vector, a power of two, by `join`, which combines its halves repeatedly."""
+    """Reduces the lanes of a vector to a scalar: `join` combines the halves of the vector repeatedly.
+
+    The number of lanes is a power of two.
+    """
     lanes = value.type.shape[0]
     while lanes > 1:
         lanes //= 2
@@ -284,15 +301,18 @@ def split(size: int, block: int) -> list[tuple[int, int]]:
 
 
 def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, int], None]) -> None:
-    """Emits `body(number, active)` for each block of `size` elements; the last one may have fewer active ones."""
+    """Emits `body(number, active)` for each block of `size` elements.
+
+    `active` is the number of elements in the block: `block`, or less in the last one.
+    """
     first = 0
     for active, count in split(size, block):
 
-        def each(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
+        def emit_block(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
             body(number, active)
             return ()
 
-        e.loop(first, first + count, 1, each)
+        e.loop(first, first + count, 1, emit_block)
         first += count
 
 

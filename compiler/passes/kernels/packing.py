@@ -1,4 +1,4 @@
-"""Packing of B into panels [panel][k][columns], zero-padded: a copy, or a transpose in registers."""
+"""Packing of B into zero-padded panels [panel][k][columns]: a copy, or a transpose in registers."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from buddy.compiler.support.target import CACHE_LINE
 
 ALIGNMENT = CACHE_LINE  # bytes, of every packed buffer
 
-# Larger windows are packed element by element: their rows would fill the cache, and their code would be long.
-MAX_WINDOW = 25
+# Windows with more elements are packed one element at a time: their rows would fill the cache, their code be long.
+_MAX_WINDOW = 25
 
 Extent = tuple[int, int]  # size and stride in elements
 
 
 @dataclass(frozen=True)
 class Panels:
-    """The elements of B that are packed, and the width of a panel: [outer..., panel, k, column].
+    """The packing of B into panels [outer..., panel, k, column]: sizes and strides of B, and the width of a panel.
 
-    If the panels have a wider type, `unsigned` says that integers of B are unsigned.
+    A panel has `columns` columns, which are packed in vectors of `lanes`. `unsigned` says that integers of B are
+    unsigned; it has an effect if the panels have a wider element type.
     """
 
     outer: tuple[Extent, ...]
@@ -43,7 +44,7 @@ class Panels:
 
     @property
     def panel(self) -> int:
-        """Elements per panel."""
+        """Returns the number of elements in a panel."""
         return self.depth * self.columns
 
     @property
@@ -61,16 +62,18 @@ class Panels:
 
 
 class Packing(Protocol):
-    """A packed form of a parameter, which a kernel reads instead: a value that can be compared and hashed."""
+    """The layout of packed weights, and the code that packs them: a value that can be compared and hashed."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
     def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
-        """Emits the conversion from the flat `source` to the flat `target`."""
+        """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
 def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
+    """Returns the panels of B that the kernel of `contraction` reads."""
+
     def extent(loop: Loop) -> Extent:
         return loop.size, loop.strides[1]
 
@@ -79,91 +82,99 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes, contraction.unsigned[1])
 
 
-def pack_function(name: str, raw: Any, packed: Any, form: Packing) -> func.FuncOp:
-    """Emits a public function (raw B, packed B) -> () at the insertion point that fills all of the packed B."""
-    function = func.FuncOp(name, ([raw, packed], []))
+def pack_function(name: str, type_: Any, packed_type: Any, packing: Packing) -> func.FuncOp:
+    """Emits a public function (weights, packed weights) -> () that packs the weights."""
+    function = func.FuncOp(name, ([type_, packed_type], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     function.attributes[ONCE] = ir.UnitAttr.get()
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
-        end = func.ReturnOp([])
-    with ir.InsertionPoint(end):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
         source, target = (flatten(value) for value in entry.arguments)
-        form.fill(KernelEmitter(entry), source, target)
+        packing.fill(KernelEmitter(entry), source, target)
     return function
 
 
 def pack_all(e: KernelEmitter, panels: Panels, source: Any, target: Any) -> None:
-    """Fills the panels of all of B, from the flat raw B `source` to the flat `target`."""
+    """Emits the packing of all of B, from the flat unpacked B `source` to the flat panels `target`."""
 
-    def body(indices: list[Index]) -> None:
-        here = e.dot(indices, [stride for _, stride in panels.outer])
-        there = e.dot(indices, panels.outer_strides)
+    def emit_panels(indices: list[Index]) -> None:
+        start = e.dot(indices, [stride for _, stride in panels.outer])
+        target_start = e.dot(indices, panels.outer_strides)
 
-        def panel(number: Index, active: int) -> None:
+        def emit_panel(number: Index, active: int) -> None:
             column = e.mul(number, panels.columns * panels.n[1])
-            place = e.add(there, e.mul(number, panels.panel))
-            pack_panel(e, panels, source, e.add(here, column), target, place, active)
+            panel_start = e.add(target_start, e.mul(number, panels.panel))
+            pack_panel(e, panels, source, e.add(start, column), target, panel_start, active)
 
-        for_blocks(e, panels.n[0], panels.columns, panel)
+        for_blocks(e, panels.n[0], panels.columns, emit_panel)
 
-    e.nest([size for size, _ in panels.outer], body)
+    e.nest([size for size, _ in panels.outer], emit_panels)
 
 
 def pack_panel(
-    e: KernelEmitter, panels: Panels, source: Any, start: Index, target: Any, there: Index, active: int,
+    e: KernelEmitter, panels: Panels, source: Any, start: Index, target: Any, target_start: Index, active: int,
     k_range: tuple[Index, Index] | None = None,
 ) -> None:  # fmt: skip
-    """Packs `active` columns over all of K, or over a range of its only loop, to the flat `target` from `there`."""
+    """Emits the packing of one panel, of which the first `active` columns are copied and the others become zeros.
+
+    `start` is the offset of the first column in the flat `source`, `target_start` that of the panel in the flat
+    `target`. Packs all of K, or `k_range` of the only loop of K.
+    """
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
-    if window := inner_window(panels):
+    if window := _inner_window(panels):
         windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
-        targets = [panels.columns, size * panels.columns]  # for the next channel, and the next element of the window
+        target_strides = [panels.columns, size * panels.columns]  # per channel, and per element of the window
 
-        def row(channel: Index, place: int, here: Index) -> None:
-            row_there = e.dot((channel, place), targets, there)
+        def emit_row(channel: Index, element: int, row_start: Index) -> None:
+            row_target = e.dot((channel, element), target_strides, target_start)
             for column in range(0, panels.columns, panels.lanes):
-                value = e.load(windows.scratch, e.add(here, column), panels.lanes)
-                e.store(converted(value, target.type.element_type, panels.unsigned), target, e.add(row_there, column))
+                value = e.load(windows.scratch, e.add(row_start, column), panels.lanes)
+                e.store(converted(value, target.type.element_type, panels.unsigned), target, e.add(row_target, column))
 
-        def rows(channel: Index, starts: list[Index]) -> None:
-            for place, here in enumerate(starts):
-                row(channel, place, here)
+        def emit_channel(channel: Index, row_starts: list[Index]) -> None:
+            for element, row_start in enumerate(row_starts):
+                emit_row(channel, element, row_start)
 
-        windows.each(start, size, active, rows)
+        windows.for_each_channel(start, size, active, emit_channel)
         return
     unsigned, columns = panels.unsigned, panels.columns
     copier = PanelCopy(e, source, stride, panels.n[1], target, columns, columns, panels.lanes, unsigned)
-    targets = row_major([count for count, _ in outer], size * panels.columns)
+    target_strides = row_major([count for count, _ in outer], size * panels.columns)
 
-    def body(indices: list[Index]) -> None:
-        here = e.dot(indices, [step for _, step in outer], start)
-        copier.copy(here, e.dot(indices, targets, there), lower, upper, active)
+    def emit_rows(indices: list[Index]) -> None:
+        row_start = e.dot(indices, [outer_stride for _, outer_stride in outer], start)
+        copier.copy(row_start, e.dot(indices, target_strides, target_start), lower, upper, active)
 
-    e.nest([count for count, _ in outer], body)
+    e.nest([count for count, _ in outer], emit_rows)
 
 
-def inner_window(panels: Panels) -> int:
-    """Returns the elements of the window that is innermost in B, as in weights of convolutions; 0 without a window."""
+def _inner_window(panels: Panels) -> int:
+    """Returns the number of elements of the window, if B has a layout [column, channel, window] as in convolutions.
+
+    Returns 0 if B has another layout, or if the window is too large.
+    """
     *outer, (size, stride) = panels.k or ((1, 0),)
     sizes = [count for count, _ in outer]
     window = math.prod(sizes)
-    dense = [step for _, step in outer] == row_major(sizes, 1) and stride == window and panels.n[1] == size * window
-    return window if 1 < window <= MAX_WINDOW and dense and panels.lanes > 1 else 0
+    is_dense_window = [outer_stride for _, outer_stride in outer] == row_major(sizes, 1)
+    is_dense = is_dense_window and stride == window and panels.n[1] == size * window
+    return window if 1 < window <= _MAX_WINDOW and is_dense and panels.lanes > 1 else 0
 
 
-def row_major(sizes: Sequence[int], step: int) -> list[int]:
-    """Returns row-major strides over `sizes` with `step` as the last one."""
+def row_major(sizes: Sequence[int], stride: int) -> list[int]:
+    """Returns row-major strides over `sizes` with `stride` as the last one."""
     strides: list[int] = []
     for size in reversed(sizes):
-        strides.insert(0, step)
-        step *= size
+        strides.insert(0, stride)
+        stride *= size
     return strides
 
 
 class PackedWindows:
-    """Weights [column, channel, window] as vectors of columns: transposed to a buffer, `lanes` channels at a time."""
+    """Converts weights [column, channel, window] to vectors of columns, in a scratch buffer for `lanes` channels."""
 
     def __init__(
         self, e: KernelEmitter, source: Any, column_stride: int, window: int, columns: int, lanes: int
@@ -172,40 +183,44 @@ class PackedWindows:
         self.window, self.columns, self.lanes = window, columns, lanes
         self.scratch: Any = None
 
-    def each(self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]) -> None:
-        """Emits `body` for each channel, with the offsets in `scratch` of the columns of its window's elements.
+    def for_each_channel(
+        self, start: Index, channels: int, active: int, body: Callable[[Index, list[Index]], object]
+    ) -> None:
+        """Emits `body(channel, row_starts)` for each channel.
 
-        Columns from `active` on are zeros.
+        `row_starts` has, for each element of the window, the offset in `scratch` of a row of columns. Columns from
+        `active` on are zeros.
         """
-        e, step = self.e, self.window * self.columns
-        type_ = ir.MemRefType.get([self.lanes * step], self.source.type.element_type)
+        e, channel_stride = self.e, self.window * self.columns
+        type_ = ir.MemRefType.get([self.lanes * channel_stride], self.source.type.element_type)
         self.scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
         copier = PanelCopy(
             e, self.source, 1, self.column_stride, self.scratch, self.columns, self.columns, self.lanes
         )  # fmt: skip
 
-        def block(number: Index, count: int) -> None:
+        def emit_block(number: Index, count: int) -> None:
             first = e.mul(number, self.lanes)
             copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
 
-            def one(channel: Index, _: list[Any]) -> Sequence[Any]:
-                here = e.mul(channel, step)
-                body(e.add(first, channel), [e.add(here, i * self.columns) for i in range(self.window)])
+            def emit_channel(channel: Index, _: list[Any]) -> Sequence[Any]:
+                scratch_start = e.mul(channel, channel_stride)
+                body(e.add(first, channel), [e.add(scratch_start, i * self.columns) for i in range(self.window)])
                 return ()
 
-            e.loop(0, count, 1, one)
+            e.loop(0, count, 1, emit_channel)
 
-        for_blocks(e, channels, self.lanes, block)
+        for_blocks(e, channels, self.lanes, emit_block)
         memref.dealloc(self.scratch)
 
 
 @dataclass(frozen=True)
 class PanelCopy:
-    """Copies a matrix, or its transpose, in registers.
+    """Emits copies of a matrix to contiguous rows; columns that are not contiguous in the source are transposed.
 
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
-    written to the flat memref `target` at `start + k * row_stride + column`; each copy has its own starts. A row is
-    `width` wide; `lanes` is a power of two. Elements are converted if the types differ; `unsigned` is for integers.
+    written to the flat memref `target` at `target_start + k * row_stride + column`; `copy` gets both starts. A row has
+    `width` columns; `lanes` is a power of two. Elements are converted if the element types differ; `unsigned` says
+    that integers are zero-extended.
     """
 
     e: KernelEmitter
@@ -219,66 +234,73 @@ class PanelCopy:
     unsigned: bool = False
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
-        """Copies rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
+        """Emits the copy of the rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
         if self.column_stride == 1:
-            self._rows(self._copy_row, start, target_start, lower, upper, active)
+            self._emit_rows(self._copy_row, start, target_start, lower, upper, active)
         elif self.k_stride == 1 and self.lanes > 1:
-            self._squares(start, target_start, lower, upper, active)
+            self._transpose_squares(start, target_start, lower, upper, active)
         else:
-            self._rows(self._gather_row, start, target_start, lower, upper, active)
+            self._emit_rows(self._gather_row, start, target_start, lower, upper, active)
 
-    def _rows(self, row: Any, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+    def _emit_rows(
+        self, emit_row: Any, start: Index, target_start: Index, lower: Index, upper: Index, active: int
+    ) -> None:
+        """Emits `emit_row(offset in the source, offset in the target, active)` for each row."""
         e = self.e
 
-        def body(k: Index, _: list[Any]) -> Sequence[Any]:
-            row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
+        def emit_iteration(k: Index, _: list[Any]) -> Sequence[Any]:
+            emit_row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
             return ()
 
-        e.loop(lower, upper, 1, body)
+        e.loop(lower, upper, 1, emit_iteration)
 
-    def _copy_row(self, here: Index, there: Index, active: int) -> None:
+    def _copy_row(self, start: Index, target_start: Index, active: int) -> None:
+        """Copies a row that is contiguous in the source, in vectors."""
         for column in range(0, active, self.lanes):
-            value = self.e.load(self.source, self.e.add(here, column), self.lanes, active - column)
-            self._store(value, there, column)
-        self._zeros(there, -(-active // self.lanes) * self.lanes)
+            value = self.e.load(self.source, self.e.add(start, column), self.lanes, active - column)
+            self._store(value, target_start, column)
+        self._store_zeros(target_start, -(-active // self.lanes) * self.lanes)
 
-    def _gather_row(self, here: Index, there: Index, active: int) -> None:
+    def _gather_row(self, start: Index, target_start: Index, active: int) -> None:
+        """Copies a row element by element."""
         e = self.e
-        self._zeros(there, active // self.lanes * self.lanes)
+        self._store_zeros(target_start, active // self.lanes * self.lanes)
 
-        def body(column: Index, _: list[Any]) -> Sequence[Any]:
-            value = e.load_scalar(self.source, e.add(here, e.mul(column, self.column_stride)))
-            e.store_scalar(self._convert(value), self.target, e.add(there, column))
+        def copy_element(column: Index, _: list[Any]) -> Sequence[Any]:
+            value = e.load_scalar(self.source, e.add(start, e.mul(column, self.column_stride)))
+            e.store_scalar(self._convert(value), self.target, e.add(target_start, column))
             return ()
 
-        e.loop(0, active, 1, body)
+        e.loop(0, active, 1, copy_element)
 
-    def _store(self, value: Any, there: Index, column: int) -> None:
-        self.e.store(self._convert(value), self.target, self.e.add(there, column), self.width - column)
+    def _store(self, value: Any, row_start: Index, column: int) -> None:
+        """Stores a vector to the row at `row_start` of the target, from `column` to at most `width`."""
+        self.e.store(self._convert(value), self.target, self.e.add(row_start, column), self.width - column)
 
-    def _zeros(self, there: Index, first: int) -> None:
+    def _store_zeros(self, row_start: Index, first: int) -> None:
+        """Stores zeros to the row at `row_start` of the target, from column `first` on."""
         for column in range(first, self.width, self.lanes):
-            self._store(self.e.zero(self._vector), there, column)
+            self._store(self.e.zero(self._vector), row_start, column)
 
-    def _squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
+    def _transpose_squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Transposes squares of lanes x lanes elements in registers; the remaining rows of K are copied one by one."""
         e, lanes = self.e, self.lanes
-        whole = self._whole(lower, upper)
-        full = active // lanes * lanes
+        squares_end = self._squares_end(lower, upper)
+        full_columns = active // lanes * lanes
 
-        def band(k: Index, _: list[Any]) -> Sequence[Any]:
-            here, there = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
-            e.loop(0, full, lanes, lambda column, _: self._square(here, there, column, lanes))
-            if active > full:
-                self._square(here, there, full, active - full)
+        def emit_squares(k: Index, _: list[Any]) -> Sequence[Any]:
+            row_start, row_target = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
+            e.loop(0, full_columns, lanes, lambda column, _: self._transpose(row_start, row_target, column, lanes))
+            if active > full_columns:
+                self._transpose(row_start, row_target, full_columns, active - full_columns)
             for row in range(lanes):
-                self._zeros(e.add(there, row * self.row_stride), -(-active // lanes) * lanes)
+                self._store_zeros(e.add(row_target, row * self.row_stride), -(-active // lanes) * lanes)
             return ()
 
-        e.loop(lower, whole, lanes, band)
-        self._rows(self._gather_row, start, target_start, whole, upper, active)
+        e.loop(lower, squares_end, lanes, emit_squares)
+        self._emit_rows(self._gather_row, start, target_start, squares_end, upper, active)
 
-    def _whole(self, lower: Index, upper: Index) -> Index:
+    def _squares_end(self, lower: Index, upper: Index) -> Index:
         """Returns the end of the last full square between `lower` and `upper`."""
         e, lanes = self.e, self.lanes
         if isinstance(lower, int) and isinstance(upper, int):
@@ -286,15 +308,15 @@ class PanelCopy:
         count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
         return e.add(lower, e.mul(count, lanes))
 
-    def _square(self, here: Index, there: Index, column: Index, count: int) -> Sequence[Any]:
-        """Reads `count` rows of `lanes` elements from `column` on and writes them as columns."""
+    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[Any]:
+        """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements."""
         e = self.e
-        here, there = e.add(here, e.mul(column, self.column_stride)), e.add(there, column)
-        rows = [e.load(self.source, e.add(here, i * self.column_stride), self.lanes) for i in range(count)]
-        rows += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
+        start, target_start = e.add(start, e.mul(column, self.column_stride)), e.add(target_start, column)
+        columns = [e.load(self.source, e.add(start, i * self.column_stride), self.lanes) for i in range(count)]
+        columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
         width = self.lanes if self.width % self.lanes == 0 else count
-        for i, value in enumerate(transposed(rows)):
-            e.store(self._convert(value), self.target, e.add(there, i * self.row_stride), width)
+        for i, row in enumerate(_transposed(columns)):
+            e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
         return ()
 
     def _convert(self, value: Any) -> Any:
@@ -305,8 +327,8 @@ class PanelCopy:
         return ir.VectorType.get([self.lanes], self.target.type.element_type)
 
 
-def transposed(rows: list[Any]) -> list[Any]:
-    """Returns the transpose of as many vectors as each has lanes (a power of two), by repeated perfect shuffles.
+def _transposed(rows: list[Any]) -> list[Any]:
+    """Returns the transpose of L vectors of L lanes (a power of two), by repeated perfect shuffles.
 
     Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;
     after log2(L) rounds, row and lane are exchanged.

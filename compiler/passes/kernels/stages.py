@@ -1,4 +1,4 @@
-"""Finds the marked ops around a contraction or convolution that its kernel absorbs."""
+"""Finds the ops around a contraction or convolution that its kernel absorbs: prologue, epilogue, fill with zeros."""
 
 from __future__ import annotations
 
@@ -25,84 +25,86 @@ from buddy.compiler.passes.kernels.weights import drop_dead_views
 C = 2  # the operand number of a contraction's sums
 
 
-class _Looped(Protocol):
+class _HasLoops(Protocol):
     @property
     def loops(self) -> tuple[Loop, ...]: ...
 
 
 # A contraction or convolution: it has loops over C, with vectors along the last one.
-Product = TypeVar("Product", bound=_Looped)
-Cut = Callable[[Product, Sequence[int]], Product]
+Product = TypeVar("Product", bound=_HasLoops)
+# Splits the loops of a product at the given strides in C, where possible.
+Split = Callable[[Product, Sequence[int]], Product]
 
 
 @dataclass(frozen=True)
 class FusedNeighbours(Generic[Product]):
-    """The ops around `contraction` that its kernel absorbs: `taken`, which `erase` removes; `notes` describe them.
+    """The ops that the kernel of `contraction` absorbs, and `spec`, which describes them for the kernel.
 
-    `locations` are those of the ops whose work the kernel does, without a fill with zeros.
+    `notes` describe the ops for a remark. `locations` are those of `absorbed`, without a fill with zeros.
     """
 
     contraction: Product
     spec: ResultSpec
-    taken: tuple[Any, ...]
+    absorbed: tuple[Any, ...]
     notes: tuple[str, ...]
     locations: tuple[Any, ...] = field(default=())
 
     def erase(self) -> None:
         """Erases the absorbed ops, and the views and allocations that only they used."""
-        for op in self.taken:
+        for op in self.absorbed:
             operands = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
             op.erase()
             for value in operands:
                 drop_unused(value)
 
 
-def neighbours(op: Any, contraction: Product, cut: Cut[Product]) -> FusedNeighbours[Product]:
+def find_neighbours(op: Any, contraction: Product, split: Split[Product]) -> FusedNeighbours[Product]:
     """Returns the ops around `op` (on memrefs) that its kernel absorbs.
 
-    Does not erase them: the kernel may be rejected. `cut` splits the contraction's loops at some strides in C, if
-    possible.
+    Does not erase them, since the kernel may still be rejected. The loops of the returned contraction are those of
+    `contraction`, split by `split` where an absorbed op requires it.
     """
-    result, notes, taken = op.operands[C], list[str](), list[Any]()
+    result, notes, absorbed = op.operands[C], list[str](), list[Any]()
     prologue = _prologue_of(op, PROLOGUE)
     epilogue = _epilogue_of(op, EPILOGUE)
     stages: dict[str, EpilogueOp | None] = {PROLOGUE: None, EPILOGUE: None}
-    for mark, other in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
-        if other is None:
+    for mark, neighbour in ((PROLOGUE, prologue), (EPILOGUE, epilogue)):
+        if neighbour is None:
             continue
         try:
-            contraction, stages = _with_stage(cut, contraction, stages, mark, other, result)
+            contraction, stages = _add_stage(split, contraction, stages, mark, neighbour, result)
         except UnsupportedError as reason:
-            notes.append(f"{other.name} not fused: {reason}")
-            del other.attributes[mark]
+            notes.append(f"{neighbour.name} not fused: {reason}")
+            del neighbour.attributes[mark]
             continue
-        taken.append(other)
-        notes.append(_describe(mark, other))
+        absorbed.append(neighbour)
+        notes.append(_describe(mark, neighbour))
     fill = None if stages[PROLOGUE] else zero_fill_before(op, result)
     accumulate = fill is None and stages[PROLOGUE] is None
     if accumulate:
         notes.append("adds to C")
     strides = tuple(loop.strides[C] for loop in contraction.loops)
     spec = ResultSpec(strides, accumulate, stages[PROLOGUE], stages[EPILOGUE])
-    locations = tuple(other.location for other in taken)
-    return FusedNeighbours(contraction, spec, (*taken, *([] if fill is None else [fill])), tuple(notes), locations)
+    locations = tuple(neighbour.location for neighbour in absorbed)
+    return FusedNeighbours(contraction, spec, (*absorbed, *([] if fill is None else [fill])), tuple(notes), locations)
 
 
-def extents(contraction: _Looped) -> list[Extent]:
+def _extents(contraction: _HasLoops) -> list[Extent]:
+    """Returns size and stride in C of each loop."""
     return [(loop.size, loop.strides[C]) for loop in contraction.loops]
 
 
-def _with_stage(
-    cut: Cut[Product], contraction: Product, stages: dict[str, EpilogueOp | None], mark: str, op: Any, result: Any
+def _add_stage(
+    split: Split[Product], contraction: Product, stages: dict[str, EpilogueOp | None], mark: str, op: Any, result: Any
 ) -> tuple[Product, dict[str, EpilogueOp | None]]:
-    """Returns the contraction split for `op` too, and all stages along its loops."""
+    """Returns the contraction with the loops that `op` requires too, and all stages in terms of these loops."""
     kernel_operand = operand_number(op, result)
-    contraction = cut(contraction, boundaries(op, kernel_operand))
-    found = {mark: match_stage(op, kernel_operand, extents(contraction))}
-    for other, stage in stages.items():
+    contraction = split(contraction, boundaries(op, kernel_operand))
+    matched = {mark: match_stage(op, kernel_operand, _extents(contraction))}
+    for other_mark, stage in stages.items():
         if stage is not None:
-            found[other] = match_stage(stage.op.op, stage.kernel_operand, extents(contraction))
-    return contraction, {**stages, **found}
+            matched[other_mark] = match_stage(stage.op.op, stage.kernel_operand, _extents(contraction))
+    return contraction, {**stages, **matched}
 
 
 def _describe(mark: str, op: Any) -> str:
@@ -121,28 +123,28 @@ def _prologue_of(op: Any, mark: str) -> Any | None:
     """Returns the op with `mark` directly before `op` that writes its result."""
     previous = None
     for user in _users(root_of(op.operands[C])):
-        nearer = previous is None or previous.is_before_in_block(user)
-        if user.block == op.block and user != op and user.is_before_in_block(op) and nearer:
+        is_nearer = previous is None or previous.is_before_in_block(user)
+        if user.block == op.block and user != op and user.is_before_in_block(op) and is_nearer:
             previous = user
     return previous if previous is not None and is_marked(previous, mark, op.operands[C]) else None
 
 
 def _users(value: Any) -> Sequence[Any]:
     """Returns the ops that use `value`, also through views of it."""
-    found: list[Any] = []
+    users: list[Any] = []
     for use in value.uses:
         owner = use.owner.operation
         if owner.name.startswith("memref.") and len(owner.results) == 1:
-            found += _users(owner.results[0])
+            users += _users(owner.results[0])
         else:
-            found.append(owner)
-    return found
+            users.append(owner)
+    return users
 
 
 def drop_unused(value: Any) -> None:
-    """Erases the views that produce `value`, and their allocation, if they are unused."""
+    """Erases the views that produce `value`, and the allocation of its buffer, if they are unused."""
     root = root_of(value)
     drop_dead_views(value)
-    allocated = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
-    if allocated and not any(True for _ in root.uses):
+    is_allocation = isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
+    if is_allocation and not any(True for _ in root.uses):
         root.owner.erase()

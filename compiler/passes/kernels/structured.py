@@ -1,4 +1,4 @@
-"""Structured ops (linalg on memrefs) as loops over flat operands and a body, in chunks over independent rows."""
+"""Structured ops (linalg on memrefs) as loops over flat operands and a body, and loops over rows that threads share."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.passes.kernels.contraction import NAMED, indexing_maps
+from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, indexing_maps
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
 
-KINDS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
+STRUCTURED_OPS = frozenset({"linalg.generic", "linalg.fill", "linalg.copy", "linalg.transpose", "linalg.broadcast"})
 
-# An integer division could trap on the filler value of masked lanes.
-TRAPPING = frozenset(
+# Integer divisions, which could trap on the filler value of masked lanes.
+TRAPPING_OPS = frozenset(
     f"arith.{name}" for name in ("divsi", "divui", "remsi", "remui", "ceildivsi", "ceildivui", "floordivsi")
 )
 
-# Functions that processors have instructions for; others are calls of the math library, one per element.
+# Functions for which processors have vector instructions; others are calls of the math library, one per element.
 VECTOR_MATH = frozenset(
     f"math.{name}"
     for name in ("absf", "absi", "ceil", "copysign", "floor", "fma", "round", "roundeven", "rsqrt", "sqrt", "trunc")
@@ -29,10 +29,10 @@ VECTOR_MATH = frozenset(
 
 @dataclass(frozen=True)
 class Structured:
-    """`operands` are the op's memrefs, of which the last `outputs` are written; `loops` are merged where possible.
+    """A structured op: `operands` are its memrefs, of which the last `outputs` are written.
 
-    `arguments[i]` is the argument of `block` for an element of `operands[i]`; `scalars` maps arguments for scalar
-    operands to these; `indexed` are the dims whose index the body reads.
+    `arguments[i]` is the argument of `block`, the body, for an element of `operands[i]`. `scalars` maps the arguments
+    for scalar operands to these operands. `indexed` has the dims whose index the body reads.
     """
 
     op: Any
@@ -46,6 +46,7 @@ class Structured:
 
     @property
     def inputs(self) -> int:
+        """Returns the number of operands that are only read."""
         return len(self.operands) - self.outputs
 
     @property
@@ -65,26 +66,28 @@ class Structured:
         return any(True for _ in self.arguments[operand].uses)
 
 
-def read(op: Any, free: bool = False) -> Structured:
-    """Returns `op`, of one of `KINDS`, on memrefs; with `free`, its body may also load memory and divide integers.
+def analyse_vectorizable(op: Any, allow_loads: bool = False) -> Structured:
+    """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with loops merged where possible.
 
-    Raises `UnsupportedError` with the reason if it cannot be vectorised.
+    With `allow_loads`, the body may also load from memory and divide integers. Raises `UnsupportedError` with the
+    reason if `op` cannot be vectorised.
     """
-    found = structure_of(op, free)
-    _check_vectors(found.block, free)
-    _check_elements(found.operands)
-    return replace(found, loops=tuple(merge(found.loops, found.indexed)))
+    structured = structure_of(op, allow_loads)
+    _check_vectors(structured.block, allow_loads)
+    _check_elements(structured.operands)
+    return replace(structured, loops=tuple(merge(structured.loops, structured.indexed)))
 
 
-def structure_of(op: Any, free: bool = False) -> Structured:
-    """Returns `op`, of one of `KINDS`, on memrefs, with a loop for each dim of its iteration space.
+def structure_of(op: Any, allow_loads: bool = False) -> Structured:
+    """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with a loop for each dim it iterates over.
 
-    Raises `UnsupportedError` if memory is accessed in the body, or not at sums of loop indices.
+    Raises `UnsupportedError` for tensors, for dynamic shapes or strides, if operands are not indexed by sums of loop
+    indices, and unless `allow_loads`, if the body has side effects or loads from memory.
     """
     if len(op.results):
         raise UnsupportedError("it works on tensors, not on buffers")
     block = op.regions[0].blocks[0]
-    if not free:
+    if not allow_loads:
         check_pure(block)
     pairs = list(zip(op.operands, block.arguments, strict=True))
     buffers = [(value, argument) for value, argument in pairs if isinstance(value.type, ir.MemRefType)]
@@ -100,15 +103,18 @@ def structure_of(op: Any, free: bool = False) -> Structured:
 
 
 def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
-    """Returns the indexing map of each memref operand, and for each loop whether it is a reduction."""
+    """Returns the indexing map of each memref operand, and for each loop whether it is a reduction.
+
+    Raises `UnsupportedError` for a generic with scalar operands.
+    """
     if op.name == "linalg.generic":
         if len(operands) != len(op.operands):
             raise UnsupportedError("a generic with scalar operands")
         return indexing_maps(op), ["reduction" in str(kind) for kind in op.attributes["iterator_types"]]
-    if op.name in NAMED:
+    if op.name in NAMED_CONTRACTIONS:
         maps = indexing_maps(op)
-        of_result = {e.position for e in maps[2].results}
-        return maps, [loop not in of_result for loop in range(maps[2].n_dims)]
+        result_loops = {e.position for e in maps[2].results}
+        return maps, [loop not in result_loops for loop in range(maps[2].n_dims)]
     rank = len(operands[-1].type.shape)
     identity = ir.AffineMap.get_identity(rank)
     parallel = [False] * rank
@@ -118,23 +124,24 @@ def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
         return [ir.AffineMap.get(rank, 0, source), identity], parallel
     if op.name == "linalg.broadcast":
         added = list(ir.DenseI64ArrayAttr(op.attributes["dimensions"]))
-        kept = [identity.results[dim] for dim in range(rank) if dim not in added]
-        return [ir.AffineMap.get(rank, 0, kept), identity], parallel
+        source = [identity.results[dim] for dim in range(rank) if dim not in added]
+        return [ir.AffineMap.get(rank, 0, source), identity], parallel
     return [identity] * len(operands), parallel
 
 
 def check_pure(block: Any) -> None:
-    """Raises `UnsupportedError` for a body with side effects."""
+    """Raises `UnsupportedError` for a body with ops other than scalar arithmetic."""
     for op in block.operations:
         name = op.operation.name
         if not (name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")):
             raise UnsupportedError(f"{name} in its body")
 
 
-def _check_vectors(block: Any, free: bool) -> None:
+def _check_vectors(block: Any, allow_loads: bool) -> None:
+    """Raises `UnsupportedError` for a body that cannot be emitted on vectors."""
     for op in block.operations:
         name = op.operation.name
-        if name in TRAPPING and not free:
+        if name in TRAPPING_OPS and not allow_loads:
             raise UnsupportedError(f"{name} may trap in unused lanes")
         if name.startswith("math.") and name not in VECTOR_MATH:
             raise UnsupportedError(f"{name} is a call of the math library")
@@ -166,43 +173,47 @@ def _indexed_dims(block: Any) -> frozenset[int]:
     )
 
 
-CHUNK = 16 << 10  # bytes: some microseconds of work, and small enough to get many chunks
+# The size of a chunk that one thread processes: some microseconds of work, and small enough to get many chunks.
+CHUNK_BYTES = 16 << 10
 
 
 def rows_in_chunk(rows: int, row_bytes: int) -> int:
-    """Returns the rows per chunk."""
-    return max(1, min(rows, CHUNK // max(1, row_bytes)))
+    """Returns the number of rows in a chunk, for `rows` rows of `row_bytes` bytes."""
+    return max(1, min(rows, CHUNK_BYTES // max(1, row_bytes)))
 
 
 def for_chunk(e: KernelEmitter, number: Index, chunk: int, size: int, body: Callable[[Index], None]) -> None:
-    """Emits `body(index)` for the indices below `size` of chunk `number`."""
+    """Emits `body(index)` for the indices of chunk `number`, of `chunk` indices, that are below `size`."""
     lower = e.mul(number, chunk)
     upper = e.add(lower, chunk)
     if size % chunk:
         upper = e.minimum(upper, size)
 
-    def each(index: Index, _: list[Any]) -> Sequence[Any]:
+    def emit_index(index: Index, _: list[Any]) -> Sequence[Any]:
         body(index)
         return ()
 
-    e.loop(lower, upper, 1, each)
+    e.loop(lower, upper, 1, emit_index)
 
 
 def for_rows(
     e: KernelEmitter, sizes: Sequence[int], row_bytes: int, work: float, body: Callable[[list[Index]], None]
 ) -> None:
-    """Emits `KernelEmitter.nest` with independent iterations; threads share chunks if `work` is large enough."""
+    """Emits loops over `sizes` around `body(indices)`, whose iterations are independent.
+
+    Threads share chunks of the last loop if `work`, the time of the whole nest in nanoseconds, is long enough.
+    """
     if not sizes or not e.shares(work):
         e.nest(sizes, body)
         return
     *outer, last = sizes
     chunk = rows_in_chunk(last, row_bytes)
 
-    def one(indices: list[Index]) -> None:
-        *before, number = indices
-        for_chunk(e, number, chunk, last, lambda index: body([*before, index]))
+    def emit_chunk(indices: list[Index]) -> None:
+        *outer_indices, number = indices
+        for_chunk(e, number, chunk, last, lambda index: body([*outer_indices, index]))
 
-    e.parallel([*outer, -(-last // chunk)], one, work)
+    e.parallel([*outer, -(-last // chunk)], emit_chunk, work)
 
 
 def work_of(op: Structured) -> float:
@@ -210,10 +221,10 @@ def work_of(op: Structured) -> float:
     return nanoseconds(len(op.block.operations) * math.prod(loop.size for loop in op.loops), moved_bytes(op))
 
 
-def moved_bytes(op: Structured, without: int = 1) -> int:
-    """Returns the bytes that `op` reads and writes, each element once, in one of `without` equal parts."""
+def moved_bytes(op: Structured, parts: int = 1) -> int:
+    """Returns the bytes that `op` reads and writes, each element once, in one of `parts` equal parts of its work."""
     total = 0
     for number, value in enumerate(op.operands):
         elements = math.prod(loop.size for loop in op.loops if loop.strides[number])
         total += elements * element_bytes(value.type.element_type)
-    return total // max(1, without)
+    return total // max(1, parts)

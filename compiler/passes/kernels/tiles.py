@@ -123,7 +123,7 @@ def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
     return memref.reinterpret_cast(type_, base, [offset], [], [], [dynamic], list(sizes), view_strides)
 
 
-def part(value: Any, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
+def subview(value: Any, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
     """Returns a subview of the part of a buffer at `starts`, with `sizes` that may be MLIR values."""
     rank = len(sizes)
     dynamic = ir.ShapedType.get_dynamic_size()

@@ -1,7 +1,8 @@
 """Packed weights as arguments, and weights that kernels read in place.
 
-A parameter (argument attribute `buddy.parameter`) that is only used by contractions is replaced, from the function that
-uses it up to the public entry, by a buffer that a packing function of the module fills.
+A parameter is an argument with the attribute `buddy.parameter`. For each packing of it that a kernel reads, the
+function with the kernel and its callers up to the public entry get an argument with the packed weights, which a packing
+function of the module computes. The parameter itself is removed if it has no other uses.
 """
 
 from __future__ import annotations
@@ -14,25 +15,29 @@ from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of, unique_symbol
 from buddy.compiler.passes.kernels.packing import Packing, pack_function
 
+# Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
 PARAMETER = "buddy.parameter"
 PACK = "buddy.pack"
-VIEWS = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
+# Views that keep the order of elements.
+_VIEWS = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
 
-Place = tuple[str, int]  # function name, argument number
+ArgumentId = tuple[str, int]  # function name, argument number
 
 
 @dataclass
 class _Function:
+    """A function, the calls of it, and its packed arguments: by the number of the parameter, and by the packing."""
+
     op: Any
     calls: list[Any] = field(default_factory=list)
-    packs: dict[int, dict[Packing, Any]] = field(default_factory=dict)  # raw argument -> panels -> packed argument
+    packs: dict[int, dict[Packing, Any]] = field(default_factory=dict)
 
     @property
     def block(self) -> Any:
         return self.op.regions[0].blocks[0]
 
     @property
-    def public(self) -> bool:
+    def is_public(self) -> bool:
         visibility = "sym_visibility"
         return visibility not in self.op.attributes or "public" in str(self.op.attributes[visibility])
 
@@ -47,40 +52,46 @@ class PackedWeights:
             for call in calls_in(function.op):
                 if (callee := callee_of(call)) in self.functions:
                     self.functions[callee].calls.append(call)
+        # (type of the parameter, packing) -> (name, function)
         self.pack_functions: dict[tuple[str, Packing], tuple[str, Any]] = {}
 
-    def parameter(self, value: Any) -> Place | None:
-        """Returns the argument of which `value` is a contiguous view, if it is a parameter in all callers."""
-        place = _argument(value)
-        return place if place is not None and self._is_parameter(place) else None
+    def parameter(self, value: Any) -> ArgumentId | None:
+        """Returns the argument of which `value` is a contiguous view, if it is a parameter.
 
-    def _is_parameter(self, place: Place) -> bool:
-        function = self.functions[place[0]]
-        if PARAMETER not in _argument_attributes(function.op)[place[1]]:
-            return False
-        if function.public:
-            return True
-        return bool(function.calls) and all(self.parameter(call.operands[place[1]]) for call in function.calls)
-
-    def packed(self, place: Place, panels: Packing) -> Any:
-        """Returns the argument with the panels of the parameter at `place`; adds it here and in all callers if new.
-
-        Added arguments come last until `finish`.
+        An argument of a private function is a parameter only if every caller passes a parameter.
         """
-        name, number = place
-        function = self.functions[name]
-        known = function.packs.setdefault(number, {})
-        if panels not in known:
-            raw = function.block.arguments[number]
-            type_ = ir.MemRefType.get(list(panels.shape), raw.type.element_type)
-            known[panels] = function.block.add_argument(type_, raw.location)
-            function.calls = [self._with_operand(call, number, panels) for call in list(function.calls)]
-        return known[panels]
+        argument = _argument_of(value)
+        return argument if argument is not None and self._is_parameter(argument) else None
 
-    def _with_operand(self, call: Any, number: int, panels: Packing) -> Any:
-        above = self.parameter(call.operands[number])
-        assert above is not None
-        return _replace_call(call, [*call.operands, self.packed(above, panels)], self)
+    def _is_parameter(self, argument: ArgumentId) -> bool:
+        name, number = argument
+        function = self.functions[name]
+        if PARAMETER not in _argument_attributes(function.op)[number]:
+            return False
+        if function.is_public:
+            return True
+        return bool(function.calls) and all(self.parameter(call.operands[number]) for call in function.calls)
+
+    def packed(self, parameter: ArgumentId, packing: Packing) -> Any:
+        """Returns the argument with the packed weights of `parameter`; adds it to the function and its callers if new.
+
+        New arguments are the last ones until `finish`.
+        """
+        name, number = parameter
+        function = self.functions[name]
+        packed_arguments = function.packs.setdefault(number, {})
+        if packing not in packed_arguments:
+            unpacked = function.block.arguments[number]
+            type_ = ir.MemRefType.get(list(packing.shape), unpacked.type.element_type)
+            packed_arguments[packing] = function.block.add_argument(type_, unpacked.location)
+            function.calls = [self._add_operand(call, number, packing) for call in list(function.calls)]
+        return packed_arguments[packing]
+
+    def _add_operand(self, call: Any, number: int, packing: Packing) -> Any:
+        """Adds the packed weights of operand `number` to `call`; returns the new call."""
+        parameter = self.parameter(call.operands[number])
+        assert parameter is not None
+        return _replace_call(call, [*call.operands, self.packed(parameter, packing)], self)
 
     def replace_call(self, old: Any, new: Any) -> None:
         """Replaces the call `old` by `new` in the callee's list of calls."""
@@ -88,20 +99,23 @@ class PackedWeights:
         calls[:] = [new if call == old else call for call in calls]
 
     def finish(self) -> dict[Packing, list[Any]]:
-        """Moves packed arguments next to their sources, drops unused sources, and emits the packing functions.
+        """Moves packed arguments next to their parameters, and removes parameters without other uses.
 
-        Returns these functions.
+        Emits the packing functions; returns them by their packing.
         """
         for name in self._callees_first():
             if self.functions[name].packs:
-                self._finish(self.functions[name])
-        written: dict[Packing, list[Any]] = {}
-        for (_, panels), (_, function) in self.pack_functions.items():
-            written.setdefault(panels, []).append(function)
-        return written
+                self._finish_function(self.functions[name])
+        functions: dict[Packing, list[Any]] = {}
+        for (_, packing), (_, function) in self.pack_functions.items():
+            functions.setdefault(packing, []).append(function)
+        return functions
 
     def _callees_first(self) -> list[str]:
-        """Returns the functions, callees first; recursive ones, which `async-parallel-for` creates, in any order."""
+        """Returns the functions, each after its callees.
+
+        Functions that call each other, such as those of `async-parallel-for`, are in any order.
+        """
         order: list[str] = []
         visited: set[str] = set()
 
@@ -118,19 +132,19 @@ class PackedWeights:
             visit(name)
         return order
 
-    def _finish(self, function: _Function) -> None:
+    def _finish_function(self, function: _Function) -> None:
         arguments = list(function.block.arguments)
         attributes = _argument_attributes(function.op)
         order, new_attributes = [], []
         numbers = {a: i for i, a in enumerate(arguments)}
         for number in range(len(attributes)):
             packs = function.packs.get(number, {})
-            if not packs or _used(arguments[number]):
+            if not packs or _is_used(arguments[number]):
                 order.append(number)
                 new_attributes.append(attributes[number])
-            for panels, packed in packs.items():
+            for packing, packed in packs.items():
                 order.append(numbers[packed])
-                new_attributes.append(self._packed_attributes(function, arguments[number], attributes[number], panels))
+                new_attributes.append(self._packed_attributes(function, arguments[number], attributes[number], packing))
         _reorder(function.op, order, new_attributes)
         for call in list(function.calls):
             operands = list(call.operands)
@@ -138,24 +152,26 @@ class PackedWeights:
             for operand in operands:
                 drop_dead_views(operand)
 
-    def _packed_attributes(self, function: _Function, raw: Any, attributes: Any, panels: Packing) -> Any:
-        kept = {named.name: named.attr for named in _named(attributes)}
-        if function.public:
-            kept[PACK] = ir.StringAttr.get(self._pack_name(raw, panels))
-        return ir.DictAttr.get(kept)
+    def _packed_attributes(self, function: _Function, unpacked: Any, attributes: Any, packing: Packing) -> Any:
+        """Returns the attributes of a packed argument: those of the parameter, and the packing function."""
+        new = {named.name: named.attr for named in _named_attributes(attributes)}
+        if function.is_public:
+            new[PACK] = ir.StringAttr.get(self._pack_function_name(unpacked, packing))
+        return ir.DictAttr.get(new)
 
-    def _pack_name(self, raw: Any, panels: Packing) -> str:
-        key = (str(raw.type), panels)
+    def _pack_function_name(self, unpacked: Any, packing: Packing) -> str:
+        """Returns the name of the packing function for a parameter of the type of `unpacked`; emits it if it is new."""
+        key = (str(unpacked.type), packing)
         if key not in self.pack_functions:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
-            packed = ir.MemRefType.get(list(panels.shape), raw.type.element_type)
-            with ir.InsertionPoint(self.module.regions[0].blocks[0]), raw.location:
-                self.pack_functions[key] = (name, pack_function(name, raw.type, packed, panels))
+            packed_type = ir.MemRefType.get(list(packing.shape), unpacked.type.element_type)
+            with ir.InsertionPoint(self.module.regions[0].blocks[0]), unpacked.location:
+                self.pack_functions[key] = (name, pack_function(name, unpacked.type, packed_type, packing))
         return self.pack_functions[key][0]
 
 
 def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
-    """Gives the function `op` the arguments numbered in `order`; the others have no uses."""
+    """Gives the function `op` its arguments numbered `order`, with `attributes`; other arguments must have no uses."""
     block = op.regions[0].blocks[0]
     old = list(block.arguments)
     for number in order:
@@ -170,6 +186,7 @@ def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
 
 
 def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any:
+    """Replaces `call` by a call with `operands`, also in the lists of `weights`; returns the new call."""
     with ir.InsertionPoint(call), call.location:
         new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(callee_of(call)), operands)
     for old_result, new_result in zip(call.results, new.results, strict=True):
@@ -180,32 +197,33 @@ def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any
 
 
 def drop_dead_views(value: Any) -> None:
-    """Erases the views that produce `value`, as long as they are unused."""
-    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS and not _used(value):
+    """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
+    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not _is_used(value):
         owner = value.owner
         value = owner.operands[0]
         owner.erase()
 
 
-def _argument(value: Any) -> Place | None:
-    while isinstance(value, ir.OpResult) and value.owner.name in VIEWS and _contiguous(value):
+def _argument_of(value: Any) -> ArgumentId | None:
+    """Returns the function argument of which `value` is a contiguous view, or `None`."""
+    while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and _is_contiguous(value):
         value = value.owner.operands[0]
-    if not isinstance(value, ir.BlockArgument) or not _contiguous(value):
+    if not isinstance(value, ir.BlockArgument) or not _is_contiguous(value):
         return None
     op = value.owner.owner
     return (symbol_of(op), value.arg_number) if op.operation.name == "func.func" else None
 
 
-def _contiguous(value: Any) -> bool:
+def _is_contiguous(value: Any) -> bool:
     type_ = value.type
-    return isinstance(type_, ir.MemRefType) and type_.has_static_shape and _identity(type_)
+    return isinstance(type_, ir.MemRefType) and type_.has_static_shape and _has_identity_layout(type_)
 
 
-def _identity(type_: Any) -> bool:
+def _has_identity_layout(type_: Any) -> bool:
     return bool(type_.layout == ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank)))
 
 
-def _used(value: Any) -> bool:
+def _is_used(value: Any) -> bool:
     return any(True for _ in value.uses)
 
 
@@ -214,28 +232,28 @@ def _has_body(op: Any) -> bool:
 
 
 def _argument_attributes(op: Any) -> list[Any]:
-    """Returns one dictionary of attributes per argument of the function's type."""
+    """Returns a dictionary of attributes for each argument of the function's type."""
     count = len(ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).inputs)
     if "arg_attrs" in op.attributes:
         return [ir.DictAttr(attribute) for attribute in ir.ArrayAttr(op.attributes["arg_attrs"])]
     return [ir.DictAttr.get({}) for _ in range(count)]
 
 
-def _named(attributes: Any) -> list[Any]:
+def _named_attributes(attributes: Any) -> list[Any]:
     return [attributes[i] for i in range(len(attributes))]
 
 
-def mark_streamed(weights: PackedWeights, place: Place) -> None:
-    """Marks the arguments of the entry that the parameter at `place` comes from."""
-    name, number = place
+def mark_streamed(weights: PackedWeights, parameter: ArgumentId) -> None:
+    """Marks the arguments of public functions that are passed as `parameter`, as weights that are read in place."""
+    name, number = parameter
     function = weights.functions[name]
-    if not function.public:
+    if not function.is_public:
         for call in function.calls:
-            above = weights.parameter(call.operands[number])
-            assert above is not None, "a parameter is a parameter in every caller"
-            mark_streamed(weights, above)
+            passed = weights.parameter(call.operands[number])
+            assert passed is not None, "a parameter is a parameter in every caller"
+            mark_streamed(weights, passed)
         return
-    flags = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))
-    known = {named.name: named.attr for named in ir.DictAttr(flags[number])}
-    flags[number] = ir.DictAttr.get({**known, STREAMED: ir.UnitAttr.get()})
-    function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(flags)
+    attributes = list(ir.ArrayAttr(function.op.attributes["arg_attrs"]))
+    old = {named.name: named.attr for named in ir.DictAttr(attributes[number])}
+    attributes[number] = ir.DictAttr.get({**old, STREAMED: ir.UnitAttr.get()})
+    function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)

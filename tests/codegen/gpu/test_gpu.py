@@ -198,7 +198,7 @@ def test_an_intrinsic_that_would_end_the_process_is_refused() -> None:
 
 def test_a_kernel_that_is_not_lowered_is_told_with_its_node() -> None:
     diagnostic = Line(torch.relu, numbers(6)).fail(without(GPU, "convert-gpu-to-nvvm")).diagnostic
-    assert "is left in a kernel: not machine code" in diagnostic.what
+    assert "in a kernel has not been converted to the LLVM dialect" in diagnostic.what
     assert diagnostic.node == "relu.0"
 
 
@@ -235,7 +235,7 @@ def test_without_a_driver_one_line_says_so() -> None:
         load(artifact)
     assert str(caught.value).count("\n") == 0
     assert "no CUDA driver was found (libcuda.so.1)" in caught.value.diagnostic.what
-    assert "run it on a machine with a GPU" in caught.value.diagnostic.todo
+    assert "run the program on a machine with a GPU" in caught.value.diagnostic.todo
 
 
 @pytest.mark.skipif(driver(), reason="there is a CUDA driver")

@@ -1,4 +1,4 @@
-"""Emits one MLIR function per convolution; chooses its kernel and the packing of its weights."""
+"""Chooses the kernel of a convolution and the packing of its weights, and emits its MLIR function."""
 
 from __future__ import annotations
 
@@ -21,14 +21,13 @@ from buddy.compiler.support.target import Target
 
 @dataclass(frozen=True)
 class BlockedConvolution:
-    """A convolution with its blocking."""
+    """A convolution with its blocking, whose type selects the kernel: implicit GEMM, depthwise or Winograd."""
 
     conv: Convolution
     blocking: shape.ConvBlocking | kernels.DepthwiseBlocking | winograd.WinogradBlocking
 
     @property
-    def form(self) -> Packing:
-        """Returns the packing of the weights."""
+    def weight_packing(self) -> Packing:
         if isinstance(self.blocking, winograd.WinogradBlocking):
             return weights_of(self.conv, self.blocking)
         if isinstance(self.blocking, kernels.DepthwiseBlocking):
@@ -36,59 +35,71 @@ class BlockedConvolution:
         return kernels.gemm_panels(self.conv, self.blocking)
 
     @property
-    def reads_raw(self) -> bool:
-        """True if the kernel also reads the unpacked weights."""
+    def reads_unpacked_weights(self) -> bool:
+        """True if the kernel reads the unpacked weights too."""
         return isinstance(self.blocking, winograd.WinogradBlocking)
 
     @property
     def symbol(self) -> str:
-        conv, verb = self.conv, "winograd" if self.reads_raw else "depthwise" if self.conv.depthwise else "conv"
+        """Returns the name of the kernel's function, such as `conv_56x56x64_3x3x64`."""
+        conv, kind = (
+            self.conv,
+            "winograd" if self.reads_unpacked_weights else "depthwise" if self.conv.depthwise else "conv",
+        )
         window = "x".join(str(loop.size) for loop in conv.k) or "1"
         channels = conv.groups[0].size if conv.depthwise else conv.n.size
-        return f"{verb}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
+        return f"{kind}_{conv.lines.size}x{conv.pixels.size}x{channels}_{window}"
 
     def describe(self) -> str:
         return f"{self.conv.describe()}: {self.blocking.describe()}"
 
 
-def choose(conv: Convolution, target: Target) -> BlockedConvolution:
-    """Returns the kernel that computes the direct products on `target`."""
-    return BlockedConvolution(conv, kernels.choose(conv, target) if conv.depthwise else shape.choose(conv, target))
+def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
+    """Returns the blocking of the direct convolution (not Winograd's) on `target`."""
+    return BlockedConvolution(
+        conv, kernels.choose_depthwise(conv, target) if conv.depthwise else shape.choose_blocking(conv, target)
+    )
 
 
-def choose_winograd(conv: Convolution, target: Target, outputs: int, least: float, packed: bool) -> BlockedConvolution:
-    """Returns Winograd's kernel for tiles of `outputs` x `outputs`, with weights `packed` ahead or in each call.
+def choose_winograd(
+    conv: Convolution, target: Target, tile_size: int, min_speedup: float, packed: bool
+) -> BlockedConvolution:
+    """Returns the blocking of Winograd's convolution with tiles of `tile_size` x `tile_size` outputs.
 
-    Raises `UnsupportedError` if it does not fit, or would not be faster by the factor `least`.
+    `packed` means that weights are packed before the calls, otherwise in each call. Raises `UnsupportedError` if
+    Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
     """
-    winograd.check(conv)
-    gain = winograd.gain(conv, outputs, target, packed)
-    if gain < least:
-        raise UnsupportedError(f"it would take {1 / gain:.2f} of the time")
-    return BlockedConvolution(conv, winograd.choose(conv, outputs, target))
+    winograd.check_supported(conv)
+    speedup = winograd.estimate_speedup(conv, tile_size, target, packed)
+    if speedup < min_speedup:
+        raise UnsupportedError(
+            f"the estimated speedup over direct convolution is only {speedup:.2f} (minimum {min_speedup:g})"
+        )
+    return BlockedConvolution(conv, winograd.choose_blocking(conv, tile_size, target))
 
 
 def kernel_function(
     name: str, types: Sequence[Any], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
 ) -> func.FuncOp:
-    """Emits a private function (A, B, buffers of `spec`) at the insertion point; callers pass memrefs of `types`.
+    """Emits a private function (image, weights, buffers of `spec`); callers pass memrefs of `types`.
 
-    B has the shape `chosen.form.shape` if `packed`, and the unpacked weights follow it if `chosen.reads_raw`; otherwise
-    the function packs B in each call. Strides in `spec` are along `chosen.conv.loops`.
+    If `packed`, the weights have the shape `chosen.weight_packing.shape`, and if `chosen.reads_unpacked_weights`, an
+    argument with the unpacked weights follows them. Otherwise the weights are unpacked, and the function packs them in
+    each call. The strides in `spec` are those along `chosen.conv.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
-        end = func.ReturnOp([])
-    with ir.InsertionPoint(end):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
         a, b, *buffers = flat_operands(entry.arguments, types)
-        raw = buffers.pop(0) if packed and chosen.reads_raw else b
+        unpacked = buffers.pop(0) if packed and chosen.reads_unpacked_weights else b
         e, conv, block = KernelEmitter(entry), chosen.conv, chosen.blocking
         results = KernelResults(e, spec, buffers, block.lanes, ir.Type.parse(conv.element))
-        scratch = None if packed else _packed_here(e, chosen.form, b)
+        scratch = None if packed else _pack_into_scratch(e, chosen.weight_packing, b)
         weights = b if scratch is None else flatten(scratch)
         if isinstance(block, winograd.WinogradBlocking):
-            Winograd(e, a, weights, raw, results, conv, block).emit()
+            Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, kernels.DepthwiseBlocking):
             kernels.Depthwise(e, a, weights, results, conv, block).emit()
         else:
@@ -98,8 +109,9 @@ def kernel_function(
     return function
 
 
-def _packed_here(e: KernelEmitter, form: Packing, weights: Any) -> Any:
-    type_ = ir.MemRefType.get(list(form.shape), weights.type.element_type)
+def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: Any) -> Any:
+    """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
+    type_ = ir.MemRefType.get(list(packing.shape), weights.type.element_type)
     scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
-    form.fill(e, weights, flatten(scratch))
+    packing.fill(e, weights, flatten(scratch))
     return scratch

@@ -1,4 +1,4 @@
-"""Analyses a convolution, of any linalg op, into loops by their role, and chooses its blocking for a target."""
+"""Classifies the loops of a convolution, and chooses the blocking of its implicit GEMM for a target."""
 
 from __future__ import annotations
 
@@ -8,26 +8,28 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
-from buddy.compiler.passes.kernels.contraction import bytes_of, elements_of, indexing_maps, sum_type, unsigned_factors
+from buddy.compiler.passes.kernels.contraction import bytes_of, elements_of, indexing_maps, sum_type, unsigned_inputs
 from buddy.compiler.passes.kernels.emit import split
 from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
 
+# `Loop.used` of parallel loops by their role: which of A, B and C they index.
 _IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
-_ABSENT = Loop(1, (0, 0, 0), False, (), (False, False, False))
+_UNIT_LOOP = Loop(1, (0, 0, 0), False, (), (False, False, False))
 
 
 @dataclass(frozen=True)
 class Convolution:
     """`C[group, image, line, pixel, n] += sum over k of A[group, image, line, pixel, k] * B[group, k, n]`.
 
-    Strides of a loop are those of (A, B, C), in elements; A is the padded input, B the weights. Neighbouring lines and
-    pixels read overlapping parts of A. Loops that an op lacks have size 1; `images` are the batch and the spatial dims
-    beyond two; `k` runs over input channels and window, in the order with the fewest jumps in A. Products of elements
-    of type `factor` accumulate in `element`; `unsigned` says for A and B whether their integers are unsigned.
+    Each loop has the strides of (A, B, C), in elements; A is the padded input, B the weights. Neighbouring lines and
+    pixels read overlapping parts of A. Loops that an op lacks have size 1. `images` has the batch, and the spatial dims
+    beyond two. `k` has the loops over the input channels and the window, by decreasing stride in A. A and B have the
+    element type `input_element`, and sums the type `element`. `unsigned` says for A and B whether their integers are
+    unsigned.
     """
 
     element: str
-    factor: str
+    input_element: str
     groups: tuple[Loop, ...]
     images: tuple[Loop, ...]
     lines: Loop
@@ -45,7 +47,7 @@ class Convolution:
 
     @property
     def depth(self) -> int:
-        """Returns the products per element of C."""
+        """Returns the number of products per element of C."""
         return math.prod(loop.size for loop in self.k)
 
     @property
@@ -60,18 +62,18 @@ class Convolution:
 
     @property
     def is_product(self) -> bool:
-        """True if it is one or more matrix products: one loop over rows of A, and one over their elements."""
+        """True if the convolution is a batch of matrix products, without a window: it has one loop over rows of A."""
         return self.lines.size == 1 and len(self.k) <= 1 and not self.depthwise
 
     @property
-    def walk(self) -> tuple[Loop, ...]:
-        """Returns `k` with neighbours merged that are contiguous in A; packed weights are contiguous in any case."""
-        walked: list[Loop] = []
+    def merged_k(self) -> tuple[Loop, ...]:
+        """Returns `k`, with neighbouring loops merged that are contiguous in A, as packed weights always are."""
+        merged: list[Loop] = []
         for loop in self.k:
-            if walked and walked[-1].strides[0] == loop.strides[0] * loop.size:
-                loop = replace(loop, size=walked.pop().size * loop.size)
-            walked.append(loop)
-        return tuple(walked)
+            if merged and merged[-1].strides[0] == loop.strides[0] * loop.size:
+                loop = replace(loop, size=merged.pop().size * loop.size)
+            merged.append(loop)
+        return tuple(merged)
 
     def describe(self) -> str:
         window = "x".join(str(loop.size) for loop in self.k) or "1"
@@ -91,23 +93,24 @@ def analyse(op: Any) -> Convolution:
     if 0 in sizes:
         raise UnsupportedError("no elements")
     loops = merge(loops_of(sizes, reductions, maps, layouts))
-    return replace(_roles(loops, sum_type(op) or "", elements_of(op)[0]), unsigned=unsigned_factors(op))
+    return replace(_assign_roles(loops, sum_type(op) or "", elements_of(op)[0]), unsigned=unsigned_inputs(op))
 
 
-def _roles(loops: Sequence[Loop], element: str, factor: str) -> Convolution:
+def _assign_roles(loops: Sequence[Loop], element: str, input_element: str) -> Convolution:
+    """Returns the convolution with each loop in its role. Raises `UnsupportedError` for loops of other ops."""
     parallel = [loop for loop in loops if not loop.reduction]
     rows = _by_stride(loop for loop in parallel if loop.used == _IMAGE)
     channels = [loop for loop in parallel if loop.used == _CHANNEL]
     groups = tuple(loop for loop in parallel if loop.used == _GROUP)
     if len(rows) + len(channels) + len(groups) < len(parallel) or len(channels) > 1:
         raise UnsupportedError("its loops are not those of a convolution")
-    *images, lines, pixels = [_ABSENT, _ABSENT, *rows]
-    n = channels[0] if channels else _ABSENT
+    *images, lines, pixels = [_UNIT_LOOP, _UNIT_LOOP, *rows]
+    n = channels[0] if channels else _UNIT_LOOP
     if n.size > 1 and n.strides[2] != 1:
         raise UnsupportedError("channels are not its last dim")
     outer = tuple(loop for loop in images if loop.size > 1)
     k = _by_stride(loop for loop in loops if loop.reduction)
-    return Convolution(element, factor, groups, outer, lines, pixels, n, tuple(k))
+    return Convolution(element, input_element, groups, outer, lines, pixels, n, tuple(k))
 
 
 def _by_stride(loops: Any) -> list[Loop]:
@@ -115,10 +118,11 @@ def _by_stride(loops: Any) -> list[Loop]:
     return sorted(loops, key=lambda loop: -loop.strides[0])
 
 
-MAX_LINES, MAX_VECTORS = 4, 4
+# Lines of output positions, and vectors of output channels, in a register block.
+_MAX_LINES, _MAX_VECTORS = 4, 4
 
 # The share of the L2 cache for panels of weights; the other half is for the image.
-WEIGHTS_IN_L2 = 0.5
+_L2_SHARE_OF_WEIGHTS = 0.5
 
 
 @dataclass(frozen=True)
@@ -143,34 +147,34 @@ class ConvBlocking:
         return f"{rows} pixels by {self.columns} channels in registers"
 
 
-def choose(conv: Convolution, target: Target) -> ConvBlocking:
+def choose_blocking(conv: Convolution, target: Target) -> ConvBlocking:
     """Returns the blocking with the least estimated time."""
-    # No wider than the channels: two narrow vectors per cycle are as good as a wide one that is half used.
+    # A vector is not wider than the channels: two narrow vectors per cycle are as fast as a wide one that is half used.
     lanes = min(target.lanes(bytes_of(conv.element)), 1 << (conv.n.size - 1).bit_length())
     candidates = list(_candidates(conv, lanes, target))
     lines, pixels, vectors = min(candidates, key=lambda block: (_cost(conv, lanes, *block), block))
-    panel = max(1, conv.depth * vectors * lanes * bytes_of(conv.factor))
-    panels = max(1, int(WEIGHTS_IN_L2 * target.l2) // panel)
+    panel_bytes = max(1, conv.depth * vectors * lanes * bytes_of(conv.input_element))
+    panels = max(1, int(_L2_SHARE_OF_WEIGHTS * target.l2) // panel_bytes)
     return ConvBlocking(lines, pixels, vectors, lanes, panels)
 
 
 def _candidates(conv: Convolution, lanes: int, target: Target) -> Iterator[tuple[int, int, int]]:
     """Yields blocks whose accumulators, weights and broadcast input fit into registers, and their input into cache."""
-    for vectors in range(1, min(MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
-        most = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
-        for lines in range(1, min(MAX_LINES, conv.lines.size, most) + 1):
-            for pixels in range(1, min(conv.pixels.size, most // lines) + 1):
+    for vectors in range(1, min(_MAX_VECTORS, -(-conv.n.size // lanes)) + 1):
+        max_positions = max(1, min((target.vector_registers - 1 - vectors) // vectors, _pixels_in_l1(conv, target)))
+        for lines in range(1, min(_MAX_LINES, conv.lines.size, max_positions) + 1):
+            for pixels in range(1, min(conv.pixels.size, max_positions // lines) + 1):
                 yield lines, pixels, vectors
 
 
 def _pixels_in_l1(conv: Convolution, target: Target) -> int:
-    """Returns the pixels of which the L1 cache keeps a line each, with some room for weights and results.
+    """Returns the number of pixels of which the L1 cache holds a cache line each, in three quarters of its ways.
 
-    Pixels with a distance of a power of two share few of its sets.
+    The rest is for weights and results. Pixels with a distance of a power of two share few sets of the cache.
     """
-    way = max(1, target.l1 // CACHE_WAYS)
-    apart = max(1, conv.pixels.strides[0] * bytes_of(conv.factor))
-    return max(FMA_LATENCY, way // max(CACHE_LINE, math.gcd(way, apart)) * CACHE_WAYS * 3 // 4)
+    way_bytes = max(1, target.l1 // CACHE_WAYS)
+    pixel_distance = max(1, conv.pixels.strides[0] * bytes_of(conv.input_element))
+    return max(FMA_LATENCY, way_bytes // max(CACHE_LINE, math.gcd(way_bytes, pixel_distance)) * CACHE_WAYS * 3 // 4)
 
 
 def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) -> float:
@@ -184,5 +188,9 @@ def _cost(conv: Convolution, lanes: int, lines: int, pixels: int, vectors: int) 
 
 
 def _cycles(rows: int, vectors: int) -> float:
-    """Returns the cycles of one block: the most of multiply-adds, loads and accumulator latency."""
+    """Returns the cycles per step for one block: the maximum of multiply-adds, loads and accumulator latency.
+
+    Two elements of the input, or one vector of weights, are loaded per cycle. The last term is an estimate of the
+    overhead per load; it prefers blocks with fewer loads.
+    """
     return max(rows * vectors, rows * 0.5 + vectors, FMA_LATENCY) + 0.05 * (rows + 2 * vectors)

@@ -1,1 +1,1 @@
-"""Functions of the math dialect as arithmetic that vectorises, each with its error in ULP."""
+"""Functions of the math dialect as arithmetic that vectorises; the docstring of each gives its error in ULP."""

@@ -1,6 +1,6 @@
-"""Finds activations whose exponential, tanh or erf is cheaper than the general function, and emits them.
+"""Finds exponentials, tanh and erf in activations, and emits code for the whole activation, which is cheaper.
 
-Each is cheaper than the functions that eager PyTorch uses, and no less exact.
+The results are at least as exact as those of eager PyTorch.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, math
 from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic, exp_or_infinity
 
-# -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution: relative error of Φ 2e-8 up to t = 3, beyond relative to
-# its value at 3; fitted as the polynomials of `polynomials.py`, and rising to 2^-124 at the end.
+# -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution, for t up to _TAIL_END, where 2 Φ(-t) is 2^-124. The
+# relative error of Φ is 2e-8 up to t = 3; from there on, the error is 2e-8 of Φ(-3). `polynomials.py` says how the
+# polynomials were fitted.
 _TAIL = (
     1.1511049270629883, 0.4592152237892151, 0.052453748881816864, -0.006955599877983332, -3.1435752134711947e-06,
     0.0002872188633773476, -8.071239426499233e-05, 1.2102211258024909e-05, -1.006948878057301e-06,
@@ -27,7 +28,7 @@ _HALF_EXP2 = (
     7.6766802521888167e-05,
 )  # fmt: skip
 _ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
-_MANTISSA = 23
+_MANTISSA_BITS = 23
 _SQRT_HALF = 0.7071067811865476
 
 
@@ -43,7 +44,7 @@ def gelu(x: Any) -> Any:
     rounded = s.fma(minus_t, p, s.number(_ROUND))
     fraction = s.fma(minus_t, p, arith.subf(s.number(_ROUND), rounded))
     power = s.horner(fraction, _HALF_EXP2)
-    tail = s.from_bits(arith.addi(s.bits(power), arith.shli(s.bits(rounded), s.integer(_MANTISSA))))
+    tail = s.from_bits(arith.addi(s.bits(power), arith.shli(s.bits(rounded), s.integer(_MANTISSA_BITS))))
     # Not max(x, 0): -∞ has to result in NaN, as in eager.
     positive = arith.subf(x, s.where("olt", x, 0.0, x, s.number(0.0)))
     return s.fma(minus_t, tail, positive)
@@ -63,7 +64,10 @@ def one_plus_exp(x: Any) -> Any:
 
 @dataclass(frozen=True)
 class Activation:
-    """An op `replaced` whose result `emit(argument)` computes in less time; `dead` are the ops that only it uses."""
+    """An activation: `emit(argument)` computes the result of the op `replaced` in less time.
+
+    `dead` has the ops that may be unused once `replaced` is erased.
+    """
 
     name: str
     argument: Any
@@ -75,7 +79,7 @@ class Activation:
 def activation_around(op: Any) -> Activation | None:
     """Returns the activation that the single-precision function `op` is part of, or `None`."""
     total = _only_user(op, "arith.addf")
-    if total is None or _other(total, op.results[0], 1.0) is None:
+    if total is None or not _adds_constant(total, op.results[0], 1.0):
         return None
     argument = op.operands[0]
     if op.name == "math.erf":
@@ -102,15 +106,15 @@ def _gelu(erf: Any, total: Any) -> Activation | None:
 
 
 def _only_user(op: Any, name: str) -> Any | None:
+    """Returns the only user of the result of `op`, if it is an op called `name`."""
     users = [use.owner.operation for use in op.results[0].uses]
     return users[0] if len(users) == 1 and users[0].name == name else None
 
 
-def _other(op: Any, value: Any, number: float) -> Any | None:
-    """Returns the other operand of `op` than `value`, if it is the constant `number`."""
+def _adds_constant(op: Any, value: Any, number: float) -> bool:
+    """True if the operands of `op` are `value` and the constant `number`."""
     left, right = op.operands
-    other = left if right == value else right
-    return other if _is_constant(other, number) else None
+    return _is_constant(left if right == value else right, number)
 
 
 def _scaled(value: Any, factor: float) -> Any | None:
@@ -131,4 +135,5 @@ def _is_constant(value: Any, number: float) -> bool:
 
 
 def _single(number: float) -> float:
+    """Returns `number` rounded to single precision."""
     return float(struct.unpack("f", struct.pack("f", number))[0])

@@ -1,8 +1,8 @@
-"""Exponentials, logarithms, tanh and erf in double precision, and double-precision arithmetic for f32.
+"""Exponentials, logarithms, tanh and erf in double precision, and double-precision arithmetic for functions of f32.
 
-Polynomials are interpolated at Chebyshev nodes with 60 digits and rounded to double precision; the schemes are those of
-fdlibm (Sun Microsystems): exp as a power of two times a polynomial of the remainder, log through (x - 1) / (x + 1).
-Errors are in ULP of the result as measured over dense ranges against 80-bit arithmetic.
+Polynomials are interpolated at Chebyshev nodes with 60 digits and rounded to double precision. The methods are those of
+fdlibm (Sun Microsystems): exp is a power of two times a polynomial of the remainder, log a polynomial of
+(x - 1) / (x + 1). Errors are given in ULP of the result; they were measured over dense ranges against 80-bit numbers.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, math
 
 ROUND = 6755399441055744.0  # 1.5 * 2⁵²: adding it rounds to an integer in the low bits
-ROUND_BITS = 0x4338000000000000
-SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
-MANTISSA, BIAS = 52, 1023
+_ROUND_BITS = 0x4338000000000000
+_SQRT_HALF_BITS = 0x3FE6A09E667F3BCD
+_MANTISSA_BITS, _EXPONENT_BIAS = 52, 1023
 _LOG2_E, _LN2 = 1.4426950408889634, 0.6931471805599453
+# Polynomials for `DoubleArithmetic`, whose results are rounded to f32.
 # 2^f for |f| <= 1/2, relative error 4e-11.
 _EXP2 = (
     0.999999999961683, 0.6931471807284588, 0.2402265119815567, 0.05550410353410901, 0.00961802725390671,
@@ -34,12 +35,15 @@ _TAN_PI_8, _TAN_3PI_8 = 0.41421356237309503, 2.414213562373095
 
 
 class DoubleArithmetic:
-    """Arithmetic on f64, or vectors of it, of the shape of `like`."""
+    """Emits arithmetic on f64, or on vectors of f64 if `type_` is a vector type; `type_` may have other elements.
 
-    def __init__(self, like: Any) -> None:
-        shape = list(like.shape) if isinstance(like, ir.VectorType) else None
+    Functions of this class have results that are exact enough to be rounded to f32.
+    """
+
+    def __init__(self, type_: Any) -> None:
+        shape = list(type_.shape) if isinstance(type_, ir.VectorType) else None
         f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
-        self.vector = shape is not None
+        self.is_vector = shape is not None
         self.type = f64 if shape is None else ir.VectorType.get(shape, f64)
         self.integers = i64 if shape is None else ir.VectorType.get(shape, i64)
 
@@ -50,9 +54,10 @@ class DoubleArithmetic:
         return self._constant(self.integers, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
 
     def _constant(self, type_: Any, scalar: Any) -> Any:
-        return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, scalar) if self.vector else scalar)
+        return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, scalar) if self.is_vector else scalar)
 
-    def of(self, single: Any) -> Any:
+    def extend(self, single: Any) -> Any:
+        """Converts f32 to f64."""
         return arith.extf(self.type, single)
 
     def bits(self, x: Any) -> Any:
@@ -68,34 +73,38 @@ class DoubleArithmetic:
             result = math.fma(result, x, self.number(coefficient))
         return result
 
-    def is_(self, predicate: str, x: Any, bound: float) -> Any:
+    def compare(self, predicate: str, x: Any, bound: float) -> Any:
+        """Returns `x predicate bound`, for a predicate of `arith.cmpf`."""
         return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
 
     def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """Returns `then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
-        return arith.select(self.is_(predicate, x, bound), then, otherwise)
+        """Returns `then` if `x predicate bound`, for a predicate of `arith.cmpf`, else `otherwise`; lane by lane."""
+        return arith.select(self.compare(predicate, x, bound), then, otherwise)
 
     def exp2(self, x: Any) -> Any:
-        """Returns 2 to the x, relative error 1e-10; beyond the range of f32, any number beyond that range."""
+        """Returns 2 to the power of x, relative error 1e-10.
+
+        If the result is outside of the range of f32, it is any number outside of this range.
+        """
         x = self.where("ogt", x, 200.0, self.number(200.0), x)
         x = self.where("olt", x, -200.0, self.number(-200.0), x)
         rounded = arith.addf(x, self.number(ROUND))
         fraction = arith.subf(x, arith.subf(rounded, self.number(ROUND)))
-        exponent = arith.shli(self.bits(rounded), self.integer(MANTISSA))
+        exponent = arith.shli(self.bits(rounded), self.integer(_MANTISSA_BITS))
         return self.from_bits(arith.addi(self.bits(self.horner(fraction, _EXP2)), exponent))
 
     def exp(self, x: Any) -> Any:
         return self.exp2(arith.mulf(x, self.number(_LOG2_E)))
 
     def log2(self, x: Any) -> Any:
-        """Returns the logarithm to base 2, relative error 1e-11; of normal numbers, 0 and inf; NaN below zero."""
+        """Returns the logarithm to base 2 of a normal number, 0 or inf, relative error 1e-11; NaN below zero."""
         bits = self.bits(x)
-        exponent = arith.shrsi(arith.subi(bits, self.integer(SQRT_HALF_BITS)), self.integer(MANTISSA))
-        m = self.from_bits(arith.subi(bits, arith.shli(exponent, self.integer(MANTISSA))))
+        exponent = arith.shrsi(arith.subi(bits, self.integer(_SQRT_HALF_BITS)), self.integer(_MANTISSA_BITS))
+        m = self.from_bits(arith.subi(bits, arith.shli(exponent, self.integer(_MANTISSA_BITS))))
         s = arith.divf(arith.subf(m, self.number(1.0)), arith.addf(m, self.number(1.0)))
         # An exponent in the low bits of `ROUND` becomes a number by subtraction: cheaper than converting 64-bit
         # integers.
-        n = arith.subf(self.from_bits(arith.addi(exponent, self.integer(ROUND_BITS))), self.number(ROUND))
+        n = arith.subf(self.from_bits(arith.addi(exponent, self.integer(_ROUND_BITS))), self.number(ROUND))
         result = math.fma(s, self.horner(arith.mulf(s, s), _LOG2), n)
         result = self.where("oeq", x, 0.0, self.number(-float("inf")), result)
         result = self.where("oeq", x, float("inf"), x, result)
@@ -107,17 +116,19 @@ class DoubleArithmetic:
     def atan(self, x: Any) -> Any:
         """Returns the arc tangent, relative error 2e-11."""
         magnitude = math.absf(x)
-        middle, far = self.is_("ogt", magnitude, _TAN_PI_8), self.is_("ogt", magnitude, _TAN_3PI_8)
+        middle, far = self.compare("ogt", magnitude, _TAN_PI_8), self.compare("ogt", magnitude, _TAN_3PI_8)
         one = self.number(1.0)
-        above = arith.select(far, self.number(-1.0), arith.select(middle, arith.subf(magnitude, one), magnitude))
-        below = arith.select(far, magnitude, arith.select(middle, arith.addf(magnitude, one), one))
+        # atan(x) is π/2 + atan(-1 / x) for large x, and π/4 + atan((x - 1) / (x + 1)) for x near 1.
+        numerator = arith.select(far, self.number(-1.0), arith.select(middle, arith.subf(magnitude, one), magnitude))
+        denominator = arith.select(far, magnitude, arith.select(middle, arith.addf(magnitude, one), one))
         start = arith.select(far, self.number(_PI_2), arith.select(middle, self.number(_PI_4), self.number(0.0)))
-        t = arith.divf(above, below)
+        t = arith.divf(numerator, denominator)
         square = arith.mulf(t, t)
         tail = arith.mulf(arith.mulf(t, square), self.horner(square, _ATAN))
         return math.copysign(arith.addf(start, arith.addf(t, tail)), x)
 
 
+# Polynomials for the functions of f64.
 # exp(r) = 1 + r + r² P(r) for |r| <= ln(2)/2, relative error 2e-19.
 _EXP = (
     0.5, 0.1666666666666667, 0.04166666666666667, 0.008333333333326136, 0.0013888888888883748, 0.00019841269874820627,
@@ -153,14 +164,15 @@ _INFINITY, _NAN = float("inf"), float("nan")
 
 
 def exp(x: Any) -> Any:
-    """e to the x; at most 1 ULP."""
+    """e to the power of x; at most 1 ULP."""
     d = DoubleArithmetic(x.type)
+    # Below -746 the result is 0, above 710 it is infinite.
     tail, n = _exp_parts(d, _clamped(d, x, -746.0, 710.0))
     return _scaled(d, arith.addf(tail, d.number(1.0)), n)
 
 
 def exp2(x: Any) -> Any:
-    """2 to the x; at most 1.1 ULP, exact for integers."""
+    """2 to the power of x; at most 1.1 ULP, exact for integers."""
     d = DoubleArithmetic(x.type)
     x = _clamped(d, x, -1080.0, 1025.0)
     rounded = arith.addf(x, d.number(ROUND))
@@ -170,10 +182,10 @@ def exp2(x: Any) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """Returns e to the x, minus 1; at most 1.8 ULP."""
+    """e to the power of x, minus 1; at most 1.8 ULP."""
     d = DoubleArithmetic(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
-    # With half of 2**n, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
     power = _power_of_two(d, arith.subi(n, d.integer(1)))
     half = math.fma(tail, power, arith.subf(power, d.number(0.5)))
     return d.where("olt", math.absf(x), 1e-16, x, arith.addf(half, half))
@@ -201,14 +213,14 @@ def erf(x: Any) -> Any:
 def log(x: Any) -> Any:
     """The natural logarithm; at most 1 ULP; NaN below zero, -inf at zero."""
     d = DoubleArithmetic(x.type)
-    return _special(d, x, _log_of_positive(d, x))
+    return _with_special_cases(d, x, _log_of_positive(d, x))
 
 
 def log2(x: Any) -> Any:
     """The logarithm to base 2; at most 2.5 ULP, exact for powers of two."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
-    return _special(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
+    return _with_special_cases(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
 
 
 def log10(x: Any) -> Any:
@@ -216,7 +228,7 @@ def log10(x: Any) -> Any:
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     low = math.fma(arith.subf(f, tail), d.number(_LOG10_E), arith.mulf(n, d.number(_LOG10_2_LOW)))
-    return _special(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
+    return _with_special_cases(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
 
 
 def log1p(x: Any) -> Any:
@@ -226,8 +238,8 @@ def log1p(x: Any) -> Any:
     """
     d = DoubleArithmetic(x.type)
     u = arith.addf(x, d.number(1.0))
-    lost = arith.subf(x, arith.subf(u, d.number(1.0)))
-    result = arith.addf(_log_of_positive(d, u), arith.divf(lost, u))
+    rounding_error = arith.subf(x, arith.subf(u, d.number(1.0)))
+    result = arith.addf(_log_of_positive(d, u), arith.divf(rounding_error, u))
     result = d.where("oeq", x, 0.0, x, d.where("oeq", x, _INFINITY, x, result))
     result = d.where("oeq", x, -1.0, d.number(-_INFINITY), result)
     return d.where("ult", x, -1.0, d.number(_NAN), result)
@@ -240,8 +252,8 @@ def _clamped(d: DoubleArithmetic, x: Any, lower: float | None, upper: float) -> 
 
 
 def _integer(d: DoubleArithmetic, rounded: Any) -> Any:
-    """Returns the integer in the low bits after adding `ROUND`."""
-    return arith.subi(d.bits(rounded), d.integer(ROUND_BITS))
+    """Returns n as an integer, for `rounded`, the sum of `ROUND` and n."""
+    return arith.subi(d.bits(rounded), d.integer(_ROUND_BITS))
 
 
 def _exp_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
@@ -255,23 +267,23 @@ def _exp_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
 
 def _power_of_two(d: DoubleArithmetic, exponent: Any) -> Any:
     """2 to an integer exponent between -1022 and 1023."""
-    return d.from_bits(arith.shli(arith.addi(exponent, d.integer(BIAS)), d.integer(MANTISSA)))
+    return d.from_bits(arith.shli(arith.addi(exponent, d.integer(_EXPONENT_BIAS)), d.integer(_MANTISSA_BITS)))
 
 
 def _scaled(d: DoubleArithmetic, mantissa: Any, exponent: Any) -> Any:
-    """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
+    """Returns `mantissa * 2**exponent`, as two products, since `2**exponent` may be denormal or infinite."""
     half = arith.shrsi(exponent, d.integer(1))
     return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
 
 
 def _log_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any, Any]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small compared with f."""
-    normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**MANTISSA)), x)
-    shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(MANTISSA)), d.number(0.0))
+    normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**_MANTISSA_BITS)), x)
+    shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(_MANTISSA_BITS)), d.number(0.0))
     bits = d.bits(normal)
-    exponent = arith.shrsi(arith.subi(bits, d.integer(SQRT_HALF_BITS)), d.integer(MANTISSA))
-    m = d.from_bits(arith.subi(bits, arith.shli(exponent, d.integer(MANTISSA))))
-    n = arith.subf(d.from_bits(arith.addi(exponent, d.integer(ROUND_BITS))), d.number(ROUND))
+    exponent = arith.shrsi(arith.subi(bits, d.integer(_SQRT_HALF_BITS)), d.integer(_MANTISSA_BITS))
+    m = d.from_bits(arith.subi(bits, arith.shli(exponent, d.integer(_MANTISSA_BITS))))
+    n = arith.subf(d.from_bits(arith.addi(exponent, d.integer(_ROUND_BITS))), d.number(ROUND))
     f = arith.subf(m, d.number(1.0))
     s = arith.divf(f, arith.addf(f, d.number(2.0)))
     square = arith.mulf(s, s)
@@ -281,13 +293,14 @@ def _log_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _log_of_positive(d: DoubleArithmetic, x: Any) -> Any:
+    """Returns the natural logarithm of finite x above zero."""
     n, f, tail = _log_parts(d, x)
     tail = math.fma(n, d.number(-_LN2_LOW), tail)
     return math.fma(n, d.number(_LN2_HIGH), arith.subf(f, tail))
 
 
-def _special(d: DoubleArithmetic, x: Any, result: Any) -> Any:
-    """Returns `result`, except where a logarithm is infinite or not a number."""
+def _with_special_cases(d: DoubleArithmetic, x: Any, result: Any) -> Any:
+    """Returns `result`, except if the logarithm of `x` is infinite or NaN."""
     result = d.where("oeq", x, _INFINITY, x, result)
     result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)
     return d.where("ult", x, 0.0, d.number(_NAN), result)

@@ -1,8 +1,8 @@
 """Exponentials, logarithms, tanh and erf in single precision, as arithmetic on scalars or vectors.
 
-The polynomials are minimax fits of relative error, made for this file (Lawson's reweighted least squares on 2,000
-Chebyshev nodes against 40-digit references), rounded to single precision. Errors are stated in ULP of the result as
-measured over dense ranges against double precision; every function handles ±inf, NaN, zeros and denormals.
+The polynomials are minimax fits of the relative error, made for this file (Lawson's reweighted least squares on 2,000
+Chebyshev nodes against 40-digit references), rounded to single precision. Errors are given in ULP of the result; they
+were measured over dense ranges against double precision. Every function handles ±inf, NaN, zeros and denormals.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.43429448190
 _ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
-_MANTISSA, _BIAS = 23, 127
+_MANTISSA_BITS, _EXPONENT_BIAS = 23, 127
 _SMALLEST_NORMAL = 1.1754943508222875e-38
 _TWO_23 = 8388608.0
 _INFINITY, _NAN = float("inf"), float("nan")
@@ -73,9 +73,12 @@ class FloatArithmetic:
         return result
 
     def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
-        """Returns `then` where `x predicate bound` (an `arith.cmpf` predicate), else `otherwise`."""
-        condition = arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
-        return arith.select(condition, then, otherwise)
+        """Returns `then` if `x predicate bound`, for a predicate of `arith.cmpf`, else `otherwise`; lane by lane."""
+        return arith.select(self.compare(predicate, x, bound), then, otherwise)
+
+    def compare(self, predicate: str, x: Any, bound: float) -> Any:
+        """Returns `x predicate bound`, for a predicate of `arith.cmpf`."""
+        return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
 
     def clamped(self, x: Any, lower: float | None, upper: float | None) -> Any:
         """Clamps `x`; NaN stays NaN."""
@@ -93,19 +96,20 @@ class FloatArithmetic:
 
     def power_of_two(self, exponent: Any) -> Any:
         """2 to an integer exponent between -126 and 127."""
-        biased = arith.addi(exponent, self.integer(_BIAS))
-        return self.from_bits(arith.shli(biased, self.integer(_MANTISSA)))
+        biased = arith.addi(exponent, self.integer(_EXPONENT_BIAS))
+        return self.from_bits(arith.shli(biased, self.integer(_MANTISSA_BITS)))
 
 
 def exp(x: Any) -> Any:
-    """e to the x; at most 1.0 ULP."""
+    """e to the power of x; at most 1.0 ULP."""
     s = FloatArithmetic(x.type)
+    # Below -104 the result is 0, above 89 it is infinite.
     tail, exponent = _exp_parts(s, s.clamped(x, -104.0, 89.0))
     return _scaled(s, arith.addf(tail, s.number(1.0)), exponent)
 
 
 def exp2(x: Any) -> Any:
-    """2 to the x; at most 1.1 ULP."""
+    """2 to the power of x; at most 1.1 ULP."""
     s = FloatArithmetic(x.type)
     x = s.clamped(x, -151.0, 129.0)
     rounded = arith.addf(x, s.number(_ROUND))
@@ -115,10 +119,10 @@ def exp2(x: Any) -> Any:
 
 
 def expm1(x: Any) -> Any:
-    """Returns e to the x, minus 1; at most 1.5 ULP."""
+    """e to the power of x, minus 1; at most 1.5 ULP."""
     s = FloatArithmetic(x.type)
     tail, exponent = _exp_parts(s, s.clamped(x, -18.0, 89.0))
-    # With half of 2**exponent, which may be infinite: (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1).
+    # (tail + 1) * 2**n - 1 = tail * 2**n + (2**n - 1), computed as twice the half of it, since 2**n may be infinite.
     power = s.power_of_two(arith.subi(exponent, s.integer(1)))
     half = s.fma(tail, power, arith.subf(power, s.number(0.5)))
     doubled = arith.addf(half, half)
@@ -140,14 +144,14 @@ def _exp_parts(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
 
 
 def _scaled(s: FloatArithmetic, mantissa: Any, exponent: Any) -> Any:
-    """Returns `mantissa * 2**exponent`, in two halves: 2 to the exponent may be denormal or infinite."""
+    """Returns `mantissa * 2**exponent`, as two products, since `2**exponent` may be denormal or infinite."""
     half = arith.shrsi(exponent, s.integer(1))
     scaled = arith.mulf(mantissa, s.power_of_two(half))
     return arith.mulf(scaled, s.power_of_two(arith.subi(exponent, half)))
 
 
 def exp_or_infinity(s: FloatArithmetic, x: Any) -> Any:
-    """Returns exp(x) for uses where subnormal results need not be exact: they become the least normal number."""
+    """Returns exp(x), but about the smallest normal number instead of a denormal result or zero."""
     tail, exponent = _exp_parts(s, s.clamped(x, -87.0, 89.0))
     half = arith.mulf(arith.addf(tail, s.number(1.0)), s.power_of_two(arith.subi(exponent, s.integer(1))))
     return arith.addf(half, half)
@@ -162,21 +166,21 @@ def _exp_in_range(s: FloatArithmetic, x: Any) -> Any:
 def log(x: Any) -> Any:
     """The natural logarithm; at most 0.9 ULP; NaN below zero, -inf at zero."""
     s = FloatArithmetic(x.type)
-    return _log_special(s, x, _log_of_positive(s, x))
+    return _with_special_cases(s, x, _log_of_positive(s, x))
 
 
 def log2(x: Any) -> Any:
     """The logarithm to base 2; at most 1.8 ULP, exact for powers of two."""
     s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
-    return _log_special(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
+    return _with_special_cases(s, x, s.fma(arith.addf(f, tail), s.number(_LOG2_E), n))
 
 
 def log10(x: Any) -> Any:
     """The logarithm to base 10; at most 2.1 ULP."""
     s = FloatArithmetic(x.type)
     n, f, tail = _log_parts(s, x)
-    return _log_special(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
+    return _with_special_cases(s, x, s.fma(n, s.number(_LOG10_2), arith.mulf(arith.addf(f, tail), s.number(_LOG10_E))))
 
 
 def log1p(x: Any) -> Any:
@@ -186,8 +190,8 @@ def log1p(x: Any) -> Any:
     """
     s = FloatArithmetic(x.type)
     u = arith.addf(x, s.number(1.0))
-    lost = arith.subf(x, arith.subf(u, s.number(1.0)))
-    result = arith.addf(_log_of_positive(s, u), arith.divf(lost, u))
+    rounding_error = arith.subf(x, arith.subf(u, s.number(1.0)))
+    result = arith.addf(_log_of_positive(s, u), arith.divf(rounding_error, u))
     result = s.where("oeq", x, 0.0, x, result)
     result = s.where("oeq", x, _INFINITY, x, result)
     result = s.where("oeq", x, -1.0, s.number(-_INFINITY), result)
@@ -197,10 +201,10 @@ def log1p(x: Any) -> Any:
 def _log_parts(s: FloatArithmetic, x: Any) -> tuple[Any, Any, Any]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f + t for finite x above zero; t is small compared with f."""
     normal = s.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, s.number(_TWO_23)), x)
-    shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA)), s.number(0.0))
+    shift = s.where("olt", x, _SMALLEST_NORMAL, s.number(-float(_MANTISSA_BITS)), s.number(0.0))
     bits = s.bits(normal)
-    exponent = arith.shrsi(arith.subi(bits, s.integer(_SQRT_HALF_BITS)), s.integer(_MANTISSA))
-    mantissa = s.from_bits(arith.subi(bits, arith.shli(exponent, s.integer(_MANTISSA))))
+    exponent = arith.shrsi(arith.subi(bits, s.integer(_SQRT_HALF_BITS)), s.integer(_MANTISSA_BITS))
+    mantissa = s.from_bits(arith.subi(bits, arith.shli(exponent, s.integer(_MANTISSA_BITS))))
     n = arith.addf(arith.sitofp(s.type, exponent), shift)
     f = arith.subf(mantissa, s.number(1.0))
     square = arith.mulf(f, f)
@@ -209,13 +213,14 @@ def _log_parts(s: FloatArithmetic, x: Any) -> tuple[Any, Any, Any]:
 
 
 def _log_of_positive(s: FloatArithmetic, x: Any) -> Any:
+    """Returns the natural logarithm of finite x above zero."""
     n, f, tail = _log_parts(s, x)
     tail = s.fma(n, s.number(_LN2_LOW), tail)
     return s.fma(n, s.number(_LN2_HIGH), arith.addf(f, tail))
 
 
-def _log_special(s: FloatArithmetic, x: Any, result: Any) -> Any:
-    """Returns `result`, except where a logarithm is infinite or not a number."""
+def _with_special_cases(s: FloatArithmetic, x: Any, result: Any) -> Any:
+    """Returns `result`, except if the logarithm of `x` is infinite or NaN."""
     result = s.where("oeq", x, _INFINITY, x, result)
     result = s.where("oeq", x, 0.0, s.number(-_INFINITY), result)
     return s.where("ult", x, 0.0, s.number(_NAN), result)

@@ -15,11 +15,11 @@ _MODULES = {
     ),
 }
 
-# Functions of single-precision operands; emitted at the insertion point.
+# The functions that emit an expansion: for single-precision operands.
 EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(module, name) for module, names in _MODULES.items() for name in names
 }
-# Functions of double-precision operands.
+# For double-precision operands.
 DOUBLE_EXPANSIONS: dict[str, Callable[..., Any]] = {
     f"math.{name}": getattr(double_functions, name)
     for name in ("exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "tanh", "erf")

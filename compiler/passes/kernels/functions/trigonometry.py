@@ -1,9 +1,11 @@
 """Trigonometric and hyperbolic functions and their inverses, in single precision.
 
-An argument is reduced in double precision by a two-part π/2 (Cody and Waite), exactly up to 2^46. A larger one is an
-integer y < 2^46 with 24 significant bits times a power of two 2^K: modulo 2π, that is y times (2^K modulo 2π), in three
-constants of 29, 29 and 53 bits, so that the first two products are exact. This is the method of Payne and Hanek, with
-four values of K instead of a table. Polynomials and errors are as in `polynomials.py`.
+An argument is reduced in double precision with a two-part π/2 and FMA (after Cody and Waite); the first step is exact
+for |x| < 2^46. A larger argument is y * 2^K, where y < 2^46 is an integer with 24 significant bits. Modulo 2π, this is
+y * (2^K modulo 2π), where the second factor is given in three parts of 29, 29 and 53 bits, so that the first two
+products are exact. This is the method of Payne and Hanek, with four values of K instead of a table.
+
+`polynomials.py` describes how the polynomials were fitted and the errors measured.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _INFINITY, _NAN = float("inf"), float("nan")
 def sinh(x: Any) -> Any:
     """The hyperbolic sine; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
-    wide = d.of(x)
+    wide = d.extend(x)
     power = d.exp(wide)
     far = arith.mulf(arith.subf(power, arith.divf(d.number(1.0), power)), d.number(0.5))
     near = arith.mulf(wide, d.horner(arith.mulf(wide, wide), _SINH))
@@ -32,17 +34,17 @@ def sinh(x: Any) -> Any:
 def cosh(x: Any) -> Any:
     """The hyperbolic cosine; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
-    power = d.exp(d.of(x))
+    power = d.exp(d.extend(x))
     return arith.truncf(x.type, arith.mulf(arith.addf(power, arith.divf(d.number(1.0), power)), d.number(0.5)))
 
 
 def asinh(x: Any) -> Any:
     """The inverse hyperbolic sine, log(1 + (|x| + x² / (1 + sqrt(1 + x²)))); at most 0.7 ULP."""
     d = DoubleArithmetic(x.type)
-    one, wide = d.number(1.0), math.absf(d.of(x))
+    one, wide = d.number(1.0), math.absf(d.extend(x))
     square = arith.mulf(wide, wide)
-    more = arith.divf(square, arith.addf(one, math.sqrt(arith.addf(one, square))))
-    result = d.log(arith.addf(one, arith.addf(wide, more)))
+    correction = arith.divf(square, arith.addf(one, math.sqrt(arith.addf(one, square))))
+    result = d.log(arith.addf(one, arith.addf(wide, correction)))
     result = d.where("oeq", wide, _INFINITY, wide, d.where("olt", wide, 1e-4, wide, result))
     return math.copysign(arith.truncf(x.type, result), x)
 
@@ -50,7 +52,7 @@ def asinh(x: Any) -> Any:
 def acosh(x: Any) -> Any:
     """The inverse hyperbolic cosine, log(x + sqrt(x² - 1)); at most 0.7 ULP; NaN below 1."""
     d = DoubleArithmetic(x.type)
-    wide = d.of(x)
+    wide = d.extend(x)
     root = math.sqrt(arith.subf(arith.mulf(wide, wide), d.number(1.0)))
     return arith.truncf(x.type, d.where("olt", wide, 1.0, d.number(_NAN), d.log(arith.addf(wide, root))))
 
@@ -58,27 +60,28 @@ def acosh(x: Any) -> Any:
 def atanh(x: Any) -> Any:
     """The inverse hyperbolic tangent, log((1 + x) / (1 - x)) / 2; at most 0.7 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
-    one, wide = d.number(1.0), d.of(x)
+    one, wide = d.number(1.0), d.extend(x)
     result = arith.mulf(d.log(arith.divf(arith.addf(one, wide), arith.subf(one, wide))), d.number(0.5))
     return arith.truncf(x.type, d.where("olt", math.absf(wide), 1e-4, wide, result))
 
 
 def powf(x: Any, y: Any) -> Any:
-    """x to the y; at most 0.6 ULP; zeros, infinities, NaN and negative bases as in C."""
+    """x to the power of y; at most 0.6 ULP; special cases as in C's `powf`."""
     s, d = FloatArithmetic(x.type), DoubleArithmetic(x.type)
-    magnitude, exponent = math.absf(d.of(x)), d.of(y)
+    magnitude, exponent = math.absf(d.extend(x)), d.extend(y)
     t = arith.mulf(exponent, d.log2(magnitude))
     # 1 to any power, and anything to the power of 0, is 1; the product may be 0 * inf.
     t = d.where("oeq", magnitude, 1.0, arith.select(_is_nan(y), exponent, d.number(0.0)), t)
     result = arith.truncf(x.type, d.exp2(t))
     half = arith.mulf(y, s.number(0.5))
-    whole = arith.cmpf(arith.CmpFPredicate.OEQ, math.floor(y), y)
-    odd = arith.andi(whole, arith.cmpf(arith.CmpFPredicate.UNE, math.floor(half), half))
-    negative = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
-    result = arith.select(arith.andi(negative, odd), arith.negf(result), result)
-    no_root = arith.andi(_between(s, x, -_INFINITY, 0.0), _is(s, "olt", math.absf(y), _INFINITY))
-    bad = arith.andi(no_root, arith.cmpf(arith.CmpFPredicate.ONE, math.floor(y), y))
-    result = arith.select(bad, s.number(_NAN), result)
+    is_integer = arith.cmpf(arith.CmpFPredicate.OEQ, math.floor(y), y)
+    is_odd = arith.andi(is_integer, arith.cmpf(arith.CmpFPredicate.UNE, math.floor(half), half))
+    has_sign = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
+    result = arith.select(arith.andi(has_sign, is_odd), arith.negf(result), result)
+    is_finite_negative = arith.andi(s.compare("ogt", x, -_INFINITY), s.compare("olt", x, 0.0))
+    operands_are_finite = arith.andi(is_finite_negative, s.compare("olt", math.absf(y), _INFINITY))
+    is_domain_error = arith.andi(operands_are_finite, arith.cmpf(arith.CmpFPredicate.ONE, math.floor(y), y))
+    result = arith.select(is_domain_error, s.number(_NAN), result)
     result = s.where("oeq", y, 0.0, s.number(1.0), result)
     return s.where("oeq", x, 1.0, s.number(1.0), result)
 
@@ -87,20 +90,11 @@ def _is_nan(x: Any) -> Any:
     return arith.cmpf(arith.CmpFPredicate.UNO, x, x)
 
 
-def _is(s: FloatArithmetic, predicate: str, x: Any, bound: float) -> Any:
-    return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, s.number(bound))
-
-
-def _between(s: FloatArithmetic, x: Any, lower: float, upper: float) -> Any:
-    """True if x is strictly between two bounds."""
-    return arith.andi(_is(s, "ogt", x, lower), _is(s, "olt", x, upper))
-
-
-# sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ P(r²) for |r| <= π/4, relative error 4e-9 and 1e-10.
+# sin(r) = r + r³ P(r²), cos(r) = 1 - r²/2 + r⁴ Q(r²) for |r| <= π/4; relative errors 4e-9 (sin) and 1e-10 (cos).
 _SIN = (-0.16666653752326965, 0.008332118391990662, -0.0001950906153069809)
 _COS = (0.04166664555668831, -0.0013887288514524698, 2.442921140755061e-05)
-_PI_2_HIGH, _PI_2_LOW, _2_PI = 1.5707963267948966, 6.123233995736766e-17, 0.6366197723675814
-_EXACT = 2.0**46
+_PI_2_HIGH, _PI_2_LOW, _TWO_OVER_PI = 1.5707963267948966, 6.123233995736766e-17, 0.6366197723675814
+_CODY_WAITE_LIMIT = 2.0**46
 # K, and 2^K modulo 2π in three parts.
 _POWERS = (
     (23, 2.694608211517334, 8.732360778918036e-09, 9.44837252153192e-18),
@@ -138,13 +132,13 @@ def tan(x: Any) -> Any:
 def atan(x: Any) -> Any:
     """The arc tangent; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
-    return arith.truncf(x.type, d.atan(d.of(x)))
+    return arith.truncf(x.type, d.atan(d.extend(x)))
 
 
 def asin(x: Any) -> Any:
     """The arc sine, atan(x / sqrt(1 - x²)); at most 0.6 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
-    wide, one = d.of(x), d.number(1.0)
+    wide, one = d.extend(x), d.number(1.0)
     root = math.sqrt(arith.mulf(arith.subf(one, wide), arith.addf(one, wide)))
     return arith.truncf(x.type, d.atan(arith.divf(wide, root)))
 
@@ -152,7 +146,7 @@ def asin(x: Any) -> Any:
 def acos(x: Any) -> Any:
     """The arc cosine, 2 atan(sqrt((1 - x) / (1 + x))); at most 0.6 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
-    wide, one = d.of(x), d.number(1.0)
+    wide, one = d.extend(x), d.number(1.0)
     half = d.atan(math.sqrt(arith.divf(arith.subf(one, wide), arith.addf(one, wide))))
     return arith.truncf(x.type, arith.addf(half, half))
 
@@ -160,39 +154,42 @@ def acos(x: Any) -> Any:
 def atan2(y: Any, x: Any) -> Any:
     """The angle of the point (x, y); at most 0.6 ULP, and C's values for zeros and infinities."""
     d = DoubleArithmetic(x.type)
-    wide_x, wide_y = math.absf(d.of(x)), math.absf(d.of(y))
+    wide_x, wide_y = math.absf(d.extend(x)), math.absf(d.extend(y))
     steep = arith.cmpf(arith.CmpFPredicate.OGT, wide_y, wide_x)
-    above, below = arith.select(steep, wide_x, wide_y), arith.select(steep, wide_y, wide_x)
-    quotient = d.where("oeq", below, 0.0, d.number(0.0), arith.divf(above, below))
-    quotient = arith.select(arith.cmpf(arith.CmpFPredicate.OEQ, above, below), _unless_zero(d, below), quotient)
+    numerator, denominator = arith.select(steep, wide_x, wide_y), arith.select(steep, wide_y, wide_x)
+    quotient = d.where("oeq", denominator, 0.0, d.number(0.0), arith.divf(numerator, denominator))
+    are_equal = arith.cmpf(arith.CmpFPredicate.OEQ, numerator, denominator)
+    quotient = arith.select(are_equal, _equal_quotient(d, denominator), quotient)
     angle = d.atan(quotient)
     angle = arith.select(steep, arith.subf(d.number(_PI_2_HIGH), angle), angle)
     s = FloatArithmetic(x.type)
-    negative = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
-    angle = arith.select(negative, arith.subf(d.number(2 * _PI_2_HIGH), angle), angle)
+    has_sign = arith.cmpi(arith.CmpIPredicate.slt, s.bits(x), s.integer(0))
+    angle = arith.select(has_sign, arith.subf(d.number(2 * _PI_2_HIGH), angle), angle)
     result = math.copysign(arith.truncf(x.type, angle), y)
-    either = arith.cmpf(arith.CmpFPredicate.UNO, x, y)
-    return arith.select(either, arith.addf(x, y), result)
+    any_nan = arith.cmpf(arith.CmpFPredicate.UNO, x, y)
+    return arith.select(any_nan, arith.addf(x, y), result)
 
 
-def _unless_zero(d: DoubleArithmetic, x: Any) -> Any:
-    """Returns 1, or 0 where `x` is 0: the quotient of two equal numbers, for an angle."""
+def _equal_quotient(d: DoubleArithmetic, x: Any) -> Any:
+    """Returns x / x, with 0 / 0 = 0 and inf / inf = 1 as `atan2` requires."""
     return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
 
 
 def _sin(s: FloatArithmetic, r: Any) -> Any:
+    """Returns the sine for |r| <= π/4."""
     square = arith.mulf(r, r)
     return s.fma(arith.mulf(r, square), s.horner(square, _SIN), r)
 
 
 def _cos(s: FloatArithmetic, r: Any) -> Any:
+    """Returns the cosine for |r| <= π/4."""
     square = arith.mulf(r, r)
     tail = s.fma(arith.mulf(square, square), s.horner(square, _COS), arith.mulf(square, s.number(-0.5)))
     return arith.addf(tail, s.number(1.0))
 
 
 def _of_quadrant(s: FloatArithmetic, quadrant: Any, sine: Any, cosine: Any) -> Any:
-    """Returns the sine of an angle from sine and cosine of its remainder after `quadrant` right angles."""
+    """Returns the sine of an angle from the sine and cosine of its remainder after `quadrant` right angles."""
     value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
     return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
 
@@ -202,35 +199,38 @@ def _has_bit(s: FloatArithmetic, number: Any, bit: int) -> Any:
 
 
 def _reduce_argument(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
-    """Returns `x` minus a number of right angles, within ±π/4, and that number modulo 4 or more; NaN for infinities."""
+    """Returns `x` minus a number of right angles, within ±π/4, and a quadrant number that is correct modulo 4.
+
+    The remainder is NaN if `x` is infinite.
+    """
     d = DoubleArithmetic(x.type)
-    wide = d.of(x)
-    large = d.is_("oge", math.absf(wide), _EXACT)
-    y, parts = _scaled(d, wide)
-    high = arith.select(large, arith.mulf(y, parts[0]), wide)
-    middle, low = (arith.select(large, arith.mulf(y, part), d.number(0.0)) for part in parts[1:])
-    first, n = _subtract_quadrants(d, high)
-    second, more = _subtract_quadrants(d, middle)
-    last, few = _subtract_quadrants(d, arith.addf(first, arith.addf(second, low)))
-    quadrant = arith.trunci(s.integers, arith.addi(n, arith.addi(more, few)))
-    return arith.truncf(s.type, last), quadrant
+    wide = d.extend(x)
+    is_large = d.compare("oge", math.absf(wide), _CODY_WAITE_LIMIT)
+    y, parts = _scale(d, wide)
+    high = arith.select(is_large, arith.mulf(y, parts[0]), wide)
+    middle, low = (arith.select(is_large, arith.mulf(y, part), d.number(0.0)) for part in parts[1:])
+    high_rest, n_high = _subtract_quadrants(d, high)
+    middle_rest, n_middle = _subtract_quadrants(d, middle)
+    rest, n_rest = _subtract_quadrants(d, arith.addf(high_rest, arith.addf(middle_rest, low)))
+    quadrant = arith.trunci(s.integers, arith.addi(n_high, arith.addi(n_middle, n_rest)))
+    return arith.truncf(s.type, rest), quadrant
 
 
-def _scaled(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
-    """Returns x / 2^K for the largest K of `_POWERS` for which that is an integer, and the parts of 2^K modulo 2π."""
-    (k, *first), *rest = _POWERS
-    scale, parts = d.number(2.0**-k), [d.number(part) for part in first]
+def _scale(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
+    """Returns x / 2^K for the largest K in `_POWERS` for which this is an integer, and the parts of 2^K modulo 2π."""
+    (k, *first_parts), *other_powers = _POWERS
+    scale, parts = d.number(2.0**-k), [d.number(part) for part in first_parts]
     magnitude = math.absf(x)
-    for k, *values in rest:
-        beyond = d.is_("oge", magnitude, 2.0 ** (k + 23))
-        scale = arith.select(beyond, d.number(2.0**-k), scale)
-        parts = [arith.select(beyond, d.number(v), part) for v, part in zip(values, parts, strict=True)]
+    for k, *power_parts in other_powers:
+        is_integer = d.compare("oge", magnitude, 2.0 ** (k + 23))
+        scale = arith.select(is_integer, d.number(2.0**-k), scale)
+        parts = [arith.select(is_integer, d.number(new), old) for new, old in zip(power_parts, parts, strict=True)]
     return arith.mulf(x, scale), parts
 
 
 def _subtract_quadrants(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
-    """Returns `x` minus the nearest number of right angles, and that number as an integer (its low bits)."""
-    rounded = math.fma(x, d.number(_2_PI), d.number(ROUND))
+    """Returns `x` minus the nearest multiple of π/2, and an integer whose low bits are those of the multiple."""
+    rounded = math.fma(x, d.number(_TWO_OVER_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))
     rest = math.fma(n, d.number(_PI_2_HIGH), x)
     return math.fma(n, d.number(_PI_2_LOW), rest), d.bits(rounded)

@@ -1,4 +1,4 @@
-"""Matrix-multiply kernels: one MLIR function per contraction, source of B, prologue and epilogue."""
+"""Matrix-multiply kernels: one MLIR function for each combination of contraction, blocking, prologue and epilogue."""
 
 from buddy.compiler.passes.kernels.gemm.kernel import kernel_function
 

@@ -1,4 +1,4 @@
-"""The base of the matrix-multiply kernels, and the kernels of few rows: dot products, and B read once row by row."""
+"""The base class of the matrix-multiply kernels, and the kernels for few rows: dot products, streamed rows of B."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from buddy.compiler.mlir.bindings import ir, memref, vector
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, add, bytes_of, converted, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, reduce_lanes
-from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
 
 
 class GemmKernel:
-    """One contraction on flat operands `a` and `b`. Offsets are in elements."""
+    """Emits one contraction of the flat operands `a` and `b`. Offsets are in elements."""
 
     def __init__(
         self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, contraction: Contraction, blocking: GemmBlocking
@@ -28,7 +28,7 @@ class GemmKernel:
     def emit(self) -> None:
         raise NotImplementedError
 
-    def factor(self, operand: int, value: Any) -> Any:
+    def to_accumulator(self, operand: int, value: Any) -> Any:
         """Converts elements of A (0) or B (1) to the accumulator type."""
         return converted(value, self.element, self.c.unsigned[operand])
 
@@ -36,46 +36,57 @@ class GemmKernel:
         """Returns the offset of A (0) or B (1) for one value of the outer loops."""
         return self.e.dot(outer, [loop.strides[operand] for loop in self.c.outer])
 
-    def place(self, outer: Sequence[Index], row: Index, column: Index) -> Place:
-        """Returns the offset of results for one value of the outer loops, from `row` and `column` on."""
-        place = self.results.origin
+    def result_offsets(self, outer: Sequence[Index], row: Index, column: Index) -> ResultOffsets:
+        """Returns the offsets of the results at `row` and `column`, for one value of the outer loops."""
+        offsets = self.results.origin
         for loop, index in enumerate([*outer, row, column]):
-            place = self.results.advance(place, loop, index)
-        return place
+            offsets = self.results.advance(offsets, loop, index)
+        return offsets
 
     @property
     def work(self) -> float:
-        """Returns a rough time on one thread in nanoseconds."""
+        """Returns a rough time on one thread in nanoseconds: with few rows, the time to read B counts too."""
         outer = 1
         for loop in self.c.outer:
             outer *= loop.size
-        of_b = outer * self.c.n.size * self.c.depth * bytes_of(self.c.factor_element)
-        return nanoseconds(self.c.flops, of_b if self.c.m.size <= 8 else 0)
+        b_bytes = outer * self.c.n.size * self.c.depth * bytes_of(self.c.input_element)
+        return nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
 
-    def partial_sums(self, rows: int, columns: int) -> tuple[Any, KernelResults]:
-        """Returns a new buffer of `rows` x `columns` sums, and access to it; the caller frees it."""
+    def allocate_sums(self, rows: int, columns: int) -> tuple[Any, KernelResults]:
+        """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer."""
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
         return buffer, KernelResults(self.e, spec, [buffer], self.lanes, self.element)
 
     def move(
-        self, rows: int, columns: int, source: KernelResults, start: Place, target: KernelResults, there: Place
+        self,
+        rows: int,
+        columns: int,
+        source: KernelResults,
+        start: ResultOffsets,
+        target: KernelResults,
+        target_start: ResultOffsets,
     ) -> None:
-        """Moves `rows` x `columns` sums from `source` at `start` to `target` at `there`, which finishes them."""
+        """Emits a loop that passes `rows` x `columns` sums from `source.initial` to `target.finish`.
 
-        def row(index: Index, _: list[Any]) -> Sequence[Any]:
-            here, to = source.advance(start, self.m_loop, index), target.advance(there, self.m_loop, index)
+        `start` and `target_start` are the offsets of the first sum in `source` and `target`.
+        """
 
-            def one(column: Index, active: int) -> None:
-                at, onto = source.advance(here, self.n_loop, column), target.advance(to, self.n_loop, column)
-                target.finish(source.initial(at, 0, active), onto, 0, active)
+        def move_row(row: Index, _: list[Any]) -> Sequence[Any]:
+            row_start = source.advance(start, self.m_loop, row)
+            row_target = target.advance(target_start, self.m_loop, row)
 
-            self.vectors(columns, one)
+            def move_vector(column: Index, active: int) -> None:
+                offsets = source.advance(row_start, self.n_loop, column)
+                target_offsets = target.advance(row_target, self.n_loop, column)
+                target.finish(source.initial(offsets, 0, active), target_offsets, 0, active)
+
+            self.for_each_vector(columns, move_vector)
             return ()
 
-        self.e.loop(0, rows, 1, row)
+        self.e.loop(0, rows, 1, move_row)
 
-    def vectors(self, columns: int, body: Callable[[Index, int], None]) -> None:
+    def for_each_vector(self, columns: int, body: Callable[[Index, int], None]) -> None:
         """Emits `body(column, active)` for each vector of `columns` columns."""
         for_blocks(self.e, columns, self.lanes, lambda number, active: body(self.e.mul(number, self.lanes), active))
 
@@ -86,10 +97,10 @@ class GemmKernel:
         return ir.MemRefType.get([elements], self.element)
 
 
-# Sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
-SUMS = 8
-# Columns of B that one iteration of the outer loop reads, sequentially, which is fastest.
-COLUMNS = 64
+# Vectors of sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
+_SUMS = 8
+# Columns of B that one iteration of the outer loop reads, one after the other, which is the fastest order.
+_COLUMNS = 64
 
 
 class DotProducts(GemmKernel):
@@ -97,123 +108,132 @@ class DotProducts(GemmKernel):
 
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
-        blocks = [*(1 for _ in self.c.outer), COLUMNS]
-        self.e.parallel_blocks(sizes, blocks, self._columns, self.work)
+        blocks = [*(1 for _ in self.c.outer), _COLUMNS]
+        self.e.parallel_blocks(sizes, blocks, self._emit_columns, self.work)
 
-    def _columns(self, numbers: list[Index], active: list[int]) -> None:
-        """Emits a block of columns: dot products to a private buffer, then vectors of them to C."""
+    def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits a block of columns: stores dot products to a private buffer, then vectors of them to C."""
         e, rows, columns = self.e, self.c.m.size, active[-1]
         *outer, number = numbers
-        first = e.mul(number, COLUMNS)
+        first = e.mul(number, _COLUMNS)
         a, b = self.start(0, outer), e.add(self.start(1, outer), e.mul(first, self.c.n.strides[1]))
-        buffer = memref.alloc(self.scratch_type(rows * COLUMNS), [], [], alignment=ALIGNMENT)
+        buffer = memref.alloc(self.scratch_type(rows * _COLUMNS), [], [], alignment=ALIGNMENT)
 
-        def column(index: Index, _: list[Any]) -> Sequence[Any]:
-            totals = self._products(a, e.add(b, e.mul(index, self.c.n.strides[1])))
+        def emit_column(index: Index, _: list[Any]) -> Sequence[Any]:
+            totals = self._dot_products(a, e.add(b, e.mul(index, self.c.n.strides[1])))
             for row, total in enumerate(totals):
-                e.store_scalar(total, buffer, e.add(row * COLUMNS, index))
+                e.store_scalar(total, buffer, e.add(row * _COLUMNS, index))
             return ()
 
-        e.loop(0, columns, 1, column)
-        self._finish(buffer, self.place(outer, 0, first), columns)
+        e.loop(0, columns, 1, emit_column)
+        self._store_totals(buffer, self.result_offsets(outer, 0, first), columns)
         memref.dealloc(buffer)
 
-    def _products(self, a: Index, b: Index) -> list[Any]:
-        """Returns the dot products of each row of A with one column of B."""
+    def _dot_products(self, a: Index, b: Index) -> list[Any]:
+        """Returns the dot products of each row of A with one column of B; `a` and `b` are the offsets of both."""
         e, rows, lanes, size = self.e, self.c.m.size, self.lanes, self.c.k[0].size
-        width = max(1, min(SUMS // rows, size // lanes))  # vectors of the column at once
-        block, full = width * lanes, size // lanes * lanes
+        width = max(1, min(_SUMS // rows, size // lanes))  # vectors of the column at once
+        block, vectors_end = width * lanes, size // lanes * lanes
+        blocks_end = size // block * block
 
-        def step(k: Index, sums: list[Any], count: int = width, active: int | None = None) -> Sequence[Any]:
-            return self._steps(a, b, k, sums, count, active)
+        def add_vectors(k: Index, sums: list[Any], count: int = width, active: int | None = None) -> Sequence[Any]:
+            return self._add_products(a, b, k, sums, count, active)
 
-        sums = e.loop(0, size // block * block, block, step, [self.zero()] * (rows * width))
-        sums = e.loop(size // block * block, full, lanes, lambda k, inner: step(k, inner, 1), sums)
-        if full < size:
-            sums = list(step(full, sums, 1, size - full))
+        sums = e.loop(0, blocks_end, block, add_vectors, [self.zero()] * (rows * width))
+        sums = e.loop(blocks_end, vectors_end, lanes, lambda k, carried: add_vectors(k, carried, 1), sums)
+        if vectors_end < size:
+            sums = list(add_vectors(vectors_end, sums, 1, size - vectors_end))
         return [self._total(sums[row * width : (row + 1) * width]) for row in range(rows)]
 
-    def _steps(self, a: Index, b: Index, k: Index, sums: list[Any], count: int, active: int | None) -> list[Any]:
-        """Multiplies `count` vectors of the column from `k` on with those of each row; the last has `active` lanes."""
+    def _add_products(self, a: Index, b: Index, k: Index, sums: list[Any], count: int, active: int | None) -> list[Any]:
+        """Adds the products of `count` vectors of the column, from `k` on, with those of each row.
+
+        Only the first `active` lanes are loaded (`None`: all). Returns the new sums.
+        """
         e, rows, lanes = self.e, self.c.m.size, self.lanes
-        found, width = list(sums), len(sums) // rows
+        new_sums, width = list(sums), len(sums) // rows
         for i in range(count):
-            here = e.add(k, i * lanes)
-            other = self.factor(1, e.load(self.b, e.add(b, here), lanes, active))
+            offset = e.add(k, i * lanes)
+            column = self.to_accumulator(1, e.load(self.b, e.add(b, offset), lanes, active))
             for row in range(rows):
-                start = e.add(a, e.add(here, row * self.c.m.strides[0]))
-                factor = self.factor(0, e.load(self.a, start, lanes, active))
-                found[row * width + i] = multiply_add(factor, other, found[row * width + i])
-        return found
+                row_offset = e.add(a, e.add(offset, row * self.c.m.strides[0]))
+                row_vector = self.to_accumulator(0, e.load(self.a, row_offset, lanes, active))
+                new_sums[row * width + i] = multiply_add(row_vector, column, new_sums[row * width + i])
+        return new_sums
 
     def _total(self, sums: list[Any]) -> Any:
-        """Returns the sum over vectors, in pairs, and then over lanes."""
+        """Returns the sum of vectors, which are added in pairs, and of the lanes of the result."""
         while len(sums) > 1:
             pairs = [add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
             sums = pairs + sums[len(pairs) * 2 :]
         return reduce_lanes(sums[0], add)
 
-    def _finish(self, buffer: Any, place: Place, columns: int) -> None:
+    def _store_totals(self, buffer: Any, start: ResultOffsets, columns: int) -> None:
+        """Adds the sums in `buffer` to their initial values, and stores them as results, from `start` on."""
         e, lanes = self.e, self.lanes
         for row in range(self.c.m.size):
-            here = self.results.advance(place, self.m_loop, row)
+            offsets = self.results.advance(start, self.m_loop, row)
             for column in range(0, columns, lanes):
                 active = columns - column
-                totals = e.load(buffer, row * COLUMNS + column, lanes)
-                start = self.results.initial(here, column, active) if self.results.starts else None
-                self.results.finish(totals if start is None else add(start, totals), here, column, active)
+                totals = e.load(buffer, row * _COLUMNS + column, lanes)
+                if self.results.has_initial_sums:
+                    totals = add(self.results.initial(offsets, column, active), totals)
+                self.results.finish(totals, offsets, column, active)
 
 
 class StreamedRows(GemmKernel):
-    """Sums `block.columns` columns of C at a time in a private buffer, `block.depth` rows of B at once."""
+    """Computes `block.columns` columns of C at a time in a private buffer, from `block.depth` rows of B at once."""
 
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
         blocks = [*(1 for _ in self.c.outer), self.block.columns]
-        self.e.parallel_blocks(sizes, blocks, self._chunk, self.work)
+        self.e.parallel_blocks(sizes, blocks, self._emit_columns, self.work)
 
-    def _chunk(self, numbers: list[Index], active: list[int]) -> None:
+    def _emit_columns(self, numbers: list[Index], active: list[int]) -> None:
         e, rows, columns = self.e, self.c.m.size, active[-1]
         *outer, number = numbers
         first = e.mul(number, self.block.columns)
-        place = self.place(outer, 0, first)
-        # Stores to rows that are a page apart would stall each other.
-        buffer, sums = self.partial_sums(rows, self.block.columns + self.lanes)
-        self.move(rows, columns, self.results, place, sums, sums.origin)
-        self._add_rows(self.start(0, outer), e.add(self.start(1, outer), first), sums, columns)
-        self.move(rows, columns, sums, sums.origin, self.results, place)
+        start = self.result_offsets(outer, 0, first)
+        # Rows of the buffer get an extra vector: stores to rows at a distance of a page would stall each other.
+        buffer, sums = self.allocate_sums(rows, self.block.columns + self.lanes)
+        self.move(rows, columns, self.results, start, sums, sums.origin)
+        self._add_all_rows(self.start(0, outer), e.add(self.start(1, outer), first), sums, columns)
+        self.move(rows, columns, sums, sums.origin, self.results, start)
         memref.dealloc(buffer)
 
-    def _add_rows(self, a: Index, b: Index, sums: KernelResults, columns: int) -> None:
-        """Adds `block.depth` rows of B at once, then the remaining ones."""
+    def _add_all_rows(self, a: Index, b: Index, sums: KernelResults, columns: int) -> None:
+        """Adds the products with all rows of B to `sums`: `block.depth` rows at once, then single rows."""
         size, depth = self.c.k[0].size, self.block.depth
-        whole = size // depth * depth
+        blocks_end = size // depth * depth
 
-        def rows(k: Index, _: list[Any], count: int = depth) -> Sequence[Any]:
-            self._add(a, b, k, count, sums, columns)
+        def add_rows(k: Index, _: list[Any], count: int = depth) -> Sequence[Any]:
+            self._add_rows(a, b, k, count, sums, columns)
             return ()
 
-        self.e.loop(0, whole, depth, rows)
-        self.e.loop(whole, size, 1, lambda k, _: rows(k, [], 1))
+        self.e.loop(0, blocks_end, depth, add_rows)
+        self.e.loop(blocks_end, size, 1, lambda k, _: add_rows(k, [], 1))
 
-    def _add(self, a: Index, b: Index, k: Index, count: int, sums: KernelResults, columns: int) -> None:
+    def _add_rows(self, a: Index, b: Index, k: Index, count: int, sums: KernelResults, columns: int) -> None:
+        """Adds the products with `count` rows of B, from row `k` on, to `sums`."""
         e, loop = self.e, self.c.k[0]
-        here = e.add(a, e.mul(k, loop.strides[0]))
-        starts = [e.add(b, e.mul(e.add(k, i), loop.strides[1])) for i in range(count)]
-        factors = [[self._factor(here, row, i) for i in range(count)] for row in range(self.c.m.size)]
+        a_start = e.add(a, e.mul(k, loop.strides[0]))
+        row_starts = [e.add(b, e.mul(e.add(k, i), loop.strides[1])) for i in range(count)]
+        a_elements = [[self._broadcast_a(a_start, row, i) for i in range(count)] for row in range(self.c.m.size)]
 
-        def one(column: Index, active: int) -> None:
-            others = [self.factor(1, e.load(self.b, e.add(at, column), self.lanes, active)) for at in starts]
-            for row, of_row in enumerate(factors):
-                place = sums.advance(sums.advance(sums.origin, self.m_loop, row), self.n_loop, column)
-                total = sums.initial(place, 0, active)
-                for factor, other in zip(of_row, others, strict=True):
-                    total = multiply_add(factor, other, total)
-                sums.finish(total, place, 0, active)
+        def add_vector(column: Index, active: int) -> None:
+            b_vectors = [
+                self.to_accumulator(1, e.load(self.b, e.add(start, column), self.lanes, active)) for start in row_starts
+            ]
+            for row, row_elements in enumerate(a_elements):
+                offsets = sums.advance(sums.advance(sums.origin, self.m_loop, row), self.n_loop, column)
+                total = sums.initial(offsets, 0, active)
+                for element, b_vector in zip(row_elements, b_vectors, strict=True):
+                    total = multiply_add(element, b_vector, total)
+                sums.finish(total, offsets, 0, active)
 
-        self.vectors(columns, one)
+        self.for_each_vector(columns, add_vector)
 
-    def _factor(self, a: Index, row: int, step: int) -> Any:
-        """Loads an element of A into all lanes, `row` rows and `step` steps of K from `a`."""
+    def _broadcast_a(self, a: Index, row: int, step: int) -> Any:
+        """Loads the element of A that is `row` rows and `step` steps of K after offset `a` into all lanes."""
         offset = self.e.add(a, row * self.c.m.strides[0] + step * self.c.k[0].strides[0])
-        return vector.broadcast(self.vector, self.factor(0, self.e.load_scalar(self.a, offset)))
+        return vector.broadcast(self.vector, self.to_accumulator(0, self.e.load_scalar(self.a, offset)))

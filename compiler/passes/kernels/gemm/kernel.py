@@ -12,42 +12,48 @@ from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
 from buddy.compiler.passes.kernels.contraction import Contraction, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
-from buddy.compiler.passes.kernels.epilogue import KernelResults, Place, ResultSpec
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
 from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
-Range = tuple[Index, Index]  # steps of a single loop of K
+Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
 
-# Elements of a row of A that are prefetched together (a cache line of f32), and steps of K from which on that is
-# worthwhile: the rows of the next block start far apart, and the hardware prefetcher detects each of them late.
-_LINE, _LONG = 16, 256
+# Elements of a row of A that are prefetched together: a cache line of f32.
+_LINE = 16
+# With at least this many steps of K, rows of A are prefetched: the rows of the next block start far apart, and the
+# hardware prefetcher detects each of them late.
+_MIN_PREFETCHED_DEPTH = 256
 
-# Ops of an epilogue that are unrolled after a block; a longer one becomes a loop over the block's vectors.
-_UNROLLED = 128
+# An epilogue is unrolled after a block if it has at most this many ops for all vectors; a longer one becomes a loop
+# over the block's vectors.
+_MAX_UNROLLED_OPS = 128
 
 
 @dataclass(frozen=True)
 class _Tile:
-    """`rows` x `columns` of C: the part of one iteration, which threads may share.
+    """`rows` x `columns` elements of C: the part that one iteration of the outer loop computes, or a block of it.
 
-    `a` and `b` are the offsets of its first elements (`b` in the current panel), `place` that of its results. `ahead`
-    is the offset in B of the next packed panel, or of the columns that it is packed from, and `raw_ahead` that of the
-    next columns of a row-major B, if these should be prefetched; `block` is the number of the tile's first block of
-    rows.
+    `a` and `b` are the offsets of the tile's first elements of A and B (`b` in the current panel), `offsets` those of
+    its results. `next_panel` is the offset in B of the next packed panel, or of the columns from which it is packed,
+    and `next_columns` that of the next columns of a row-major B; `None` if these are not prefetched. `block` is the
+    number of the tile's first block of rows.
     """
 
     a: Index
     b: Index
-    place: Place
+    offsets: ResultOffsets
     rows: int
     columns: int
-    ahead: Index | None = None
-    raw_ahead: Index | None = None
+    next_panel: Index | None = None
+    next_columns: Index | None = None
     block: Index = 0
 
 
 class BlockedGemm(GemmKernel):
-    """Computes C in blocks of `rows x columns`; reads B in place, from packed panels, or from a panel packed here."""
+    """Computes C in blocks of `rows x columns`.
+
+    Reads B in place, from panels that were packed before the call, or from a panel that it packs.
+    """
 
     @property
     def panels(self) -> Panels:
@@ -56,129 +62,142 @@ class BlockedGemm(GemmKernel):
     def emit(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size, self.c.m.size]
         blocks = [*(1 for _ in self.c.outer), self.block.columns, self.block.chunk or max(1, self.c.m.size)]
-        self.e.parallel_blocks(sizes, blocks, self._iteration, self.work)
+        self.e.parallel_blocks(sizes, blocks, self._emit_iteration, self.work)
 
-    def _iteration(self, numbers: list[Index], active: list[int]) -> None:
+    def _emit_iteration(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits the tile of C for one iteration of the outer loop: a chunk of rows by the columns of a panel."""
         e, c, block = self.e, self.c, self.block
         *outer, panel, chunk = numbers
         *_, columns, rows = active
         row, column = e.mul(chunk, block.chunk), e.mul(panel, block.columns)
         a = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         first = e.mul(chunk, block.chunk // block.rows)
-        tile = _Tile(a, 0, self.place(outer, row, column), rows, columns, block=first)
+        tile = _Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
         if block.source == "packed":
             start = self._packed_start(outer)
-            here, ahead = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
-            self._over_depth(replace(tile, b=here, ahead=ahead), self.b, None)
+            b, next_panel = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
+            self._emit_over_depth(replace(tile, b=b, next_panel=next_panel), self.b, None)
             return
-        raw = self._raw_start(outer, column)
-        tile = replace(tile, raw_ahead=self._next_columns(raw), ahead=self._next_rows(raw))
+        b = self._unpacked_start(outer, column)
+        tile = replace(tile, next_columns=self._next_columns(b), next_panel=self._next_unpacked_panel(b))
         if block.source == "direct":
-            self._over_depth(replace(tile, b=raw), self.b, None)
+            self._emit_over_depth(replace(tile, b=b), self.b, None)
         else:
-            self._with_panel(tile, raw)
+            self._emit_on_private_panel(tile, b)
 
-    def _raw_start(self, outer: list[Index], column: Index) -> Index:
+    def _unpacked_start(self, outer: list[Index], column: Index) -> Index:
+        """Returns the offset of `column` in an unpacked B."""
         return self.e.add(self.start(1, outer), self.e.mul(column, self.c.n.strides[1]))
 
     def _packed_start(self, outer: list[Index]) -> Index:
+        """Returns the offset of the first panel in a packed B."""
         used = [index for index, loop in zip(outer, self.c.outer, strict=True) if loop.used[1]]
         return self.e.dot(used, self.panels.outer_strides)
 
-    def _next_columns(self, raw: Index) -> Index | None:
-        """Returns the offset of the columns of a row-major B after those at offset `raw`."""
-        return self.e.add(raw, self.block.columns) if self.c.n.strides[1] == 1 else None
+    def _next_columns(self, b: Index) -> Index | None:
+        """Returns the offset of the next columns after offset `b`, if B is row-major; otherwise `None`."""
+        return self.e.add(b, self.block.columns) if self.c.n.strides[1] == 1 else None
 
-    def _next_rows(self, raw: Index) -> Index | None:
-        """Returns the offset of the rows of a column-major B from which the panel after the one at `raw` is packed.
+    def _next_unpacked_panel(self, b: Index) -> Index | None:
+        """Returns the offset of the columns from which the next panel after the one at `b` is packed.
 
-        They are prefetched while the current panel is in use, as packed panels are; otherwise packing waits for memory.
+        They are prefetched while the current panel is in use; otherwise packing would wait for memory. Returns `None`
+        if B is no dense column-major matrix, or if panels are not prefetched.
         """
-        dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
-        if self.block.source != "panel" or not dense or not self._fetches_panels():
+        is_dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
+        if self.block.source != "panel" or not is_dense or not self._prefetches_panels():
             return None
-        return self.e.add(raw, self.block.columns * self.c.n.strides[1])
+        return self.e.add(b, self.block.columns * self.c.n.strides[1])
 
-    def _fetches_panels(self) -> bool:
+    def _prefetches_panels(self) -> bool:
         """True if there is enough work on a panel, over all of K, to prefetch the next one from memory."""
         return len(self.c.k) == 1 and not self.block.blocks_k(self.c) and self.c.m.size > self.block.rows
 
     def _next_panel(self, start: Index, number: Index) -> Index | None:
-        """Returns the offset of the panel after panel `number`, if panels are consecutive in memory.
+        """Returns the offset of the packed panel after panel `number`, or `None` if panels are not prefetched.
 
-        After the last panel follow those of the next value of the outer loops, or memory that is not read.
+        After the last panel, this is a panel for the next value of the outer loops, or memory that is prefetched but
+        not read.
         """
-        if not self._fetches_panels():
+        if not self._prefetches_panels():
             return None
         return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
 
-    def _with_panel(self, tile: _Tile, raw: Index) -> None:
-        """Emits `tile` on a private panel, packed from offset `raw` of B."""
+    def _emit_on_private_panel(self, tile: _Tile, b: Index) -> None:
+        """Emits `tile` on a private panel, packed from offset `b` of B."""
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         scratch = memref.alloc(self.scratch_type(depth * self.block.columns), [], [], alignment=ALIGNMENT)
-        self._over_depth(tile, scratch, raw)
+        self._emit_over_depth(tile, scratch, b)
         memref.dealloc(scratch)
 
     # ---- K -----------------------------------------------------------------------------------------------------------
 
-    def _over_depth(self, tile: _Tile, panel: Any, raw: Index | None) -> None:
-        """Emits all of K, in blocks if necessary; packs each to `panel` first if `raw`, an offset in B, is given."""
+    def _emit_over_depth(self, tile: _Tile, panel: Any, unpacked: Index | None) -> None:
+        """Emits `tile` over all of K, in blocks if necessary.
+
+        Each block of K is packed to `panel` first, from offset `unpacked` of B, unless `unpacked` is `None`.
+        """
         if not self.block.blocks_k(self.c):
-            if raw is not None:
-                pack_panel(self.e, self.panels, self.b, raw, panel, 0, tile.columns)
-            self._finished_by_blocks(tile, panel)
+            if unpacked is not None:
+                pack_panel(self.e, self.panels, self.b, unpacked, panel, 0, tile.columns)
+            self._emit_finished_blocks(tile, panel)
             return
         e, columns = self.e, self.block.columns
-        buffer, sums = self.partial_sums(tile.rows, columns)
-        self.move(tile.rows, tile.columns, self.results, tile.place, sums, sums.origin)
+        buffer, sums = self.allocate_sums(tile.rows, columns)
+        self.move(tile.rows, tile.columns, self.results, tile.offsets, sums, sums.origin)
 
-        def block(lower: Index, _: list[Any]) -> Sequence[Any]:
-            here = replace(tile, place=sums.origin)
+        def emit_k_block(lower: Index, _: list[Any]) -> Sequence[Any]:
+            block_tile = replace(tile, offsets=sums.origin)
             upper = e.minimum(e.add(lower, self.block.depth), self.c.k[0].size)
-            if raw is not None:
-                there = e.mul(lower, -columns)
-                pack_panel(e, self.panels, self.b, raw, panel, there, tile.columns, (lower, upper))
-                here = replace(here, b=there)
-            self._all_rows(here, panel, sums, (lower, upper))
+            if unpacked is not None:
+                # Step `lower` of K is at the start of the panel.
+                panel_start = e.mul(lower, -columns)
+                pack_panel(e, self.panels, self.b, unpacked, panel, panel_start, tile.columns, (lower, upper))
+                block_tile = replace(block_tile, b=panel_start)
+            self._emit_row_blocks(block_tile, panel, sums, (lower, upper))
             return ()
 
-        e.loop(0, self.c.k[0].size, self.block.depth, block)
-        self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.place)
+        e.loop(0, self.c.k[0].size, self.block.depth, emit_k_block)
+        self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.offsets)
         memref.dealloc(buffer)
 
-    def _finished_by_blocks(self, tile: _Tile, panel: Any) -> None:
+    def _emit_finished_blocks(self, tile: _Tile, panel: Any) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""
-        if self.results.finishing * self.block.rows * self.block.vectors <= _UNROLLED:
-            self._all_rows(tile, panel, self.results, None)
+        if self.results.finishing_ops * self.block.rows * self.block.vectors <= _MAX_UNROLLED_OPS:
+            self._emit_row_blocks(tile, panel, self.results, None)
             return
-        buffer, sums = self.partial_sums(self.block.rows, self.block.columns)
-        self._all_rows(tile, panel, self.results, None, sums)
+        buffer, block_sums = self.allocate_sums(self.block.rows, self.block.columns)
+        self._emit_row_blocks(tile, panel, self.results, None, block_sums)
         memref.dealloc(buffer)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _all_rows(
-        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, kept: KernelResults | None = None
-    ) -> None:
-        """Emits every block of rows; with `kept`, a buffer for a block, stores the block there before finishing it."""
-        e = self.e
+    def _emit_row_blocks(
+        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None,
+        block_sums: KernelResults | None = None,
+    ) -> None:  # fmt: skip
+        """Emits every block of rows over the steps of K in `k_range` (`None`: all), and finishes it to `results`.
 
-        def rows(number: Index, count: int) -> None:
+        With `block_sums`, a buffer for one block, the block is stored there, and finished by a loop over its vectors.
+        """
+        e, m = self.e, self.c.m
+
+        def emit_rows(number: Index, count: int) -> None:
             row = e.mul(number, self.block.rows)
-            here = replace(
+            block_tile = replace(
                 tile,
-                a=self._start_of_rows(tile.a, number, row),
-                place=results.advance(tile.place, self.m_loop, row),
+                a=e.add(tile.a, e.mul(row, m.strides[0])),
+                offsets=results.advance(tile.offsets, self.m_loop, row),
                 rows=count,
             )
-            if tile.raw_ahead is not None:
-                here = replace(here, block=e.add(tile.block, number))
-            if tile.ahead is not None:
-                share = e.mul(e.add(tile.block, number), self._share * self.c.depth)
-                here = replace(here, ahead=e.add(tile.ahead, share))
-            self._block(here, panel, results, k_range, kept)
+            if tile.next_columns is not None:
+                block_tile = replace(block_tile, block=e.add(tile.block, number))
+            if tile.next_panel is not None:
+                prefetched = e.mul(e.add(tile.block, number), self._prefetched_elements * self.c.depth)
+                block_tile = replace(block_tile, next_panel=e.add(tile.next_panel, prefetched))
+            self._emit_block(block_tile, panel, results, k_range, block_sums)
 
-        for_blocks(e, tile.rows, self.block.rows, rows)
+        for_blocks(e, tile.rows, self.block.rows, emit_rows)
 
     def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
         """Returns the offset in A of block `number` of rows, whose first one is `row` rows after offset `start`."""
@@ -194,256 +213,145 @@ class BlockedGemm(GemmKernel):
         return [loop.strides[0] for loop in self.c.k]
 
     @property
-    def _share(self) -> int:
-        """Returns the elements of the next panel to prefetch per step of K, so that all blocks prefetch it fully."""
+    def _prefetched_elements(self) -> int:
+        """Returns the elements of the next panel that a block prefetches per step of K.
+
+        All blocks of rows together prefetch the whole panel.
+        """
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
-    def _block(
-        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, kept: KernelResults | None
+    def _emit_block(
+        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
     ) -> None:
-        """Emits the tile's rows and columns of C, in registers over the steps of K in `k_range` (`None`: all)."""
-        sums = self._over_k(tile, panel, k_range, [results.initial(*spot) for spot in self._spots(tile, results)])
-        target, place = (results, tile.place) if kept is None else (kept, kept.origin)
-        for spot, value in zip(self._spots(replace(tile, place=place), target), sums, strict=True):
-            target.finish(value, *spot)
-        if kept is not None:
-            self.move(tile.rows, tile.columns, kept, kept.origin, results, tile.place)
+        """Emits one register block over the steps of K in `k_range` (`None`: all), and finishes it to `results`."""
+        initial = [results.initial(*access) for access in self._vector_accesses(tile, results)]
+        sums = self._accumulate(tile, panel, k_range, initial)
+        target, offsets = (results, tile.offsets) if block_sums is None else (block_sums, block_sums.origin)
+        for access, value in zip(self._vector_accesses(replace(tile, offsets=offsets), target), sums, strict=True):
+            target.finish(value, *access)
+        if block_sums is not None:
+            self.move(tile.rows, tile.columns, block_sums, block_sums.origin, results, tile.offsets)
 
-    def _spots(self, tile: _Tile, results: KernelResults) -> list[tuple[Place, int, int]]:
-        """Returns place, column and active lanes of each vector of a tile."""
+    def _vector_accesses(self, tile: _Tile, results: KernelResults) -> list[tuple[ResultOffsets, int, int]]:
+        """Returns the offsets, column and active lanes of each vector of a tile."""
         return [
-            (results.advance(tile.place, self.m_loop, row), column, tile.columns - column)
+            (results.advance(tile.offsets, self.m_loop, row), column, tile.columns - column)
             for row in range(tile.rows)
             for column in range(0, tile.columns, self.lanes)
         ]
 
-    def _over_k(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+    def _accumulate(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
-        steps, steps_of_a = self._steps_of_b(), self._steps_of_a()
-        if self._fetches_rows(tile, k_range):
-            return self._over_lines(tile, panel, steps[0], sums)
+        b_strides = self._b_strides()
+        if self._prefetches_rows(tile, k_range):
+            return self._accumulate_lines(tile, panel, b_strides[0], sums)
 
-        def level(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
+        def emit_loops(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
             if depth == len(loops):
-                return self._step(a, b, panel, tile, sums)
+                return self._add_products(a, b, panel, tile, sums)
 
-            def body(k: Index, inner: list[Any]) -> Sequence[Any]:
-                if tile.ahead is not None:
-                    self._fetch(self.b, e.add(tile.ahead, e.mul(k, self._share)))
-                here = e.add(a, e.mul(k, steps_of_a[depth]))
-                return level(depth + 1, here, e.add(b, e.mul(k, steps[depth])), inner)
+            def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
+                if tile.next_panel is not None:
+                    self._prefetch(self.b, e.add(tile.next_panel, e.mul(k, self._prefetched_elements)))
+                next_a = e.add(a, e.mul(k, loops[depth].strides[0]))
+                return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
 
             lower, upper = k_range or (0, loops[depth].size)
-            return e.loop(lower, upper, 1, body, sums)
+            return e.loop(lower, upper, 1, emit_iteration, sums)
 
-        return level(0, tile.a, tile.b, sums)
+        return emit_loops(0, tile.a, tile.b, sums)
 
-    def _steps_of_b(self) -> list[int]:
-        """Returns the elements of B or its panel between steps of each loop of K."""
+    def _b_strides(self) -> list[int]:
+        """Returns the stride of B, or of its panel, along each loop of K."""
         if self.block.source == "direct":
             return [loop.strides[1] for loop in self.c.k]
         return row_major([loop.size for loop in self.c.k], self.block.columns)
 
-    def _fetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+    def _prefetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+        """True if the rows of A for the next block are prefetched: rows are long, contiguous and far apart."""
         k, m = self.c.k, self.c.m
-        along = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _LONG and k_range is None
-        return along and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
+        has_long_rows = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _MIN_PREFETCHED_DEPTH and k_range is None
+        return has_long_rows and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
 
-    def _over_lines(self, tile: _Tile, panel: Any, step: int, sums: list[Any]) -> list[Any]:
-        """Returns the sums over all of K, a cache line of each row at a time; prefetches the next block's rows."""
+    def _accumulate_lines(self, tile: _Tile, panel: Any, b_stride: int, sums: list[Any]) -> list[Any]:
+        """Returns the sums over all of K, a cache line of each row of A at a time; prefetches the next block's rows."""
         e, size = self.e, self.c.k[0].size
-        following = e.add(tile.a, self.block.rows * self.c.m.strides[0])
+        next_rows = e.add(tile.a, self.block.rows * self.c.m.strides[0])
 
-        def one(k: Index, inner: list[Any]) -> list[Any]:
-            if tile.ahead is not None:
-                self._fetch(self.b, e.add(tile.ahead, e.mul(k, self._share)))
-            return self._step(e.add(tile.a, k), e.add(tile.b, e.mul(k, step)), panel, tile, inner)
+        def emit_step(k: Index, carried: list[Any]) -> list[Any]:
+            if tile.next_panel is not None:
+                self._prefetch(self.b, e.add(tile.next_panel, e.mul(k, self._prefetched_elements)))
+            return self._add_products(e.add(tile.a, k), e.add(tile.b, e.mul(k, b_stride)), panel, tile, carried)
 
-        def line(k: Index, inner: list[Any]) -> Sequence[Any]:
+        def emit_line(k: Index, carried: list[Any]) -> Sequence[Any]:
             for row in range(self.block.rows):
-                self._fetch(self.a, e.add(following, e.add(k, row * self.c.m.strides[0])))
-            if tile.raw_ahead is not None:
-                self._fetch_columns(tile.raw_ahead, tile.block, k)
-            return e.loop(0, _LINE, 1, lambda i, values: one(e.add(k, i), values), inner)
+                self._prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
+            if tile.next_columns is not None:
+                self._prefetch_columns(tile.next_columns, tile.block, k)
+            return e.loop(0, _LINE, 1, lambda i, values: emit_step(e.add(k, i), values), carried)
 
-        sums = e.loop(0, size // _LINE * _LINE, _LINE, line, sums)
-        return e.loop(size // _LINE * _LINE, size, 1, one, sums)
+        sums = e.loop(0, size // _LINE * _LINE, _LINE, emit_line, sums)
+        return e.loop(size // _LINE * _LINE, size, 1, emit_step, sums)
 
-    def _fetch_columns(self, start: Index, block: Index, k: Index) -> None:
-        """Prefetches some of the `_LINE` rows from `k` on of the next columns of B; all blocks of rows take part."""
+    def _prefetch_columns(self, start: Index, block: Index, k: Index) -> None:
+        """Prefetches a share of the rows `k` to `k + _LINE` of the next columns of B, which are at offset `start`.
+
+        Each block of rows of C prefetches another share; `block` is its number.
+        """
         e, blocks = self.e, -(-self.c.m.size // self.block.rows)
         share = -(-_LINE // blocks)
-        turn = arith.remui(e.value(block), e.value(-(-_LINE // share)))
-        first = e.add(k, e.mul(turn, share))
+        share_number = arith.remui(e.value(block), e.value(-(-_LINE // share)))
+        first = e.add(k, e.mul(share_number, share))
         for i in range(share):
             row = e.add(start, e.mul(e.add(first, i), self.c.k[0].strides[1]))
             for column in range(0, self.block.columns, _LINE):
-                self._fetch(self.b, e.add(row, column))
+                self._prefetch(self.b, e.add(row, column))
 
-    def _fetch(self, source: Any, offset: Index) -> None:
+    def _prefetch(self, source: Any, offset: Index) -> None:
+        """Prefetches the cache line of an element for reading, to all levels of the data cache."""
         memref.prefetch(source, [self.e.value(offset)], False, 3, True)
 
-    def _step(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
-        """Emits one step of K: a rank-one update of the block. A zero-padded panel is read in whole vectors."""
+    def _add_products(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
+        """Returns the sums after one step of K: a rank-one update of the block.
+
+        A zero-padded panel is read in whole vectors.
+        """
         e, lanes = self.e, self.lanes
         limit = tile.columns if self.block.source == "direct" else self.block.columns
-        factors = [
-            self.factor(1, e.load(panel, e.add(b, column), lanes, limit - column))
+        b_vectors = [
+            self.to_accumulator(1, e.load(panel, e.add(b, column), lanes, limit - column))
             for column in range(0, tile.columns, lanes)
         ]
         result = []
         for row in range(tile.rows):
-            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
-            factor = vector.broadcast(self.vector, self.factor(0, scalar))
-            base = row * len(factors)
-            result += [multiply_add(factor, other, sums[base + j]) for j, other in enumerate(factors)]
+            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self.c.m.strides[0])))
+            element = vector.broadcast(self.vector, self.to_accumulator(0, scalar))
+            base = row * len(b_vectors)
+            result += [multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
         return result
 
 
-class PackedGemm(BlockedGemm):
-    """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
-
-    The copy of a block is [k][row], with rows padded to whole vectors.
-    """
-
-    def emit(self) -> None:
-        sizes = [*(loop.size for loop in self.c.outer), self.c.m.size, self.c.n.size]
-        blocks = [*(1 for _ in self.c.outer), self.block.chunk, self.block.strip]
-        self.e.parallel_blocks(sizes, blocks, self._iteration, self.work)
-
-    def _iteration(self, numbers: list[Index], active: list[int]) -> None:
-        e, c, block, source = self.e, self.c, self.block, self.a
-        *outer, chunk, strip = numbers
-        *_, rows, columns = active
-        row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
-        first, raw = e.add(self.start(0, outer), e.mul(row, c.m.strides[0])), self._raw_start(outer, column)
-        place = self.place(outer, row, column)
-        self.a, panel = self._scratch(-(-rows // block.rows) * self._copied.panel), self._scratch(self.panels.panel)
-
-        def multiply(results: KernelResults, origin: Place, k_range: Range | None) -> None:
-            self._copy_rows(source, first, rows, k_range)
-            self._all_panels(_Tile(0, 0, origin, rows, columns), raw, panel, results, k_range)
-
-        c_sums = self.results.adding()
-        if not block.blocks_k(c):
-            multiply(self.results, place, None)
-        elif c_sums is not None:
-            multiply(self.results, place, (0, block.depth))
-            self._over_blocks(block.depth, functools.partial(multiply, c_sums, place[-1:]))
-        else:
-            buffer, sums = self.partial_sums(rows, columns)
-            self.move(rows, columns, self.results, place, sums, sums.origin)
-            self._over_blocks(0, functools.partial(multiply, sums, sums.origin))
-            self.move(rows, columns, sums, sums.origin, self.results, place)
-            memref.dealloc(buffer)
-        memref.dealloc(panel)
-        memref.dealloc(self.a)
-        self.a = source
-
-    def _over_blocks(self, first: int, body: Callable[[Range], None]) -> None:
-        """Emits `body` for each block of K from step `first` on."""
-        e, size = self.e, self.c.k[0].size
-
-        def block(lower: Index, _: list[Any]) -> Sequence[Any]:
-            body((lower, e.minimum(e.add(lower, self.block.depth), size)))
-            return ()
-
-        e.loop(first, size, self.block.depth, block)
-
-    def _scratch(self, elements: int) -> Any:
-        return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
-
-    @property
-    def panels(self) -> Panels:
-        return self._of_depth(super().panels)
-
-    @property
-    def _copied(self) -> Panels:
-        """The copy of A, as panels of the rows of a block."""
-        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
-        rows = Panels(
-            (), (self.c.m.size, self.c.m.strides[0]), ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]
-        )
-        return self._of_depth(rows)
-
-    def _of_depth(self, panels: Panels) -> Panels:
-        """Returns `panels` of the steps of K in a block, all of which have the layout of the first."""
-        ((_, stride),) = panels.k
-        return replace(panels, k=((self.block.depth, stride),))
-
-    def _copy_rows(self, source: Any, first: Index, rows: int, k_range: Range | None) -> None:
-        e, copied = self.e, self._copied
-
-        def block(number: Index, active: int) -> None:
-            here = e.add(first, e.mul(number, self.block.rows * self.c.m.strides[0]))
-            there = e.add(e.mul(number, copied.panel), self._before(k_range, copied.columns))
-            pack_panel(e, copied, source, here, self.a, there, active, k_range)
-
-        for_blocks(e, rows, self.block.rows, block)
-
-    def _before(self, k_range: Range | None, columns: int) -> Index:
-        """Returns the offset at which a panel of all of K would begin, if the steps in `k_range` begin at 0."""
-        return 0 if k_range is None else self.e.mul(k_range[0], -columns)
-
-    def _all_panels(
-        self, tile: _Tile, raw: Index, panel: Any, results: KernelResults, k_range: Range | None
-    ) -> None:  # fmt: skip
-        e, columns, step = self.e, self.block.columns, self.c.n.strides[1]
-        start = self._before(k_range, columns)
-
-        def one(number: Index, active: int) -> None:
-            column = e.mul(number, columns)
-            pack_panel(e, self.panels, self.b, e.add(raw, e.mul(column, step)), panel, start, active, k_range)
-            here = replace(
-                tile,
-                a=self._before(k_range, self._copied.columns),
-                b=start,
-                place=results.advance(tile.place, self.n_loop, column),
-                columns=active,
-            )
-            if k_range is None:
-                self._finished_by_blocks(here, panel)
-            else:
-                self._all_rows(here, panel, results, k_range)
-
-        for_blocks(e, tile.columns, columns, one)
-
-    def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
-        return self.e.add(start, self.e.mul(number, self._copied.panel))
-
-    @property
-    def _row_step(self) -> int:
-        return 1
-
-    def _steps_of_a(self) -> list[int]:
-        return [self._copied.columns]
-
-    def _fetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
-        return False
-
-
-KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
+# The kernels for sources of B that have no register block.
+_KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
 
 
 def kernel_function(
     name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
-    """Emits a private function (A, B, buffers of `spec`) at the insertion point; callers pass memrefs of `types`.
+    """Emits a private function (first operand, second operand, buffers of `spec`); callers pass memrefs of `types`.
 
-    A and B are the op's first and second operand. The one that the register block reads in vectors has the shape
-    `panels_of(contraction, blocking).shape` if `blocking.source` is "packed". Strides in `spec` are along
-    `contraction.loops`.
+    If `blocking.source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`. The
+    strides in `spec` are those along `contraction.loops`.
     """
     function = func.FuncOp(name, (argument_types(types), []), visibility="private")
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
-        end = func.ReturnOp([])
-    with ir.InsertionPoint(end):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
         first, second, *buffers = flat_operands(entry.arguments, types)
         a, b = (second, first) if contraction.swapped else (first, second)
         e = KernelEmitter(entry)
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
-        default = PackedGemm if blocking.packs_a else BlockedGemm
-        KERNELS.get(blocking.source, default)(e, a, b, results, contraction, blocking).emit()
+        _KERNELS.get(blocking.source, BlockedGemm)(e, a, b, results, contraction, blocking).emit()
     return function

@@ -12,7 +12,7 @@ from buddy.compiler.mlir.walk import VIEWS, element_bytes, is_unaliased
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of
 from buddy.compiler.passes.kernels.structured import Structured
 
-Bounds = tuple[int, ...]  # 1, then the products of the sizes of the first one, two, … row loops
+Bounds = tuple[int, ...]  # 1, then the iterations of the first row loop, of the first two together, and so on
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,7 @@ class OperandAccess:
     """An op's access to an operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
 
     value: Any  # the operand
-    root: Any
+    root: Any  # the buffer
     offset: int
     rows: tuple[int, ...]
     inner: tuple[int, ...]
@@ -28,11 +28,12 @@ class OperandAccess:
     written: bool
 
     def overlaps_in_other_rows(self, other: OperandAccess, sizes: Sequence[int]) -> bool:
-        """True if two accesses of one buffer may overlap in different rows."""
+        """True if two accesses of one buffer may overlap in different rows; `sizes` are those of the row loops."""
         if self.rows != other.rows:
             return True
         start = min(self.offset, other.offset)
         extent = max(self.offset + self.span, other.offset + other.span) - start
+        # Rows are disjoint if each stride is at least the extent of all rows along the loops with smaller strides.
         for stride, size in sorted(zip(self.rows, sizes, strict=True)):
             if stride < extent:
                 return True
@@ -61,39 +62,40 @@ def leading_rows(op: Structured) -> int:
 
 
 def refine_bounds(bounds: Bounds, op: Structured) -> Bounds | None:
-    """Returns `bounds`, refined by those of the op's own loops, or `None` if they are incompatible."""
-    done, found = 1, set(bounds)
+    """Returns `bounds` with the bounds of the loops of `op` added; `None` if a bound does not divide the next one."""
+    iterations, refined = 1, set(bounds)
     for loop in op.loops:
-        if done * loop.size >= bounds[-1]:
+        if iterations * loop.size >= bounds[-1]:
             break
-        done *= loop.size
-        found.add(done)
-    ordered = tuple(sorted(found))
+        iterations *= loop.size
+        refined.add(iterations)
+    ordered = tuple(sorted(refined))
     return ordered if all(b % a == 0 for a, b in pairwise(ordered)) else None
 
 
 def split_rows(op: Structured, bounds: Bounds) -> RowOp:
-    """Splits the loops of `op`: those up to `bounds[-1]` iterations become rows.
+    """Splits the loops of `op` at `bounds`: the first `bounds[-1]` iterations become rows, the rest inner loops.
 
-    Raises `UnsupportedError` if these are reductions, or if an operand's offset is unknown.
+    Raises `UnsupportedError` if a loop cannot be split there, if rows would be a reduction, if an inner loop has no
+    stride, or if an operand's offset is dynamic.
     """
     rows: list[Loop] = []
     inner: list[Loop] = []
-    done = 1
+    iterations = 1
     for loop in op.loops:
         rest = loop.size
         for lower, upper in pairwise(bounds):
-            if lower != done or rest == 1:
+            if lower != iterations or rest == 1:
                 continue
-            factor = upper // lower
-            if loop.reduction or rest % factor:
+            size = upper // lower
+            if loop.reduction or rest % size:
                 raise UnsupportedError("its outer loops differ")
-            rest //= factor
-            rows.append(replace(loop, size=factor, strides=tuple(s * rest for s in loop.strides)))
-            done = upper
+            rest //= size
+            rows.append(replace(loop, size=size, strides=tuple(s * rest for s in loop.strides)))
+            iterations = upper
         if rest > 1:
             inner.append(replace(loop, size=rest))
-    if done != bounds[-1]:
+    if iterations != bounds[-1]:
         raise UnsupportedError("its outer loops differ")
     if any(not any(loop.strides) for loop in inner):
         raise UnsupportedError("a loop within a row has no stride in any operand")
@@ -102,17 +104,20 @@ def split_rows(op: Structured, bounds: Bounds) -> RowOp:
 
 
 def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[Loop]) -> OperandAccess:
+    """Returns the access of `op` to operand `number`."""
     value = op.operands[number]
     strides = tuple(loop.strides[number] for loop in inner)
     span = 1 + sum(stride * (loop.size - 1) for stride, loop in zip(strides, inner, strict=True))
-    root, offset = _place(value)
-    return OperandAccess(
-        value, root, offset, tuple(r.strides[number] for r in rows), strides, span, number >= op.inputs
-    )
+    root, offset = _root_and_offset(value)
+    row_strides = tuple(loop.strides[number] for loop in rows)
+    return OperandAccess(value, root, offset, row_strides, strides, span, number >= op.inputs)
 
 
-def _place(value: Any) -> tuple[Any, int]:
-    """Returns the buffer of `value`, and the element of it at which `value` starts."""
+def _root_and_offset(value: Any) -> tuple[Any, int]:
+    """Returns the buffer of `value`, and the offset of `value` in it, in elements.
+
+    Raises `UnsupportedError` if the buffer is a part of an arena, or if the offset is dynamic.
+    """
     layout = layout_of(value.type)
     while isinstance(value, ir.OpResult) and value.owner.name in VIEWS:
         if value.owner.name == "memref.view":
@@ -124,7 +129,7 @@ def _place(value: Any) -> tuple[Any, int]:
 
 
 def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
-    """Returns why `right` may not follow `left` row by row, or `None` if it may."""
+    """Returns why `left` and `right` may not be executed one after the other for each row; `None` if they may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
         if a.root != b.root:

@@ -1,4 +1,4 @@
-"""Vector loops for reductions: several accumulators along a contiguous loop, or one per column."""
+"""Vector loops for reductions: along a contiguous reduction loop, or across the columns of a parallel loop."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
-from buddy.compiler.passes.kernels.body import Lanes, VectorBody
+from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition
 from buddy.compiler.passes.kernels.elementwise import lanes_for, vector_loop
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lanes
 from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-ACCUMULATORS = FMA_LATENCY  # enough to hide the latency
+ACCUMULATORS = FMA_LATENCY  # vectors of sums: enough to hide the latency of the op that combines them
 
 _INFINITY = float("inf")
+# The neutral element of each op that a reduction may combine values with, by the bit width of the type.
 _NEUTRAL: dict[str, Callable[[int], float]] = {
     "arith.addf": lambda width: -0.0,
     "arith.mulf": lambda width: 1.0,
@@ -40,13 +41,14 @@ _NEUTRAL: dict[str, Callable[[int], float]] = {
 
 @dataclass(frozen=True)
 class RowReduction:
-    """One output: `accumulator = combine(accumulator, term)` for every element."""
+    """The reduction to one output: `accumulator = combine(accumulator, term)` for every element."""
 
     combine: Any  # the op of the body
     term: Any  # a scalar of the body
-    element: Any
+    element: Any  # the element type of the output
 
     def neutral(self, e: KernelEmitter, lanes: int) -> Any:
+        """Returns a vector of neutral elements."""
         number = _NEUTRAL[self.combine.name](self.element.width)
         return e.splat(ir.VectorType.get([lanes], self.element), number)
 
@@ -56,22 +58,24 @@ class RowReduction:
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
 
 
-def folds_of(op: Structured) -> dict[int, RowReduction]:
-    """Returns the fold of each output, by its operand number; outputs that the body does not read are only stored.
+def _reductions_of(op: Structured) -> dict[int, RowReduction]:
+    """Returns the reduction to each output that does not vary along a reduction loop, by operand number.
 
-    Raises `UnsupportedError` for bodies that are not plain folds.
+    Other outputs are only stored. Raises `UnsupportedError` if the body reads such an output, or if it does not combine
+    an accumulator with one value by an op in `_NEUTRAL`.
     """
-    folds = {}
+    reductions = {}
     for number, scalar in enumerate(op.yielded, start=op.inputs):
-        moves = any(loop.strides[number] for loop in op.reductions)
-        if op.reads(number) and moves:
+        varies = any(loop.strides[number] for loop in op.reductions)
+        if op.reads(number) and varies:
             raise UnsupportedError("an output that is read varies along a reduction")
-        if not moves:
-            folds[number] = _fold(scalar, op.arguments[number])
-    return folds
+        if not varies:
+            reductions[number] = _match_reduction(scalar, op.arguments[number])
+    return reductions
 
 
-def _fold(yielded: Any, argument: Any) -> RowReduction:
+def _match_reduction(yielded: Any, argument: Any) -> RowReduction:
+    """Returns the reduction that yields `yielded`, with the accumulator `argument`."""
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
         raise UnsupportedError("its body is not a plain fold")
@@ -85,137 +89,150 @@ def _fold(yielded: Any, argument: Any) -> RowReduction:
 def emit_reduction(e: KernelEmitter, op: Structured, target: Target) -> str:
     """Emits `op` at the insertion point and returns a description.
 
-    Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is not a plain fold.
+    Raises `UnsupportedError`, before anything is emitted, if no loop is contiguous or the body is not a plain
+    reduction.
     """
-    folds = folds_of(op)
+    reductions = _reductions_of(op)
     lanes = lanes_for(op, target)
-    along = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(folds))
-    if not op.indexed <= set(along.dims if along is not None else ()):
+    contiguous = _contiguous_reduction(op, set(range(op.inputs, len(op.operands))) - set(reductions))
+    if not op.indexed <= set(contiguous.dims if contiguous is not None else ()):
         raise UnsupportedError("a reduction that reads another index than that of its contiguous loop")
-    if along is not None:
-        _AlongReduction(e, op, folds, along, lanes).emit()
-        return f"{along.size} elements folded in vectors of {lanes}"
-    across = vector_loop(op, op.parallel)
-    if across is None:
+    if contiguous is not None:
+        _AlongReduction(e, op, reductions, contiguous, lanes).emit()
+        return f"{contiguous.size} elements folded in vectors of {lanes}"
+    columns = vector_loop(op, op.parallel)
+    if columns is None:
         raise UnsupportedError("no loop is contiguous in all of its operands")
-    if len(folds) < op.outputs:
+    if len(reductions) < op.outputs:
         raise UnsupportedError("an output varies along a reduction")
-    _AcrossColumns(e, op, folds, across, lanes).emit()
+    _AcrossColumns(e, op, reductions, columns, lanes).emit()
     return f"columns folded in vectors of {lanes}"
 
 
 def _contiguous_reduction(op: Structured, stored: set[int]) -> Loop | None:
-    """Returns the reduction loop along which inputs are contiguous or constant, and `stored` outputs contiguous."""
+    """Returns the innermost reduction loop along which vectors can be loaded and stored, or `None`.
+
+    Along it, inputs are contiguous or constant, and the outputs in `stored` are contiguous.
+    """
     for loop in reversed(op.reductions):
-        read = loop.strides[: op.inputs]
-        if all(stride in (0, 1) for stride in read) and 1 in read and all(loop.strides[i] == 1 for i in stored):
+        strides = loop.strides[: op.inputs]
+        if all(stride in (0, 1) for stride in strides) and 1 in strides and all(loop.strides[i] == 1 for i in stored):
             return loop
     return None
 
 
 class _Reduction:
-    """Base of both directions: offsets, loads and terms."""
+    """Emits a reduction with vectors along the loop `inner`.
+
+    `reduced` has the operand numbers of the outputs in `reductions`, and `stored` those of the other outputs.
+    """
 
     def __init__(
-        self, e: KernelEmitter, op: Structured, folds: dict[int, RowReduction], inner: Loop, lanes: int
+        self, e: KernelEmitter, op: Structured, reductions: dict[int, RowReduction], inner: Loop, lanes: int
     ) -> None:
         self.e, self.op, self.inner, self.lanes = e, op, inner, lanes
-        self.folded, self.folds = list(folds), list(folds.values())
-        self.stored = [i for i in range(op.inputs, len(op.operands)) if i not in folds]
+        self.reduced, self.reductions = list(reductions), list(reductions.values())
+        self.stored = [i for i in range(op.inputs, len(op.operands)) if i not in reductions]
         self.flats = [flatten(value) for value in op.operands]
-        self.body = VectorBody(e, op, lanes, frozenset(fold.combine for fold in self.folds))
-        self.outer = [loop for loop in op.parallel if loop is not inner]
-        self.reduced = [loop for loop in op.reductions if loop is not inner]
+        self.body = VectorBody(e, op, lanes, frozenset(reduction.combine for reduction in self.reductions))
+        self.outer_loops = [loop for loop in op.parallel if loop is not inner]
+        self.reduction_loops = [loop for loop in op.reductions if loop is not inner]
 
     def emit(self) -> None:
         raise NotImplementedError
 
     def _starts(self, outer: list[Index]) -> list[Index]:
         """Returns the offset of each operand for the indices of the outer loops."""
-        return [self.e.dot(outer, [loop.strides[i] for loop in self.outer]) for i in range(len(self.flats))]
+        return [self.e.dot(outer, [loop.strides[i] for loop in self.outer_loops]) for i in range(len(self.flats))]
 
     def _emit_reductions(
         self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
     ) -> list[Any]:
-        """Emits `body(offsets of the inputs, sums) -> sums` inside the reduction loops other than the vector loop."""
-        if depth == len(self.reduced):
+        """Emits `body(offsets of the operands, sums) -> sums` inside the reduction loops from number `depth` on."""
+        if depth == len(self.reduction_loops):
             return body(starts, sums)
-        loop, e = self.reduced[depth], self.e
+        loop, e = self.reduction_loops[depth], self.e
 
-        def level(index: Index, inner: list[Any]) -> Sequence[Any]:
-            here = [e.add(start, e.mul(index, stride)) for start, stride in zip(starts, loop.strides, strict=True)]
-            return self._emit_reductions(here, inner, body, depth + 1)
+        def emit_iteration(index: Index, carried: list[Any]) -> Sequence[Any]:
+            offsets = [e.add(start, e.mul(index, stride)) for start, stride in zip(starts, loop.strides, strict=True)]
+            return self._emit_reductions(offsets, carried, body, depth + 1)
 
-        return e.loop(0, loop.size, 1, level, sums)
+        return e.loop(0, loop.size, 1, emit_iteration, sums)
 
     def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[Any]:
-        """Returns the vector that each fold adds at `index` along the vector loop; unused lanes are neutral.
+        """Returns the vector that each reduction adds at `index` along the vector loop; unused lanes are neutral.
 
-        Stores the other outputs.
+        Emits the stores of the outputs in `stored`.
         """
         e, op = self.e, self.op
-        values = {}
+        vectors = {}
         for i in range(op.inputs):
             if op.reads(i) and self.inner.strides[i]:
-                values[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
+                vectors[op.arguments[i]] = e.load(self.flats[i], e.add(starts[i], index), self.lanes, active)
             elif op.reads(i):
-                values[op.arguments[i]] = self.body.broadcast(e.load_scalar(self.flats[i], starts[i]))
+                vectors[op.arguments[i]] = self.body.broadcast(e.load_scalar(self.flats[i], starts[i]))
         # The body's `linalg.index` is along the vector loop, which then consists of one dim.
-        at = Lanes(self.inner.dims[0], index, active, {}, {}) if op.indexed else None
-        known = self.body.emit(values, at)
-        terms = [self.body.value(fold.term, known) for fold in self.folds]
+        position = VectorPosition(self.inner.dims[0], index, active, {}, {}) if op.indexed else None
+        vectors = self.body.emit(vectors, position)
+        terms = [self.body.vector_of(reduction.term, vectors) for reduction in self.reductions]
         for i in self.stored:
-            value = self.body.value(op.yielded[i - op.inputs], known)
+            value = self.body.vector_of(op.yielded[i - op.inputs], vectors)
             e.store(value, self.flats[i], e.add(starts[i], index), active)
         if active is None:
             return terms
         mask = e.mask(self.lanes, active)
         return [
-            arith.select(mask, term, fold.neutral(e, self.lanes)) for term, fold in zip(terms, self.folds, strict=True)
+            arith.select(mask, term, reduction.neutral(e, self.lanes))
+            for term, reduction in zip(terms, self.reductions, strict=True)
         ]
 
     def _combine(self, sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
-        return [fold.join(a, b) for fold, a, b in zip(self.folds * len(sums), sums, terms, strict=False)]
+        """Adds `terms` to `sums`: both have one vector per reduction, any number of times."""
+        reductions = self.reductions * len(sums)
+        return [reduction.join(a, b) for reduction, a, b in zip(reductions, sums, terms, strict=False)]
 
 
 class _AlongReduction(_Reduction):
-    """The vector loop is a reduction: vectors are folded into accumulators, and these across their lanes."""
+    """The vector loop is a reduction: vectors are added to accumulators, whose lanes are then combined."""
 
     def emit(self) -> None:
-        rows = [loop.size for loop in self.outer]
+        rows = [loop.size for loop in self.outer_loops]
         row_bytes = moved_bytes(self.op, math.prod(rows))
-        for_rows(self.e, rows, row_bytes, work_of(self.op), lambda outer: self._fold_row(self._starts(outer)))
+        for_rows(self.e, rows, row_bytes, work_of(self.op), lambda outer: self._reduce_row(self._starts(outer)))
 
-    def _fold_row(self, starts: list[Index]) -> None:
+    def _reduce_row(self, starts: list[Index]) -> None:
+        """Emits all reductions of one row, and adds their results to the outputs."""
         e, size = self.e, self.inner.size
         count = max(1, min(ACCUMULATORS, size // self.lanes))
-        sums = [fold.neutral(e, self.lanes) for _ in range(count) for fold in self.folds]
-        sums = self._emit_reductions(starts, sums, lambda here, inner: self._row(here, inner, count))
-        width = len(self.folds)
-        total = sums[:width]
+        sums = [reduction.neutral(e, self.lanes) for _ in range(count) for reduction in self.reductions]
+        sums = self._emit_reductions(starts, sums, lambda offsets, carried: self._add_vectors(offsets, carried, count))
+        width = len(self.reductions)
+        totals = sums[:width]
         for i in range(width, len(sums), width):
-            total = self._combine(total, sums[i : i + width])
-        for i, fold, value in zip(self.folded, self.folds, total, strict=True):
-            start = e.load_scalar(self.flats[i], starts[i])
-            e.store_scalar(fold.join(start, reduce_lanes(value, fold.join)), self.flats[i], starts[i])
+            totals = self._combine(totals, sums[i : i + width])
+        for i, reduction, total in zip(self.reduced, self.reductions, totals, strict=True):
+            old = e.load_scalar(self.flats[i], starts[i])
+            e.store_scalar(reduction.join(old, reduce_lanes(total, reduction.join)), self.flats[i], starts[i])
 
-    def _row(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
+    def _add_vectors(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
+        """Returns the sums after the vector loop: `count` vectors per iteration, then one, then a partial one."""
         e, size, lanes = self.e, self.inner.size, self.lanes
         block = count * lanes
-        many, full = size // block * block, size // lanes * lanes
-        width = len(self.folds)
+        blocks_end, vectors_end = size // block * block, size // lanes * lanes
+        width = len(self.reductions)
 
-        def blocks(index: Index, inner: list[Any]) -> Sequence[Any]:
+        def add_block(index: Index, carried: list[Any]) -> Sequence[Any]:
             terms = [term for i in range(count) for term in self._terms(starts, e.add(index, i * lanes))]
-            return self._combine(inner, terms)
+            return self._combine(carried, terms)
 
-        def singles(index: Index, inner: list[Any]) -> Sequence[Any]:
-            return [*self._combine(inner[:width], self._terms(starts, index)), *inner[width:]]
+        def add_vector(index: Index, carried: list[Any]) -> Sequence[Any]:
+            return [*self._combine(carried[:width], self._terms(starts, index)), *carried[width:]]
 
-        sums = e.loop(0, many, block, blocks, sums)
-        sums = e.loop(many, full, lanes, singles, sums)
-        if full < size:
-            sums = [*self._combine(sums[:width], self._terms(starts, full, size - full)), *sums[width:]]
+        sums = e.loop(0, blocks_end, block, add_block, sums)
+        sums = e.loop(blocks_end, vectors_end, lanes, add_vector, sums)
+        if vectors_end < size:
+            terms = self._terms(starts, vectors_end, size - vectors_end)
+            sums = [*self._combine(sums[:width], terms), *sums[width:]]
         return sums
 
 
@@ -224,39 +241,42 @@ class _AcrossColumns(_Reduction):
 
     def emit(self) -> None:
         """Emits blocks of several vectors, which threads share, and then the remainder of each row."""
-        e, lanes, rows = self.e, self.lanes, [loop.size for loop in self.outer]
+        e, lanes, rows = self.e, self.lanes, [loop.size for loop in self.outer_loops]
         block = ACCUMULATORS * lanes
-        many = self.inner.size // block
+        blocks = self.inner.size // block
 
-        def columns(indices: list[Index]) -> None:
+        def emit_block(indices: list[Index]) -> None:
             *outer, number = indices
             first = e.mul(number, block)
-            self._columns(self._starts(outer), [e.add(first, i * lanes) for i in range(ACCUMULATORS)], None)
+            self._reduce_columns(self._starts(outer), [e.add(first, i * lanes) for i in range(ACCUMULATORS)], None)
 
-        if many:
-            e.parallel([*rows, many], columns, work_of(self.op))
-        if many * block < self.inner.size:
-            e.nest(rows, lambda outer: self._rest(self._starts(outer), many * block))
+        if blocks:
+            e.parallel([*rows, blocks], emit_block, work_of(self.op))
+        if blocks * block < self.inner.size:
+            e.nest(rows, lambda outer: self._emit_remainder(self._starts(outer), blocks * block))
 
-    def _rest(self, starts: list[Index], first: int) -> None:
+    def _emit_remainder(self, starts: list[Index], first: int) -> None:
+        """Emits the columns from `first` on, one vector at a time."""
         e, size, lanes = self.e, self.inner.size, self.lanes
-        full = size // lanes * lanes
+        vectors_end = size // lanes * lanes
 
-        def single(index: Index, _: list[Any]) -> Sequence[Any]:
-            self._columns(starts, [index], None)
+        def emit_vector(index: Index, _: list[Any]) -> Sequence[Any]:
+            self._reduce_columns(starts, [index], None)
             return ()
 
-        e.loop(first, full, lanes, single)
-        if full < size:
-            self._columns(starts, [full], size - full)
+        e.loop(first, vectors_end, lanes, emit_vector)
+        if vectors_end < size:
+            self._reduce_columns(starts, [vectors_end], size - vectors_end)
 
-    def _columns(self, starts: list[Index], columns: list[Index], active: int | None) -> None:
+    def _reduce_columns(self, starts: list[Index], columns: list[Index], active: int | None) -> None:
+        """Emits the reductions of one vector of columns from each of `columns` on."""
         e, first = self.e, self.op.inputs
-        places = [(i, e.add(starts[i], column)) for column in columns for i in range(first, len(self.flats))]
-        sums = [e.load(self.flats[i], place, self.lanes, active) for i, place in places]
+        targets = [(i, e.add(starts[i], column)) for column in columns for i in range(first, len(self.flats))]
+        sums = [e.load(self.flats[i], offset, self.lanes, active) for i, offset in targets]
 
-        def body(here: list[Index], inner: list[Any]) -> list[Any]:
-            return self._combine(inner, [term for column in columns for term in self._terms(here, column, active)])
+        def add_terms(offsets: list[Index], carried: list[Any]) -> list[Any]:
+            terms = [term for column in columns for term in self._terms(offsets, column, active)]
+            return self._combine(carried, terms)
 
-        for (i, place), value in zip(places, self._emit_reductions(starts, sums, body), strict=True):
-            e.store(value, self.flats[i], place, active)
+        for (i, offset), value in zip(targets, self._emit_reductions(starts, sums, add_terms), strict=True):
+            e.store(value, self.flats[i], offset, active)

@@ -1,4 +1,4 @@
-"""Stages of a row: ops with the same loops within a row are fused, and executed by one loop over rows."""
+"""The stages of a row: ops with the same loops within a row become one stage; a loop over rows runs all stages."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from buddy.compiler.passes.kernels.rows.kernel import Bounds, OperandAccess, Row
 from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
 
-# Returns the memref of an access, given the sizes of the loops along which it moves.
+# Returns the memref of an access, given the sizes of the loops along which it has a stride.
 View = Callable[[OperandAccess, Sequence[int]], Any]
 
 
 @dataclass(frozen=True)
 class RowStage:
-    """Ops with the same loops within a row, fused; `unstored` are buffers that need not be stored."""
+    """Fused ops, which have the same loops within a row; buffers in `unstored` only pass values between these ops."""
 
     ops: tuple[RowOp, ...]
     unstored: frozenset[Any] = frozenset()
@@ -40,70 +40,76 @@ class RowStage:
     def accesses(self, written: bool) -> Iterable[OperandAccess]:
         return (access for op in self.ops for access in op.accesses if access.written == written)
 
+    def all_accesses(self) -> list[OperandAccess]:
+        return [access for op in self.ops for access in op.accesses]
+
     def roots(self, written: bool) -> set[Any]:
+        """Returns the buffers that the stage writes, or those that it reads."""
         return {access.root for access in self.accesses(written)}
 
 
-def stages_of(ops: Sequence[RowOp], temporary: Iterable[Any]) -> list[RowStage]:
+def stages_of(ops: Sequence[RowOp], temporaries: Iterable[Any]) -> list[RowStage]:
     """Returns the stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
 
-    A `temporary` buffer that only one stage uses is not stored.
+    A buffer in `temporaries` that only one stage uses is not stored.
     """
     stages = [RowStage((op,)) for op in ops]
     number = 0
     while number < len(stages):
-        before = next((i for i in reversed(range(number)) if _can_fuse(stages, i, number)), None)
-        if before is None:
+        producer = next((i for i in reversed(range(number)) if _can_fuse(stages, i, number)), None)
+        if producer is None:
             number += 1
             continue
-        stages[number] = RowStage(stages[before].ops + stages[number].ops)
-        del stages[before]
+        stages[number] = RowStage(stages[producer].ops + stages[number].ops)
+        del stages[producer]
         number -= 1
-    return [replace(stage, unstored=_private_buffers(stage, stages, temporary)) for stage in stages]
+    return [replace(stage, unstored=_private_buffers(stage, stages, temporaries)) for stage in stages]
 
 
 def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
-    """True if stage `first` may be fused with stage `second`, which reads what it writes."""
+    """True if stage `first` has no reductions and may be fused with stage `second`, which reads its results.
+
+    The stages between them must not access what `first` writes, nor write what it reads.
+    """
     a, b = stages[first], stages[second]
-    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(True) & b.roots(False):
+    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(written=True) & b.roots(written=False):
         return False
-    made = {access.root: access for access in a.accesses(True)}
-    if any(access.root in made and not _same_place(access, made[access.root]) for access in _all(b)):
+    writes = {access.root: access for access in a.accesses(written=True)}
+    if any(access.root in writes and not _accesses_same(access, writes[access.root]) for access in b.all_accesses()):
         return False
-    if b.roots(True) & (a.roots(False) | a.roots(True)):
+    if b.roots(written=True) & (a.roots(written=False) | a.roots(written=True)):
         return False
     return not any(
-        a.roots(True) & (middle.roots(False) | middle.roots(True)) or a.roots(False) & middle.roots(True)
+        a.roots(written=True) & (middle.roots(written=False) | middle.roots(written=True))
+        or a.roots(written=False) & middle.roots(written=True)
         for middle in stages[first + 1 : second]
     )
 
 
-def _all(stage: RowStage) -> list[OperandAccess]:
-    return [access for op in stage.ops for access in op.accesses]
-
-
-def _same_place(a: OperandAccess, b: OperandAccess) -> bool:
+def _accesses_same(a: OperandAccess, b: OperandAccess) -> bool:
+    """True if both access the same element of the same buffer in each iteration."""
     return (a.root, a.offset, a.rows, a.inner) == (b.root, b.offset, b.rows, b.inner)
 
 
-def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporary: Iterable[Any]) -> frozenset[Any]:
-    """Returns the temporary buffers that are written and read within `stage` and used by no other stage."""
+def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporaries: Iterable[Any]) -> frozenset[Any]:
+    """Returns the buffers in `temporaries` that are written and read within `stage` and used by no other stage."""
     if len(stage.ops) == 1:
         return frozenset()
-    others = {access.root for other in stages if other is not stage for access in _all(other)}
-    return frozenset(root for root in temporary if root in stage.roots(True) and root not in others)
+    shared = {access.root for other in stages if other is not stage for access in other.all_accesses()}
+    return frozenset(root for root in temporaries if root in stage.roots(written=True) and root not in shared)
 
 
 def emit_stage(e: KernelEmitter, stage: RowStage, rows: Sequence[Index], view: View) -> None:
-    """Emits a `linalg.generic` on the memrefs of one row, for the row with indices `rows`."""
+    """Emits a `linalg.generic` on views of the operands, for the row with indices `rows`."""
     inputs, outputs = _operands(stage)
+    accesses = (*inputs, *outputs)
     loops = range(len(stage.sizes))
-    moving = [[i for i in loops if access.inner[i]] for access in (*inputs, *outputs)]
-    maps = [ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(i) for i in dims]) for dims in moving]
+    loops_of_accesses = [[i for i in loops if access.inner[i]] for access in accesses]
+    maps = [ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(i) for i in used]) for used in loops_of_accesses]
     values = [
-        view(access, [stage.sizes[i] for i in dims]) for access, dims in zip((*inputs, *outputs), moving, strict=True)
+        view(access, [stage.sizes[i] for i in used]) for access, used in zip(accesses, loops_of_accesses, strict=True)
     ]
-    kinds = ["reduction" if reduction else "parallel" for reduction in stage.reductions]
+    kinds = ["reduction" if is_reduction else "parallel" for is_reduction in stage.reductions]
     generic = linalg.GenericOp(
         [], values[: len(inputs)], values[len(inputs) :],
         ir.ArrayAttr.get([ir.AffineMapAttr.get(map_) for map_ in maps]),
@@ -117,19 +123,21 @@ def emit_stage(e: KernelEmitter, stage: RowStage, rows: Sequence[Index], view: V
 
 
 def _operands(stage: RowStage) -> tuple[list[OperandAccess], list[OperandAccess]]:
-    """Returns the accesses of a stage that read memory, and those that write, without duplicates."""
+    """Returns the accesses of a stage that read memory, and those that write memory, without duplicates."""
     inputs: list[OperandAccess] = []
     outputs: list[OperandAccess] = []
     for op in stage.ops:
         for number, access in enumerate(op.accesses):
-            known = outputs if access.written else [*inputs, *_written_before(stage, op)]
-            used = access.written or op.op.reads(number)
-            if used and access.root not in stage.unstored and not any(_same_place(access, k) for k in known):
+            previous = outputs if access.written else [*inputs, *_writes_before(stage, op)]
+            is_used = access.written or op.op.reads(number)
+            is_duplicate = any(_accesses_same(access, other) for other in previous)
+            if is_used and access.root not in stage.unstored and not is_duplicate:
                 (outputs if access.written else inputs).append(access)
     return inputs, outputs
 
 
-def _written_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
+def _writes_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
+    """Returns the writes of the ops of `stage` that are before `op`."""
     return [access for other in stage.ops[: stage.ops.index(op)] for access in other.accesses if access.written]
 
 
@@ -141,27 +149,32 @@ def _emit_body(
     outputs: list[OperandAccess],
     arguments: list[Any],
 ) -> None:
-    read = list(zip(inputs, arguments, strict=False))
+    """Emits the bodies of the stage's ops one after the other; `arguments` are those of `inputs` and `outputs`."""
+    loaded = list(zip(inputs, arguments, strict=False))
     accumulated = list(zip(outputs, arguments[len(inputs) :], strict=True))
-    made: list[tuple[OperandAccess, Any]] = []
+    computed: list[tuple[OperandAccess, Any]] = []
     for op in stage.ops:
-        known: dict[Any, Any] = dict(op.op.scalars)
+        values: dict[Any, Any] = dict(op.op.scalars)
         for access, argument in zip(op.accesses, op.op.arguments, strict=True):
-            value = _at(access, accumulated) if access.written else _at(access, made) or _at(access, read)
+            if access.written:
+                value = _value_of(access, accumulated)
+            else:
+                value = _value_of(access, computed) or _value_of(access, loaded)
             if value is not None:
-                known[argument] = value
-        known = clone_ops(op.op.block, known, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
-        yielded = [known.get(scalar, scalar) for scalar in op.op.yielded]
-        made += list(zip(op.accesses[op.op.inputs :], yielded, strict=True))
-    linalg.yield_([_at(access, made) for access in outputs])
+                values[argument] = value
+        values = clone_ops(op.op.block, values, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
+        yielded = [values.get(scalar, scalar) for scalar in op.op.yielded]
+        computed += list(zip(op.accesses[op.op.inputs :], yielded, strict=True))
+    linalg.yield_([_value_of(access, computed) for access in outputs])
 
 
-def _at(place: OperandAccess, found: Sequence[tuple[OperandAccess, Any]]) -> Any | None:
-    return next((value for access, value in found if _same_place(access, place)), None)
+def _value_of(access: OperandAccess, values: Sequence[tuple[OperandAccess, Any]]) -> Any | None:
+    """Returns the value in `values` of the element that `access` accesses, or `None`."""
+    return next((value for other, value in values if _accesses_same(other, access)), None)
 
 
 def _index(e: KernelEmitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
-    """Returns the index along a dim of the op's own iteration space, which rows and a loop within a row may share."""
+    """Returns the index along `dim` of the iteration space of `op`, which row loops and inner loops may divide."""
     value: Index = 0
     for index, loop in zip(rows, op.row_loops, strict=True):
         if dim in loop.dims:
@@ -173,7 +186,10 @@ def _index(e: KernelEmitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
 
 
 class RowLoop:
-    """A loop over chunks of rows around a loop over a chunk's rows; each chunk has its own temporaries."""
+    """A loop over chunks of rows around a loop over a chunk's rows; each chunk has separate temporaries.
+
+    `scratch` has the temporary buffers that are replaced by one row per chunk.
+    """
 
     def __init__(self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], scratch: Sequence[Any]) -> None:
         self.e, self.stages = e, stages
@@ -183,34 +199,33 @@ class RowLoop:
         self.scratch = {root: self._allocate_row(root) for root in scratch}
 
     def _allocate_row(self, root: Any) -> tuple[Any, int, int]:
-        """Allocates a row of `root` per chunk.
+        """Allocates one row of the temporary `root` for each chunk.
 
-        Returns the buffer, the distance of chunks, the first element of a row.
+        Returns the buffer, the distance in elements between the rows of two chunks, and the offset in `root` of the
+        first element that a row accesses.
         """
-        found = [access for stage in self.stages for op in stage.ops for access in op.accesses if access.root == root]
-        start = min(access.offset for access in found)
-        extent = max(access.offset + access.span for access in found) - start
+        accesses = [access for stage in self.stages for access in stage.all_accesses() if access.root == root]
+        start = min(access.offset for access in accesses)
+        extent = max(access.offset + access.span for access in accesses) - start
         element = root.type.element_type
         line = max(1, CACHE_LINE // element_bytes(element))
         pitch = -(-extent // line) * line
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), CACHE_LINE)
-        return (
-            memref.alloc(ir.MemRefType.get([math.prod(self.chunks) * pitch], element), [], [], alignment=alignment),
-            pitch,
-            start,
-        )
+        type_ = ir.MemRefType.get([math.prod(self.chunks) * pitch], element)
+        return memref.alloc(type_, [], [], alignment=alignment), pitch, start
 
     def emit(self, locations: Sequence[Any]) -> None:
+        """Emits the loops; `locations` has the location of each stage."""
         e = self.e
 
-        def chunk(indices: list[Index]) -> None:
+        def emit_chunk(indices: list[Index]) -> None:
             *outer, number = indices
-            place: Index = 0
+            chunk: Index = 0  # the number of the chunk, counted over all outer loops
             for size, index in zip(self.chunks, indices, strict=True):
-                place = e.add(e.mul(place, size), index)
-            for_chunk(e, number, self.chunk, self.rows, lambda row: self._row([*outer, row], place, locations))
+                chunk = e.add(e.mul(chunk, size), index)
+            for_chunk(e, number, self.chunk, self.rows, lambda row: self._emit_row([*outer, row], chunk, locations))
 
-        e.parallel(self.chunks, chunk, self._work())
+        e.parallel(self.chunks, emit_chunk, self._work())
 
     def _work(self) -> float:
         """Returns a rough time of all rows on one thread in nanoseconds."""
@@ -219,7 +234,8 @@ class RowLoop:
         flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
         return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
-    def _row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
+    def _emit_row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
+        """Emits all stages for one row."""
         views: dict[Any, Any] = {}
 
         def view(access: OperandAccess, sizes: Sequence[int]) -> Any:
@@ -233,7 +249,7 @@ class RowLoop:
                 emit_stage(self.e, stage, indices, view)
 
     def _view(self, access: OperandAccess, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
-        """Returns the memref of an access in one row: a dim per loop with a stride."""
+        """Emits a view of the elements that `access` accesses in one row, with a dim per loop that has a stride."""
         e, base = self.e, access.root
         if base in self.scratch:
             base, pitch, start = self.scratch[base]
@@ -241,8 +257,8 @@ class RowLoop:
         else:
             offset = e.dot(indices, access.rows, access.offset)
         strides = [stride for stride in access.inner if stride]
-        mark = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
+        layout = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
         shape = "".join(f"{size}x" for size in sizes)
-        type_ = ir.Type.parse(f"memref<{shape}{base.type.element_type}, {mark}>")
+        type_ = ir.Type.parse(f"memref<{shape}{base.type.element_type}, {layout}>")
         dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
         return memref.reinterpret_cast(type_, base, [e.value(offset)], [], [], [dynamic], sizes, strides)

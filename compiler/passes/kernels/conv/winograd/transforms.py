@@ -5,6 +5,8 @@ polynomials at m + 1 points and at infinity, multiplies the values, and interpol
 nested with itself (Lavin and Gray, "Fast algorithms for convolutional neural networks", 2015):
 
     Y = Aᵀ [(G g Gᵀ) ⊙ (Bᵀ d B)] A
+
+Y is a tile of m x m outputs, g the window of weights, and d the (m + 2) x (m + 2) inputs of the tile.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from buddy.compiler.passes.kernels.contraction import converted, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.passes.kernels.packing import Extent, PackedWindows
 
-WINDOW = 3
+WINDOW = 3  # lines and pixels of a window
 
-# Finite points of evaluation by the number of outputs. Pairs that differ in sign share half of their operations. The
+# Finite points of evaluation by the size m of a tile. Pairs that differ in sign share half of their operations. The
 # points of F(4, 3) are closer to one than the usual 1 and 2, and reciprocal: sums lose less than half as many digits.
 _POINTS = {2: (0.0, 1.0, -1.0), 4: (0.0, math.sqrt(0.5), -math.sqrt(0.5), math.sqrt(2), -math.sqrt(2))}
-OUTPUTS = tuple(_POINTS)
+TILE_SIZES = tuple(_POINTS)
 
 Matrix = tuple[tuple[float, ...], ...]
 
@@ -40,24 +42,25 @@ class Transforms:
 
 
 @cache
-def transforms(outputs: int) -> Transforms:
-    """Returns the matrices of F(`outputs`, 3)."""
-    points = _POINTS[outputs]
-    others = [[b for b in points if b != a] for a in points]
+def transforms(tile_size: int) -> Transforms:
+    """Returns the matrices of F(`tile_size`, 3)."""
+    points = _POINTS[tile_size]
+    other_points = [[b for b in points if b != a] for a in points]
     size = len(points) + 1
-    of_input = [_padded(_with_roots(roots), size) for roots in (*others, points)]
-    scales = [math.prod(a - b for b in rest) for a, rest in zip(points, others, strict=True)]
+    of_input = [_padded(_polynomial(roots), size) for roots in (*other_points, points)]
+    scales = [math.prod(a - b for b in others) for a, others in zip(points, other_points, strict=True)]
     of_weights = [[a**k / scale for k in range(WINDOW)] for a, scale in zip(points, scales, strict=True)]
-    of_output = [[*(a**i for a in points), float(i == outputs - 1)] for i in range(outputs)]
+    of_output = [[*(a**i for a in points), float(i == tile_size - 1)] for i in range(tile_size)]
     return Transforms(_matrix(of_input), _matrix([*of_weights, [0.0, 0.0, 1.0]]), _matrix(of_output))
 
 
-def _with_roots(roots: Sequence[float]) -> list[float]:
+def _polynomial(roots: Sequence[float]) -> list[float]:
     """Returns the coefficients, lowest first, of the product of (x - root)."""
-    found = [1.0]
+    coefficients = [1.0]
     for root in roots:
-        found = [low - root * high for low, high in zip([0.0, *found], [*found, 0.0], strict=True)]
-    return found
+        pairs = zip([0.0, *coefficients], [*coefficients, 0.0], strict=True)
+        coefficients = [low - root * high for low, high in pairs]
+    return coefficients
 
 
 def _padded(row: list[float], size: int) -> list[float]:
@@ -65,7 +68,7 @@ def _padded(row: list[float], size: int) -> list[float]:
 
 
 def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
-    """Returns the rows with rounding errors removed from zeros and integers."""
+    """Returns `rows` as a matrix; numbers within 1e-9 of an integer are rounded to it."""
     return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
 
@@ -74,42 +77,49 @@ Grid = list[list[Any]]  # scalars or vectors by line and pixel
 
 def on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
     """Returns `matrix * grid * matrixᵀ`."""
-    half = [product(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
-    return [product(e, matrix, [column[i] for column in half]) for i in range(len(matrix))]
+    columns = [_multiply(e, matrix, [line[j] for line in grid]) for j in range(len(grid[0]))]
+    return [_multiply(e, matrix, [column[i] for column in columns]) for i in range(len(matrix))]
 
 
-def product(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
+def _multiply(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
     """Returns `matrix * values`; neighbouring columns, and rows, that differ only in some signs share operations."""
-    columns, joined = [list(column) for column in zip(*matrix, strict=True)], list(values)
+    columns, combined = [list(column) for column in zip(*matrix, strict=True)], list(values)
     for j in range(len(columns) - 1):
-        if _mirrored(columns[j], columns[j + 1]):
+        if _differ_in_signs(columns[j], columns[j + 1]):
+            # a x + b y = even (x + y) + odd (x - y)
             columns[j : j + 2] = _even_and_odd(columns[j], columns[j + 1])
-            joined[j : j + 2] = (op(values[j], values[j + 1]) for op in (arith.addf, arith.subf))
-    rows, found = [list(row) for row in zip(*columns, strict=True)], list[Any]()
-    while len(found) < len(rows):
-        pair = rows[len(found) : len(found) + 2]
-        if len(pair) == 2 and _mirrored(*pair):
-            even, odd = (_sum(e, row, joined) for row in _even_and_odd(*pair))
-            found += [op(even, odd) for op in (arith.addf, arith.subf)]
+            combined[j : j + 2] = (op(values[j], values[j + 1]) for op in (arith.addf, arith.subf))
+    rows, results = [list(row) for row in zip(*columns, strict=True)], list[Any]()
+    while len(results) < len(rows):
+        pair = rows[len(results) : len(results) + 2]
+        if len(pair) == 2 and _differ_in_signs(*pair):
+            even, odd = (_sum(e, row, combined) for row in _even_and_odd(*pair))
+            results += [op(even, odd) for op in (arith.addf, arith.subf)]
         else:
-            found.append(_sum(e, pair[0], joined))
-    return found
+            results.append(_sum(e, pair[0], combined))
+    return results
 
 
-def _mirrored(first: Sequence[float], second: Sequence[float]) -> bool:
-    """True if the second differs from the first in some signs, but not in all."""
+def _differ_in_signs(first: Sequence[float], second: Sequence[float]) -> bool:
+    """True if `second` differs from `first` only in some signs, but not in all signs of numbers other than zero."""
     pairs = list(zip(first, second, strict=True))
     return all(abs(a) == abs(b) for a, b in pairs) and any(a and a == b for a, b in pairs) and first != second
 
 
 def _even_and_odd(first: Sequence[float], second: Sequence[float]) -> tuple[list[float], list[float]]:
-    """Returns the common part of both, and the part of the first whose sign differs in the second."""
+    """Returns the numbers that are equal in both, and the numbers of `first` whose sign differs in `second`.
+
+    All other numbers are zero.
+    """
     pairs = list(zip(first, second, strict=True))
     return [a if a == b else 0.0 for a, b in pairs], [0.0 if a == b else a for a, b in pairs]
 
 
 def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
-    """Returns the sum of the products, at least one: plain terms first, the others by multiply-add."""
+    """Returns the sum of `factors[i] * values[i]`, of which at least one factor is not zero.
+
+    Terms with a factor of 1 or -1 are added first, the other terms by multiply-add.
+    """
     terms = [(a, value) for a, value in zip(factors, values, strict=True) if a]
     (first, total), *others = sorted(terms, key=lambda term: (abs(term[0]) != 1, -term[0]))
     if first != 1:
@@ -124,12 +134,13 @@ def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[Any]) -> A
 
 @dataclass(frozen=True)
 class TransformedWeights:
-    """`G g Gᵀ` of every window as [panel, point, input channel, column]; columns beyond the output channels are zeros.
+    """The packing of weights as `G g Gᵀ` of every window: [panel, point, input channel, column].
 
-    `n`, `channels` and `window` are sizes and strides of the unpacked weights.
+    Columns beyond the output channels are zeros. `n` and `channels` are the sizes and strides of the output and input
+    channels in the unpacked weights, `window` the strides of its lines and pixels.
     """
 
-    outputs: int
+    tile_size: int
     n: Extent
     channels: Extent
     window: tuple[int, int]
@@ -138,7 +149,7 @@ class TransformedWeights:
 
     @property
     def points(self) -> int:
-        return (self.outputs + WINDOW - 1) ** 2
+        return (self.tile_size + WINDOW - 1) ** 2
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -146,83 +157,85 @@ class TransformedWeights:
 
     def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
-        if not self._dense:
-            self._zero_rest(e, target)
+        if not self._has_dense_windows:
+            self._zero_partial_panel(e, target)
 
-        def panel(number: Index, active: int) -> None:
-            read, written = e.mul(number, self.columns * self.n[1]), e.mul(number, self._panel)
-            if self._dense:
-                self._by_vectors(e, source, read, active, target, written)
+        def transform_panel(number: Index, active: int) -> None:
+            start, target_start = e.mul(number, self.columns * self.n[1]), e.mul(number, self._panel_elements)
+            if self._has_dense_windows:
+                self._transform_vectors(e, source, start, active, target, target_start)
                 return
 
-            def one(indices: list[Index]) -> None:
-                here = e.dot(indices, (self.channels[1], self.n[1]), read)
-                self._window(e, source, here, target, e.dot(indices, (self.columns, 1), written))
+            def transform_window(indices: list[Index]) -> None:
+                window = e.dot(indices, (self.channels[1], self.n[1]), start)
+                self._transform_window(e, source, window, target, e.dot(indices, (self.columns, 1), target_start))
 
-            e.nest((self.channels[0], active), one)
+            e.nest((self.channels[0], active), transform_window)
 
-        for_blocks(e, self.n[0], self.columns, panel)
+        for_blocks(e, self.n[0], self.columns, transform_panel)
 
     @property
-    def _panel(self) -> int:
+    def _panel_elements(self) -> int:
         return self.points * self.channels[0] * self.columns
 
     @property
-    def _dense(self) -> bool:
+    def _has_dense_windows(self) -> bool:
         """True if windows are contiguous, channel by channel, as in PyTorch."""
         size = WINDOW * WINDOW
         return (self.window, self.channels[1], self.n[1], self.lanes > 1) == (
             (WINDOW, 1), size, size * self.channels[0], True,
         )  # fmt: skip
 
-    def _by_vectors(self, e: KernelEmitter, source: Any, read: Index, active: int, target: Any, written: Index) -> None:
-        """Emits a panel, one vector of columns at a time."""
+    def _transform_vectors(
+        self, e: KernelEmitter, source: Any, start: Index, active: int, target: Any, target_start: Index
+    ) -> None:
+        """Transforms the windows of a panel, one vector of columns at a time; columns from `active` on become zeros."""
         windows = PackedWindows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
         double, element = ir.F64Type.get(), source.type.element_type
-        matrix = transforms(self.outputs).of_weights
+        matrix = transforms(self.tile_size).of_weights
 
-        def one(channel: Index, rows: list[Index]) -> None:
-            there = e.add(written, e.mul(channel, self.columns))
+        def transform_channel(channel: Index, row_starts: list[Index]) -> None:
+            channel_target = e.add(target_start, e.mul(channel, self.columns))
 
-            def vector(column: Index, _: list[Any]) -> Sequence[Any]:
-                values = [
-                    converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in rows
+            def transform_columns(column: Index, _: list[Any]) -> Sequence[Any]:
+                weights = [
+                    converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in row_starts
                 ]  # fmt: skip
-                grid = [values[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
-                found = [value for row in on_both_sides(e, matrix, grid) for value in row]
-                for point, value in enumerate(found):
-                    offset = e.add(e.add(there, column), point * self.channels[0] * self.columns)
+                grid = [weights[line * WINDOW : (line + 1) * WINDOW] for line in range(WINDOW)]
+                values = [value for row in on_both_sides(e, matrix, grid) for value in row]
+                for point, value in enumerate(values):
+                    offset = e.add(e.add(channel_target, column), point * self.channels[0] * self.columns)
                     e.store(converted(value, element), target, offset)
                 return ()
 
-            e.loop(0, self.columns, self.lanes, vector)
+            e.loop(0, self.columns, self.lanes, transform_columns)
 
-        windows.each(read, self.channels[0], active, one)
+        windows.for_each_channel(start, self.channels[0], active, transform_channel)
 
-    def _window(self, e: KernelEmitter, source: Any, here: Index, target: Any, there: Index) -> None:
-        """Transforms one window, from offset `here`, to all of its points, from offset `there`."""
+    def _transform_window(self, e: KernelEmitter, source: Any, start: Index, target: Any, target_start: Index) -> None:
+        """Transforms the window at offset `start` of `source`; `target_start` is the offset of its first point."""
         double, element = ir.F64Type.get(), source.type.element_type
 
-        def weight(line: int, pixel: int) -> Any:
-            offset = e.dot((line, pixel), self.window, here)
+        def load_weight(line: int, pixel: int) -> Any:
+            offset = e.dot((line, pixel), self.window, start)
             return converted(e.load_scalar(source, offset), double)
 
-        matrix = transforms(self.outputs).of_weights
-        grid = [[weight(line, pixel) for pixel in range(WINDOW)] for line in range(WINDOW)]
+        matrix = transforms(self.tile_size).of_weights
+        grid = [[load_weight(line, pixel) for pixel in range(WINDOW)] for line in range(WINDOW)]
         rows = on_both_sides(e, matrix, grid)
         for point, value in enumerate(value for row in rows for value in row):
-            offset = e.add(there, point * self.channels[0] * self.columns)
+            offset = e.add(target_start, point * self.channels[0] * self.columns)
             e.store_scalar(converted(value, element), target, offset)
 
-    def _zero_rest(self, e: KernelEmitter, target: Any) -> None:
-        """Emits zeros for the whole last panel, if fewer columns are left than its width."""
+    def _zero_partial_panel(self, e: KernelEmitter, target: Any) -> None:
+        """Emits zeros for the whole last panel, if it has fewer output channels than columns."""
         panels, rest = divmod(self.n[0], self.columns)
         if not rest:
             return
         zero = e.zero(target.type.element_type)
 
-        def one(index: Index, _: list[Any]) -> Sequence[Any]:
+        def store_zero(index: Index, _: list[Any]) -> Sequence[Any]:
             e.store_scalar(zero, target, index)
             return ()
 
-        e.loop(panels * self._panel, (panels + 1) * self._panel, 1, one)
+        e.loop(panels * self._panel_elements, (panels + 1) * self._panel_elements, 1, store_zero)
