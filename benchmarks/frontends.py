@@ -82,7 +82,7 @@ def by_frontend(frontend: Frontend, dialect: Dialect = "linalg") -> Callable[[Mo
         source = str(SAMPLES / f"{model.name}.py")
         graphs = load_program(source, model.words, frontend=frontend).graphs
         for captured in graphs if frontend == TORCH_MLIR else ():
-            captured.graph.given = captured.torch_dialect()
+            captured.graph.imported_ir = captured.torch_dialect()
         return graphs, presets()[preset_of(frontend, dialect)].recipe
 
     return load

@@ -143,8 +143,10 @@ def _set_signature(entry: Any, graph: Graph, locations: LocationSets) -> None:
     Raises `ImportedIRError` if the entry takes too few arguments.
     """
     entry.attributes["sym_name"] = ir.StringAttr.get(graph._func_name)
+    # Also numbers the set of all nodes, which lists nodes without an op, such as those that pick a result.
+    all_nodes = locations.location((), derived=[op.stable for op in graph.operations])
     if not locations.number_of(entry.location):
-        entry.location = locations.location((), derived=[op.stable for op in graph.operations])
+        entry.location = all_nodes
     if entry.name != "func.func":
         return
     inputs = [(i, op) for i, op in enumerate(graph.placeholders) if 0 not in op.tensor_meta.stored.shape]

@@ -14,7 +14,7 @@ from buddy.compiler.mlir.bindings import ir
 
 def run_linked(driver: GraphDriver, graph: Graph, pack: bool) -> Run:
     """What the main graph computes with the functions that its subgraphs lower to."""
-    main = driver._main(pack)
+    main = driver._lower_main(pack)
     assert str(main.module) == str(driver.construct_main_graph(pack))
     for subgraph in driver.subgraphs:
         subgraph.lower_to_top_level_ir()

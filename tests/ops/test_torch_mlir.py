@@ -124,11 +124,11 @@ def test_a_process_that_was_killed_is_replaced_and_one_that_is_silent_is_remembe
     recipe = msgspec.structs.replace(default_recipe(), choices=(OpChoice(node, TORCH_MLIR),))
     with monkeypatch.context() as patch:
         patch.setattr(apart, "_torch_mlir", [apart._Process()])
-        patch.setattr(apart, "SECONDS", 0.0)
+        patch.setattr(apart, "TIMEOUT_SECONDS", 0.0)
         backend._compile_and_store(line.program.graph, recipe, backend.BackendSettings(), None)
         assert program_cache.find_program(line.program.graph, recipe) is None
-        patch.setattr(apart, "SECONDS", 60.0)
-        (text,) = apart._torch_mlir[0]._known
+        patch.setattr(apart, "TIMEOUT_SECONDS", 60.0)
+        (text,) = apart._torch_mlir[0]._cache
         with pytest.raises(TransientLoweringError, match="took more than 0 s"):
             apart.lower_text(text)
     apart.lower_text(LIVES)
