@@ -25,6 +25,9 @@ _STREAMED_ROWS = 8
 # Iterations that a kernel's outer loop should have, so that up to 16 threads get nearly equal shares.
 _MIN_ITERATIONS = 32
 _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much work
+# Least rows of C for which a copied panel of B should be used, and least columns for which copied rows of A should be
+# used: copying a vector takes as long as some five multiply-adds.
+_MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
 
 
 @dataclass(frozen=True)
@@ -34,7 +37,8 @@ class GemmBlocking:
     `source` says where B is read: in place ("direct"), from one panel that is packed when needed ("panel"), from panels
     that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place as one
     stream of rows ("stream": `depth` rows at once, over `vectors * lanes` columns). `chunk` is the number of rows of C
-    in an iteration of the outer loop, which threads share (0: all rows).
+    in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies these rows
+    of A, too, and multiplies them with `strip` columns of B.
     """
 
     rows: int
@@ -87,6 +91,8 @@ def choose_blocking(
     if source is None and _fits_streaming(contraction, lanes):
         return _streaming_blocking(contraction, lanes)
     rows, vectors = _register_block(contraction.m.size, contraction.n.size, lanes, target.vector_registers, requested)
+    if source is None and _crosses_rows_of_a(contraction, rows, lanes):
+        return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
     source = source or _choose_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
     return GemmBlocking(rows, vectors, lanes, depth, source, _choose_chunk(contraction, rows, vectors * lanes, source))
@@ -134,6 +140,38 @@ def _choose_chunk(contraction: Contraction, rows: int, columns: int, source: Sou
         return max(1, blocks) * rows
     equal_chunks = [count for count in range(chunks, 2 * chunks) if blocks % count == 0 and m // count >= min_rows]
     return -(-blocks // (equal_chunks[0] if equal_chunks else chunks)) * rows
+
+
+def _crosses_rows_of_a(contraction: Contraction, rows: int, lanes: int) -> bool:
+    """True if each step of K reads another row of a large A, as in the gradient of a weight (dY^T X).
+
+    The few elements that a register block reads of such a row lie alone in a cache line, and rows with a distance of a
+    large power of two compete for few sets of the cache. Copying A pays if it is multiplied with enough columns.
+    """
+    k, m, n = contraction.k, contraction.m, contraction.n
+    crosses_rows = len(k) == 1 and m.strides[0] == 1 and k[0].strides[0] >= m.size
+    is_large = m.size >= 2 * rows and n.size >= 4 * lanes and contraction.depth >= 32
+    return crosses_rows and n.strides[1] == 1 and is_large
+
+
+def _packed_a_blocking(
+    contraction: Contraction, rows: int, vectors: int, lanes: int, target: Target, requested_depth: int
+) -> GemmBlocking:
+    """Returns a blocking in which a panel of B fills half of the L1 cache, and the copied rows of A half of L2.
+
+    This is the scheme of K. Goto and R. van de Geijn, "Anatomy of high-performance matrix multiplication", ACM TOMS 34
+    (2008), except that panels of B are copied again for each chunk of rows: the copy then needs no barrier.
+    """
+    width, columns = bytes_of(contraction.element), vectors * lanes
+    limit = requested_depth or max(256, target.l1 // 2 // (columns * width))
+    depth = -(-contraction.depth // -(-contraction.depth // limit))
+    blocks, panels = -(-contraction.m.size // rows), -(-contraction.n.size // columns)
+    outer = max(1, math.prod(loop.size for loop in contraction.outer))
+    max_blocks, min_blocks = max(1, target.l2 // 2 // (depth * width * rows)), -(-_MIN_PACKED_ROWS // rows)
+    chunks = max(-(-blocks // max_blocks), min(-(-_MIN_ITERATIONS // outer), blocks // min_blocks), 1)
+    strips = min(-(-_MIN_ITERATIONS // (outer * chunks)), contraction.n.size // _MIN_PACKED_COLUMNS, panels)
+    chunk, strip = -(-blocks // chunks) * rows, -(-panels // max(1, strips)) * columns
+    return GemmBlocking(rows, vectors, lanes, depth, "panel", chunk, packs_a=True, strip=strip)
 
 
 def _register_block(m: int, n: int, lanes: int, registers: int, requested: BlockingInputs) -> tuple[int, int]:

@@ -180,13 +180,13 @@ class BlockedGemm(GemmKernel):
 
         With `block_sums`, a buffer for one block, the block is stored there, and finished by a loop over its vectors.
         """
-        e, m = self.e, self.c.m
+        e = self.e
 
         def emit_rows(number: Index, count: int) -> None:
             row = e.mul(number, self.block.rows)
             block_tile = replace(
                 tile,
-                a=e.add(tile.a, e.mul(row, m.strides[0])),
+                a=self._start_of_rows(tile.a, number, row),
                 offsets=results.advance(tile.offsets, self.m_loop, row),
                 rows=count,
             )
@@ -205,11 +205,11 @@ class BlockedGemm(GemmKernel):
 
     @property
     def _row_step(self) -> int:
-        """Elements of A, as the kernel reads it, between two rows of a block."""
+        """Returns the elements of A, or of its copy, between two rows of a block."""
         return self.c.m.strides[0]
 
-    def _steps_of_a(self) -> list[int]:
-        """Returns the elements of A, as the kernel reads it, between steps of each loop of K."""
+    def _a_strides(self) -> list[int]:
+        """Returns the stride of A, or of its copy, along each loop of K."""
         return [loop.strides[0] for loop in self.c.k]
 
     @property
@@ -243,7 +243,7 @@ class BlockedGemm(GemmKernel):
     def _accumulate(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
-        b_strides = self._b_strides()
+        a_strides, b_strides = self._a_strides(), self._b_strides()
         if self._prefetches_rows(tile, k_range):
             return self._accumulate_lines(tile, panel, b_strides[0], sums)
 
@@ -254,7 +254,7 @@ class BlockedGemm(GemmKernel):
             def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
                 if tile.next_panel is not None:
                     self._prefetch(self.b, e.add(tile.next_panel, e.mul(k, self._prefetched_elements)))
-                next_a = e.add(a, e.mul(k, loops[depth].strides[0]))
+                next_a = e.add(a, e.mul(k, a_strides[depth]))
                 return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
 
             lower, upper = k_range or (0, loops[depth].size)
@@ -325,11 +325,135 @@ class BlockedGemm(GemmKernel):
         ]
         result = []
         for row in range(tile.rows):
-            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self.c.m.strides[0])))
+            scalar = e.load_scalar(self.a, e.add(a, e.mul(row, self._row_step)))
             element = vector.broadcast(self.vector, self.to_accumulator(0, scalar))
             base = row * len(b_vectors)
             result += [multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
         return result
+
+
+class PackedGemm(BlockedGemm):
+    """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
+
+    The copy of a block is [k][row], with rows padded to whole vectors.
+    """
+
+    def emit(self) -> None:
+        sizes = [*(loop.size for loop in self.c.outer), self.c.m.size, self.c.n.size]
+        blocks = [*(1 for _ in self.c.outer), self.block.chunk, self.block.strip]
+        self.e.parallel_blocks(sizes, blocks, self._emit_iteration, self.work)
+
+    def _emit_iteration(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits the tile of C for one iteration of the outer loop: a chunk of rows by a strip of columns."""
+        e, c, block, source = self.e, self.c, self.block, self.a
+        *outer, chunk, strip = numbers
+        *_, rows, columns = active
+        row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
+        a_start = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
+        b_start, offsets = self._unpacked_start(outer, column), self.result_offsets(outer, row, column)
+        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel)
+        panel = self._allocate(self.panels.panel)
+
+        def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
+            self._copy_rows(source, a_start, rows, k_range)
+            self._emit_panels(_Tile(0, 0, origin, rows, columns), b_start, panel, results, k_range)
+
+        c_sums = self.results.adding()
+        if not block.blocks_k(c):
+            multiply(self.results, offsets, None)
+        elif c_sums is not None:
+            multiply(self.results, offsets, (0, block.depth))
+            self._over_k_blocks(block.depth, functools.partial(multiply, c_sums, offsets[-1:]))
+        else:
+            buffer, sums = self.allocate_sums(rows, columns)
+            self.move(rows, columns, self.results, offsets, sums, sums.origin)
+            self._over_k_blocks(0, functools.partial(multiply, sums, sums.origin))
+            self.move(rows, columns, sums, sums.origin, self.results, offsets)
+            memref.dealloc(buffer)
+        memref.dealloc(panel)
+        memref.dealloc(self.a)
+        self.a = source
+
+    def _over_k_blocks(self, first: int, body: Callable[[Range], None]) -> None:
+        """Emits `body` for each block of K from step `first` on."""
+        e, size = self.e, self.c.k[0].size
+
+        def emit_block(lower: Index, _: list[Any]) -> Sequence[Any]:
+            body((lower, e.minimum(e.add(lower, self.block.depth), size)))
+            return ()
+
+        e.loop(first, size, self.block.depth, emit_block)
+
+    def _allocate(self, elements: int) -> Any:
+        return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
+
+    @property
+    def panels(self) -> Panels:
+        return self._of_depth(super().panels)
+
+    @property
+    def _row_panels(self) -> Panels:
+        """The copy of A as panels: one for each block of rows."""
+        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
+        rows = (self.c.m.size, self.c.m.strides[0])
+        return self._of_depth(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
+
+    def _of_depth(self, panels: Panels) -> Panels:
+        """Returns `panels` for the steps of one block of K. The panels of all blocks have this layout."""
+        ((_, stride),) = panels.k
+        return replace(panels, k=((self.block.depth, stride),))
+
+    def _copy_rows(self, source: Any, start: Index, rows: int, k_range: Range | None) -> None:
+        """Copies `rows` rows of the flat A, from offset `start`, over the steps of K in `k_range` (`None`: all)."""
+        e, panels = self.e, self._row_panels
+
+        def copy_block(number: Index, active: int) -> None:
+            first = e.add(start, e.mul(number, self.block.rows * self.c.m.strides[0]))
+            target = e.add(e.mul(number, panels.panel), self._panel_origin(k_range, panels.columns))
+            pack_panel(e, panels, source, first, self.a, target, active, k_range)
+
+        for_blocks(e, rows, self.block.rows, copy_block)
+
+    def _panel_origin(self, k_range: Range | None, columns: int) -> Index:
+        """Returns the offset of step 0 of K in a panel that begins with the first step in `k_range`."""
+        return 0 if k_range is None else self.e.mul(k_range[0], -columns)
+
+    def _emit_panels(
+        self, tile: _Tile, b_start: Index, panel: Any, results: KernelResults, k_range: Range | None
+    ) -> None:
+        """Emits the tile panel by panel, each copied to `panel`, over the steps of K in `k_range` (`None`: all)."""
+        e, columns, step = self.e, self.block.columns, self.c.n.strides[1]
+        origin = self._panel_origin(k_range, columns)
+
+        def emit_panel(number: Index, active: int) -> None:
+            column = e.mul(number, columns)
+            pack_panel(e, self.panels, self.b, e.add(b_start, e.mul(column, step)), panel, origin, active, k_range)
+            panel_tile = replace(
+                tile,
+                a=self._panel_origin(k_range, self._row_panels.columns),
+                b=origin,
+                offsets=results.advance(tile.offsets, self.n_loop, column),
+                columns=active,
+            )
+            if k_range is None:
+                self._emit_finished_blocks(panel_tile, panel)
+            else:
+                self._emit_row_blocks(panel_tile, panel, results, k_range)
+
+        for_blocks(e, tile.columns, columns, emit_panel)
+
+    def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
+        return self.e.add(start, self.e.mul(number, self._row_panels.panel))
+
+    @property
+    def _row_step(self) -> int:
+        return 1
+
+    def _a_strides(self) -> list[int]:
+        return [self._row_panels.columns]
+
+    def _prefetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+        return False
 
 
 # The kernels for sources of B that have no register block.
@@ -353,5 +477,6 @@ def kernel_function(
         a, b = (second, first) if contraction.swapped else (first, second)
         e = KernelEmitter(entry)
         results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
-        _KERNELS.get(blocking.source, BlockedGemm)(e, a, b, results, contraction, blocking).emit()
+        default = PackedGemm if blocking.packs_a else BlockedGemm
+        _KERNELS.get(blocking.source, default)(e, a, b, results, contraction, blocking).emit()
     return function
