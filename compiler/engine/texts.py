@@ -55,7 +55,7 @@ class TextHandler:
 
     async def lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
-        if not text.indexed and len(text.content) > _SMALL:
+        if not text.is_indexed and len(text.content) > _SMALL:
             await asyncio.to_thread(lambda: text.ends)
         self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW)))
 

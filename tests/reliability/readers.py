@@ -33,7 +33,7 @@ from buddy.compiler.protocol import programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
-from buddy.compiler.protocol.text.store import is_literal, keeps_to_lines
+from buddy.compiler.protocol.text.store import is_literal, stays_within_lines
 from buddy.compiler.protocol.text.structure import region_at, shapes, symbols
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.support import files
@@ -201,7 +201,7 @@ def _filtered(text: str) -> None:
 def _searched(text: str) -> None:
     pattern = search_hits.read_pattern(text)
     pattern.compile()
-    is_literal(pattern.source), keeps_to_lines(pattern.source)
+    is_literal(pattern.source), stays_within_lines(pattern.source)
 
 
 def _flagged(text: str) -> None:
