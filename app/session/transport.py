@@ -21,7 +21,7 @@ from buddy.compiler.protocol.wire import (
     SILENCE,
     UNANSWERED,
     GoneError,
-    Greeted,
+    GreetingReader,
     ResumableStream,
     StreamError,
     greeting,
@@ -440,7 +440,7 @@ class ResumingTransport:
 
     async def _handshake(self, link: ProcessTransport) -> tuple[int, bytes]:
         """The number of bytes that the engine has received, and the data after its handshake."""
-        greeted = Greeted()
+        greeted = GreetingReader()
         while data := await link.read():
             if (found := greeted.feed(data)) is not None:
                 return found

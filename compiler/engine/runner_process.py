@@ -1,6 +1,6 @@
-"""Runs work in processes forked from the host: runs, bisections, comparisons of nodes, trials of recipes.
+"""Work in processes forked from the host: runs, profiles, comparisons of nodes, exports, bisections, trials of recipes.
 
-Compiled graphs run in such a process, and graphs that need the script's own registrations are compiled in one.
+Graphs whose script has added to the registries are also compiled in such a process.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 
 def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
-    """Forks a process that bisects, and exits when done or when its socket is closed."""
-    fork_to(request.address, Refused, lambda channel: channel.send(_outcome(channel, captured, request)))
+    """Forks a process that bisects, and exits when it is done or its socket is closed."""
+    fork_to(request.address, Refused, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
 
-def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
+def _bisect(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
     from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
@@ -61,9 +61,9 @@ def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
         os._exit(0)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
-        found = getattr(error, "diagnostic", None)
-        what = f"internal error in the search: {type(error).__name__}: {error}"
-        return Refused(found if isinstance(found, Diagnostic) else Diagnostic(what, "a forked process"))
+        diagnostic = getattr(error, "diagnostic", None)
+        what = f"internal error in the bisection: {type(error).__name__}: {error}"
+        return Refused(diagnostic if isinstance(diagnostic, Diagnostic) else Diagnostic(what, "a forked process"))
 
 
 class NumericsHandler:
@@ -92,8 +92,8 @@ _COMPILE_WORDS = Words(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
-        "compiling with the script's registrations",
-        "look at the script's own lowerings and passes; the earlier stages are still available",
+        "compiling with what the script has registered",
+        "check the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
 _EXPORT_WORDS = Words(
@@ -103,7 +103,7 @@ _EXPORT_WORDS = Words(
 
 
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
-    """Runs and compares in a child; the reply is the result, or how the child ended without one."""
+    """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
     reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
@@ -111,7 +111,7 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
 
 
 def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
-    """Runs with and without counters in a child."""
+    """Runs code with and without counters in a child."""
     return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
 
 
@@ -121,7 +121,7 @@ def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Repl
 
 
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
-    """Compiles in a child, which has every class, lowering and pass that the script has registered."""
+    """Compiles in a child, which has all op classes, lowerings and passes that the script has registered."""
     return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
 
 
@@ -177,7 +177,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    taker = ResultWriter(captured, request.values, request.keep)
+    writer = ResultWriter(captured, request.values, request.keep)
     report = _runner_of(captured, request)(
         repeats=request.repeats,
         threads=request.threads,
@@ -185,10 +185,10 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         compile_seconds=request.compile_seconds,
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
-        on_values=taker.take,
+        on_values=writer.take,
         equal_nan=request.equal_nan,
     )
-    return Executed(report, taker.file)
+    return Executed(report, writer.file)
 
 
 def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:

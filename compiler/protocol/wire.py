@@ -48,7 +48,7 @@ def refusal(reason: str) -> bytes:
     return b"%s%d gone %s\n" % (_GREETING_PREFIX, LINK_VERSION, " ".join(reason.split()).encode())
 
 
-class Greeted:
+class GreetingReader:
     """Finds the other side's greeting in the received bytes."""
 
     def __init__(self) -> None:

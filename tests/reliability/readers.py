@@ -25,7 +25,7 @@ from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.file_watching import resolve_plugins
-from buddy.compiler.engine.server import Refusal, greeting_of, request_of
+from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parsed
 from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.importers.sources.program import SourceError, locate
@@ -213,7 +213,7 @@ def _flagged(text: str) -> None:
 
 def _linked(data: bytes) -> None:
     """A greeting over a connection and what follows it, in pieces."""
-    greeted, stream = wire.Greeted(), wire.ResumableStream()
+    greeted, stream = wire.GreetingReader(), wire.ResumableStream()
     stream.write(b"x" * 100)
     found = None
     for at in range(0, len(data), 1 + len(data) // 3):
@@ -317,7 +317,7 @@ READERS: dict[str, Reader] = {
     ),
     "first frame": Reader(
         _greeted,
-        (Refusal,),
+        (ClientRejected,),
         (msgspec.msgpack.encode(protocol.Hello()), msgspec.msgpack.encode(protocol.Cancel(3))),
         "msgpack",
         60,

@@ -229,7 +229,7 @@ _MIN_TYPE_CHARACTERS = 32
 # A type that occurs only once gains nothing from a name.
 _MIN_USES = 2
 # With more names, a reader could not tell them apart; only the most frequent types get one.
-_MAX_TYPES = 500
+MAX_TYPES = 500
 _TYPE_PARAMETERS = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
 _TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_TYPE_PARAMETERS}>")
 _ALIAS_DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
@@ -252,7 +252,7 @@ def long_types(text: IndexedText) -> list[LongType]:
                 first_line[long_type] = number + match.string.count("\n", 0, match.start())
             uses[long_type] = uses.get(long_type, 0) + 1
     repeated = sorted((name for name, count in uses.items() if count >= _MIN_USES), key=lambda name: -uses[name])
-    most_used = sorted(repeated[:_MAX_TYPES], key=lambda name: first_line[name])
+    most_used = sorted(repeated[:MAX_TYPES], key=lambda name: first_line[name])
     return [LongType(name, uses[name], first_line[name]) for name in most_used]
 
 

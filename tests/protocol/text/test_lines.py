@@ -30,7 +30,7 @@ def test_lines_are_those_between_newlines(content: str) -> None:
 def test_the_index_is_the_same_however_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "".join(f"line {number} {'x' * (number % 7)}\n" for number in range(500)) + "the end"
     whole = line_ends(content)
-    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK", 64)
+    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK_CHARACTERS", 64)
     assert line_ends(content) == whole
     assert whole[-1] == len(content)
 

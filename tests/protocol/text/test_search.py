@@ -45,7 +45,7 @@ def test_a_pattern_that_is_none_says_where_it_goes_wrong() -> None:
 def test_line_numbers_do_not_depend_on_how_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "\n".join(f"line {number * 37 % 1000}" for number in range(1000))
     expected = [number for number, line in enumerate(content.split("\n")) if re.search("7[0-9]$", line)]
-    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK", 100)
+    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK_CHARACTERS", 100)
     assert search(IndexedText(content), "7[0-9]$", regex=True)[0] == expected
 
 
