@@ -86,7 +86,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     def take(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
-            files.append(options.output, result)
+            files.append_json_line(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
             console.printed(report.line(result) + "\n", "stdout")

@@ -119,7 +119,7 @@ def _run_batches(
         batches[batch.seed] = batch
         if options.output:
             with reporting_write_errors(options.output):
-                files.append(options.output, batch)
+                files.append_json_line(options.output, batch)
         _save_faults(options.found, batch, console)
         done = sum(seed in batches for seed in wanted)
         console.progress(f"batch {done} of {len(wanted)}: {_words(total(batches.values()))}")

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.forks import lifetime_socket
-from buddy.compiler.support.processes.lifetime import kill_group_of, other_end
+from buddy.compiler.support.processes.lifetime import kill_group_of, peer_pid
 
 _READ_BYTES = 1 << 18
 
@@ -170,7 +170,7 @@ class ListeningSocket:
         except BaseException:
             connection.close()
             raise
-        self._peers.append(Peer(reader, writer, self._types, other_end(connection)))
+        self._peers.append(Peer(reader, writer, self._types, peer_pid(connection)))
         return self._peers[-1]
 
     async def _wait_for_process(self) -> None:

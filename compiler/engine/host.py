@@ -313,6 +313,6 @@ def serve(channel: Channel) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    if problem is None and not channel.ready(_WARM_UP_DELAY):
+    if problem is None and not channel.has_input(_WARM_UP_DELAY):
         _capture_small_program()
     Host(channel, problem).serve()

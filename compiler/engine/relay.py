@@ -18,7 +18,7 @@ from pathlib import Path
 
 from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 from buddy.compiler.support.processes.interpreters import start_detached
-from buddy.compiler.support.processes.lifetime import kill_group, other_end
+from buddy.compiler.support.processes.lifetime import kill_group, peer_pid
 
 _ENGINE = "buddy.compiler.engine.resumable_connection"
 _READ_BYTES = 1 << 16
@@ -95,7 +95,7 @@ def end_engine(name: str) -> int:
     if engine is None:
         return 0
     with engine:
-        pid, deadline = other_end(engine), time.monotonic() + _EXIT_SECONDS
+        pid, deadline = peer_pid(engine), time.monotonic() + _EXIT_SECONDS
         while _is_engine(pid, path) and time.monotonic() < deadline:
             time.sleep(0.02)
         if _is_engine(pid, path):

@@ -36,9 +36,9 @@ from buddy.compiler.protocol.worker_messages import (
     Watched,
     WatchNodes,
 )
-from buddy.compiler.support.files import EXPORT, sweep
+from buddy.compiler.support.files import EXPORT, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
-from buddy.compiler.support.processes.forks import Words, fork_to, reply_in_child
+from buddy.compiler.support.processes.forks import FailureMessages, fork_to, reply_in_child
 from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class NumericsHandler:
         self._send(NodesCompared(job.request, watched.report))
 
 
-_RUN_WORDS = Words(
+_RUN_FAILURES = FailureMessages(
     "the run failed",
     Diagnostic(
         "the compiled kernel crashed",
@@ -88,7 +88,7 @@ _RUN_WORDS = Words(
         "the graph and its stages are still available; switch off the last pass you changed, or an op, and run again",
     ),
 )
-_COMPILE_WORDS = Words(
+_COMPILE_FAILURES = FailureMessages(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
@@ -96,7 +96,7 @@ _COMPILE_WORDS = Words(
         "check the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
-_EXPORT_WORDS = Words(
+_EXPORT_FAILURES = FailureMessages(
     "the export failed",
     Diagnostic("LLVM crashed", "generating code for the export", "choose another target, or fewer kinds"),
 )
@@ -105,37 +105,37 @@ _EXPORT_WORDS = Words(
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
-    reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
+    reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
 
 
 def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
     """Runs code with and without counters in a child."""
-    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
+    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
 def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
-    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_WORDS, request.timeout)
+    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     """Compiles in a child, which has all op classes, lowerings and passes that the script has registered."""
-    return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
+    return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_FAILURES)
 
 
 def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     """Exports a compiled program in a child, which generates code for the requested target."""
-    reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+    reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_FAILURES)
     # A child that was killed leaves its temporary folder.
-    sweep(_folder(request).parent, EXPORT)
+    remove_leftovers(_folder(request).parent, EXPORT)
     return reply
 
 
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
-    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
+    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
 
 
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:

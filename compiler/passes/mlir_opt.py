@@ -20,7 +20,7 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.replace_ir import become
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.processes.lifetime import describe_exit, run_below
+from buddy.compiler.support.processes.lifetime import describe_exit, run_owned
 
 # Time limit of one pass in the tool, in seconds.
 _SECONDS = 300.0
@@ -98,7 +98,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
     flags = ["--mlir-print-debuginfo", "--mlir-print-op-generic", "--allow-unregistered-dialect"]
     command = [found.path, f"--pass-pipeline=builtin.module({nested})", *flags, "-o", "-", "-"]
     try:
-        done = run_below(command, _SECONDS, text)
+        done = run_owned(command, _SECONDS, text)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"{found.name} was stopped after {_SECONDS:g} s") from error
     except OSError as error:

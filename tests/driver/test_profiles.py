@@ -20,7 +20,7 @@ from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.target import TickRate, counter, counter_of, reader
+from buddy.compiler.support.target import TickRate, counter, counter_of, make_reader
 from buddy.compiler.tools.profile import hot
 from buddy.compiler.tools.profile.attribution import COUNTING, attribute_time, with_counting, without_counting
 from buddy.compiler.tools.profile.hot import SamplingError
@@ -164,7 +164,7 @@ def test_a_group_is_told_at_the_node_that_works_most(line: Line, artifact: Artif
 def test_the_counter_runs_and_its_pace_is_that_of_a_processor() -> None:
     found = counter()
     assert found is not None
-    read = reader(found)
+    read = make_reader(found)
     first = read()
     assert read() > first
     # Virtual counters of AArch64 begin at a megahertz, no processor of today is beyond ten gigahertz.

@@ -114,7 +114,7 @@ def killed_at_the_end(pids: Iterable[int]) -> Iterator[None]:
 
 
 @linux
-@pytest.mark.parametrize("ends", ["die_with_parent_from_start", "with_this_thread"])
+@pytest.mark.parametrize("ends", ["die_with_parent_from_start", "die_with_this_thread"])
 async def test_a_child_that_was_stopped_at_once_ends_with_its_parent(ends: str) -> None:
     said = subprocess.run([sys.executable, "-c", STARTS_ONE, ends], capture_output=True, text=True)
     child = int(said.stdout)

@@ -149,7 +149,7 @@ def known(campaign: Campaign, plan: Plan, output: Path | None, again: bool = Fal
     """
     found = {}
     seeds = set(plan.seeds(campaign.batch))
-    for each in files.read(output, Batch) if output is not None else ():
+    for each in files.read_json_lines(output, Batch) if output is not None else ():
         own = (each.campaign, each.conditions) == (campaign.name, campaign.conditions) and each.seed in seeds
         if own and (each.cases or campaign.batch) == plan.size(each.seed, campaign.batch):
             found[each.seed] = each

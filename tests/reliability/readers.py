@@ -266,7 +266,7 @@ def _settings(path: Path) -> None:
 
 
 def _lines(path: Path) -> None:
-    if not files.read(path, FuzzBatch):
+    if not files.read_json_lines(path, FuzzBatch):
         raise ValueError("nothing in it")
 
 

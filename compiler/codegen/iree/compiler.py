@@ -15,7 +15,7 @@ from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
-from buddy.compiler.support.processes.lifetime import describe_exit, start_below
+from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
 
 _POLL = 0.02
 _NAME = "program"
@@ -68,7 +68,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
         phases.mkdir()
         command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
         follower = _Follower(phases, on_phase)
-        with start_below([*command, *_PRINTING, *iree_flags.merge_flags(flags)], folder / "errors") as process:
+        with start_owned([*command, *_PRINTING, *iree_flags.merge_flags(flags)], folder / "errors") as process:
             while process.poll() is None:
                 follower.look(ended=False)
                 time.sleep(_POLL)

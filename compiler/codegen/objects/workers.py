@@ -61,7 +61,7 @@ class ObjectWorker(BlockingWorker):
 
         Call it when there is output. Raises `BrokenPipeError` if the process has ended.
         """
-        self.pipe.pull()
+        self.pipe.read_available()
         done = {}
         while self.pipe.holds_message:
             found = self.receive()

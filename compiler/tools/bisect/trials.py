@@ -25,7 +25,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
@@ -152,7 +152,7 @@ class RecipeTrials:
 
         limit = self._limit(subject)
         task = Task(work, _error_result, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
-        ended = in_child(self.master, task)
+        ended = run_in_child(self.master, task)
         if ended.how == "stopped":
             raise Stopped
         if isinstance(ended.reply, TrialResult):
@@ -183,7 +183,9 @@ class RecipeTrials:
         The time limit is `seconds`, by default that of a step of a trial of `subject`.
         """
         limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
-        ended = in_child(self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit))
+        ended = run_in_child(
+            self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit)
+        )
         if ended.how == "stopped":
             raise Stopped
         return ended.reply

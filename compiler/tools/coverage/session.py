@@ -38,7 +38,7 @@ def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
 
     The last result of a pair counts. Raises `OSError`.
     """
-    return {result.pair: result for result in files.read(path, PairResult) if result.backward == backward}
+    return {result.pair: result for result in files.read_json_lines(path, PairResult) if result.backward == backward}
 
 
 def run(

@@ -17,7 +17,7 @@ from elftools.elf.elffile import ELFFile
 
 from buddy.compiler.codegen.machines import Machine, this_machine
 from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.support.processes.lifetime import run_below
+from buddy.compiler.support.processes.lifetime import run_owned
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.packages import archive
 
@@ -100,7 +100,7 @@ def _compile(sources: BuildSources, machine: Machine, folder: Path, openmp: bool
 
 def _run(command: list[str]) -> None:
     try:
-        done = run_below(command, _PATIENCE)
+        done = run_owned(command, _PATIENCE)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ExportError(
             f"{command[0]} does not run: {error}", "building the library", "set CC to a C compiler"

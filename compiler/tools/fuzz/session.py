@@ -118,7 +118,7 @@ class FuzzBatch(msgspec.Struct, frozen=True):
 
 def read(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
     """The batches with `plan`'s conditions in a file written by `json_lines.append`, by seed. Raises `OSError`."""
-    found = files.read(path, FuzzBatch)
+    found = files.read_json_lines(path, FuzzBatch)
     return {b.seed: b for b in found if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
 

@@ -16,7 +16,7 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summary, timed, with_threads
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
-from buddy.compiler.support.target import CycleCounter, TickRate, counter, reader
+from buddy.compiler.support.target import CycleCounter, TickRate, counter, make_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
 from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 
@@ -50,7 +50,7 @@ def profile(
         tell("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, located=True), LoadedProgram(counted, frozen=True)
         same = _equal(captured, *pair)
-        pace = TickRate(reader(found))
+        pace = TickRate(make_reader(found))
         meter = LoadMeter()
         seconds, ticks = _run_interleaved(captured, *pair, repeats, tell)
         load = meter.load()

@@ -20,7 +20,7 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import timed, with_threads
 from buddy.compiler.runtime.sensitivity import compared
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.bisect.slowness import time_pairs
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
@@ -58,7 +58,7 @@ def _compare_in_child(channel: Channel, captured: CapturedGraph, request: Compar
 
 def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
     types = kind | Refused | Trouble
-    return in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
+    return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 
 def _error_reply(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
