@@ -48,8 +48,8 @@ class CallFailed(Exception):
 def python_command(function: str, *words: str, parent: int = 0) -> list[str]:
     """Returns the command that runs `function` in a new interpreter.
 
-    If `parent` is not 0, the interpreter ends with that process. `words` are the arguments of `__main__` from SHAPE on. The current folder is not on `sys.path`: a `random.py` in it
-    would break the process.
+    If `parent` is not 0, the interpreter ends with that process. `words` are the arguments of `__main__` from SHAPE on.
+    The current folder is not on `sys.path`: a `random.py` in it would break the process.
     """
     safe_path = ["-P"] if sys.version_info >= (3, 11) else []
     return [sys.executable, *safe_path, "-m", PROGRAM, *function.split(":"), str(parent), *words]
@@ -88,7 +88,8 @@ def call_and_wait(function: str, argument: Any, answer_type: type[Answer], timeo
     try:
         done = subprocess.run(
             python_command(function, "call", parent=os.getpid()), input=msgspec.msgpack.encode(argument),
-            capture_output=True, timeout=timeout, check=False, start_new_session=True, preexec_fn=die_with_this_thread(),
+            capture_output=True, timeout=timeout, check=False, start_new_session=True,
+            preexec_fn=die_with_this_thread(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
