@@ -31,10 +31,14 @@ def main(words: Sequence[str]) -> int:
     held = disk_cache.contents()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in held.items()}
-        facts = {"folder": str(disk_cache.folder()), "problem": disk_cache.problem(), "limit": disk_cache.LIMIT}
+        facts = {
+            "folder": str(disk_cache.folder()),
+            "problem": disk_cache.problem(),
+            "limit": disk_cache.DEFAULT_LIMIT_BYTES,
+        }
         print(json.dumps({**facts, "caches": caches}, indent=2))
         return 0
-    print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB each")
+    print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB each")
     if why := disk_cache.problem():
         Console().note(f"the cache is disabled: {why}; its folder must belong to you and be writable only by you")
     rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in held.items()]

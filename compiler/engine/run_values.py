@@ -122,8 +122,10 @@ async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], fr
         import numpy as np
 
         # An empty array cannot be mapped, and a small one need not be.
-        modes = ["r" if file.stat().st_size > _MIN_MAPPED_BYTES else None for file in files]
-        return act([np.load(file, mmap_mode=mode) for file, mode in zip(files, modes, strict=True)], frame)
+        def load(file: Path) -> Any:
+            return np.load(file, mmap_mode="r" if file.stat().st_size > _MIN_MAPPED_BYTES else None)
+
+        return act([load(file) for file in files], frame)
 
     try:
         return await asyncio.to_thread(work)

@@ -97,7 +97,7 @@ class Channel(MessagePipe):
             os._exit(1)
 
 
-WorkerFunction = TypeVar("Serving", bound=Callable[[Channel], None])
+WorkerFunction = TypeVar("WorkerFunction", bound=Callable[[Channel], None])
 
 
 def serves(requests: Any) -> Callable[[WorkerFunction], WorkerFunction]:
