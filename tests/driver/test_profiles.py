@@ -22,7 +22,7 @@ from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.target import TickRate, counter, counter_of, make_reader
 from buddy.compiler.tools.profile import hot
-from buddy.compiler.tools.profile.attribution import COUNTING, attribute_time, with_counting, without_counting
+from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
 from buddy.compiler.tools.profile.hot import SamplingError
 from buddy.compiler.tools.profile.measure import profile
 from buddy.compiler.tools.profile.work import Traffic, operations_of
@@ -53,12 +53,12 @@ def report(line: Line, artifact: Artifact) -> ProfileReport:
 
 
 def lacking_it(recipe: Recipe) -> Recipe:
-    return msgspec.structs.replace(recipe, steps=tuple(step for step in recipe.steps if step.name != COUNTING))
+    return msgspec.structs.replace(recipe, steps=tuple(step for step in recipe.steps if step.name != COUNTING_PASS))
 
 
 def test_counting_is_a_step_that_is_off_and_is_put_in_where_a_recipe_lacks_it() -> None:
     recipe = default_recipe()
-    (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING]
+    (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING_PASS]
     assert not recipe.steps[place].enabled
     assert recipe.steps[place - 1].name == "pass-sizes"
     assert with_counting(recipe) == recipe.with_step(place, enabled=True)
