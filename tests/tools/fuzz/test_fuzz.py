@@ -104,7 +104,7 @@ def test_no_statement_that_eager_died_of_is_tried_again() -> None:
 
         @seed(3)
         @settings(max_examples=2, database=None, deadline=None, **chosen)
-        @given(scripts(hear=heard.append, deadly=deadly))
+        @given(scripts(on_statement=heard.append, crashing=deadly))
         def take(drawn: GeneratedProgram) -> None:
             found.append(drawn.script)
 
