@@ -15,10 +15,10 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
 from buddy.compiler.tools.coverage.plan import CoveragePlanError, parse_shard
 from buddy.compiler.tools.fuzz import session
-from buddy.compiler.tools.fuzz.session import BATCH_SIZE, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
+from buddy.compiler.tools.fuzz.session import BATCH, FAULTS, FuzzBatch, FuzzPlan, merged, read, total
 
 EPILOG = f"""
-Programs are generated in batches of {BATCH_SIZE}. Each batch has its own seed, so that a campaign can be repeated, split and
+Programs are generated in batches of {BATCH}. Each batch has its own seed, so that a campaign can be repeated, split and
 interrupted: with -o, batches are appended to FILE, one JSON object per line, and batches that FILE already has with the
 same options are skipped. Each program runs in a separate process, which may crash. The tolerance is the spread of eager
 runs with perturbed roundings. For each kind of failure in a batch, the smallest program is written as a script that the
@@ -30,7 +30,7 @@ def parser() -> arguments.Parser:
     found = arguments.Parser("fuzz", VERBS["fuzz"], EPILOG)
     number = arguments.positive_number
     found.add_argument(
-        "--count", type=number, default=500, metavar="N", help=f"try N programs, in batches of {BATCH_SIZE} (500)"
+        "--count", type=number, default=500, metavar="N", help=f"try N programs, in batches of {BATCH} (500)"
     )
     found.add_argument("--seed", type=int, default=0, metavar="S", help="the seed of the first batch (0)")
     found.add_argument("--shard", default="1/1", metavar="I/N", help="only part I of N parts of the batches")

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.runtime.compare import EXACT
-from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, disagreement, with_strides_of
+from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, describe_difference, with_strides_of
 from buddy.compiler.tools.coverage.samples import SEED, differentiate, leaves_of
 from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
@@ -124,7 +124,7 @@ class _ProgramTrial:
 
     def describe_difference(self, results: Any, other: Any) -> str:
         """Returns a description of the difference between the results of two runs, "" if they agree."""
-        difference, _ = disagreement(results[0], other[0], lambda _dtype: EXACT, values=False)
+        difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
         if not difference and roundings.describe_difference(results, other, ()):
             difference = roundings.describe_difference(results, other, self._run_perturbed())

@@ -66,7 +66,7 @@ def _spread_transform(func: Any, args: Any, results: Any, generator: torch.Gener
 
 
 def _own_conjugates(numbers: torch.Tensor, results: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """Returns the mask of results that are their own conjugates: number k of n is the conjugate of number (n - k) mod n."""
+    """Returns the mask of results that are their own conjugates: result k is the conjugate of result (n - k) mod n."""
     mask = torch.ones(results.shape, dtype=torch.bool)
     for dim in dims:
         along_dim = (2 * torch.arange(results.shape[dim])) % numbers.shape[dim] == 0

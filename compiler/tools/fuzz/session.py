@@ -20,7 +20,7 @@ from buddy.compiler.support.processes.lifetime import describe_exit
 from buddy.compiler.tools.fuzz.restartable_process import read_crash_log
 
 # The number of programs per batch: an interruption loses at most the running batch.
-BATCH_SIZE = 50
+BATCH = 50
 # The outcomes of a program. "compiled" and "eager" have right results, "eager" with some nodes in eager. "refused":
 # TorchDynamo captures no graph, or PyTorch's own tracing causes the difference. "invalid": eager raises an error.
 # "wrong", "error", "crash" and "timeout" are faults.
@@ -69,13 +69,11 @@ class FuzzPlan(msgspec.Struct, frozen=True):
     def seeds(self) -> list[int]:
         """Returns the seeds of the batches of this shard."""
         part, parts = self.shard
-        return [
-            self.seed + number for number in range(math.ceil(self.count / BATCH_SIZE)) if number % parts == part - 1
-        ]
+        return [self.seed + number for number in range(math.ceil(self.count / BATCH)) if number % parts == part - 1]
 
     def size(self, seed: int) -> int:
         """Returns the number of programs in the batch of a seed: the last batch may have fewer than the others."""
-        return min(BATCH_SIZE, self.count - BATCH_SIZE * (seed - self.seed))
+        return min(BATCH, self.count - BATCH * (seed - self.seed))
 
     def conditions(self, seed: int) -> str:
         """Returns a short hash of all that determines a batch's programs and their compilation, except the seed.
