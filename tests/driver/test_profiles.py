@@ -257,7 +257,7 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
     def refused(number: int, thread: int, hertz: int) -> int:
         raise SamplingError("not here")
 
-    monkeypatch.setattr(hot, "_event", refused)
+    monkeypatch.setattr(hot, "_open_event", refused)
     assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
 
 

@@ -10,7 +10,7 @@ from buddy.compiler.codegen.machines import Machine, new_context, optimise, pars
 from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface
-from buddy.compiler.tools.export.names import LIBM
+from buddy.compiler.tools.export.names import LIBM_FUNCTIONS
 
 # The functions of <string.h> and <stdlib.h> that compiled code may call.
 _LIBC_FUNCTIONS = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
@@ -109,7 +109,7 @@ def _check_imports(module: Any, provided: set[str]) -> None:
 def _is_standard(name: str) -> bool:
     return (
         name in _LIBC_FUNCTIONS
-        or name in LIBM
-        or name.removesuffix("f") in LIBM
+        or name in LIBM_FUNCTIONS
+        or name.removesuffix("f") in LIBM_FUNCTIONS
         or bool(_COMPILER_RT_FUNCTION.fullmatch(name))
     )
