@@ -156,7 +156,7 @@ class CoverageRecorder:
             self._count((target_key(node.target), EAGER) for node in computing(aten.module))
             return compiled
         if isinstance(compiled, SplitGraph):
-            self._count((target_key(node.target), EAGER) for node in compiled.captured_backend)
+            self._count((target_key(node.target), EAGER) for node in compiled.in_eager)
             self._count((target_key(node.target), BETWEEN) for node in compiled.between)
         self.reached = COMPILED
         return compiled

@@ -36,7 +36,7 @@ def core_ops() -> list[CoreOp]:
     for op in _overloads():
         functional = _functional(op)
         cls = classes.get(target_key(functional))
-        lowered = ()
+        lowered: tuple[str, ...] = ()
         if cls is not None:
             lowered = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
         if not lowered and op in RULES and op not in rules:

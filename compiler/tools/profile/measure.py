@@ -18,7 +18,7 @@ from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
 from buddy.compiler.support.target import CycleCounter, TickRate, counter, make_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
-from buddy.compiler.tools.profile.sampling import CodeRange, sample_instructions
+from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph

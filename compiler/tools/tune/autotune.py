@@ -108,8 +108,8 @@ def autotune(
         worker.write_bundle(Path(folder), graph, tensors, numbers)
         trier = RecipeTrier(msgspec.msgpack.encode(LoadBundle(folder)))
         try:
-            if trier.refusal:
-                raise RuntimeError(trier.refusal)
+            if trier.load_problem:
+                raise RuntimeError(trier.load_problem)
             frame = Tune(0, recipe, seconds=seconds, each=min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds)))
             return _run_on_loop(
                 _run_search(Tuner(frame, space_of(recipe), _log_attempt, ends_in_time=True), _BlockingWorker(trier)),
