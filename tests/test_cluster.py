@@ -67,7 +67,7 @@ def test_a_program_is_measured_wholly_where_the_work_is_done(tmp_path: Path, mon
     (subject,) = found["subjects"]
     assert subject["worker"]
     assert subject["sides"][OURS]["seconds"]["median"] > 0
-    assert list(bench.run_on_cluster(plan, "tcp://nowhere", known=found)) == []
+    assert list(bench.run_on_cluster(plan, "tcp://nowhere", earlier_results=found)) == []
 
 
 @pytest.mark.parametrize("words", [("coverage", "--only", "abs"), ("bench", "benchmarks/models.toml")])

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from buddy.compiler.support.files import scratch_folder, sweep
+from buddy.compiler.support.files import remove_leftovers, scratch_folder
 
 LEAVES = """
 import os, signal
@@ -26,9 +26,9 @@ def test_a_killed_process_leaves_a_folder_and_the_next_one_removes_it(tmp_path: 
     folder = Path(left.stdout.strip())
     assert folder.parent == tmp_path
     assert folder.is_dir()
-    sweep(tmp_path, "other")
+    remove_leftovers(tmp_path, "other")
     assert folder.is_dir()
-    sweep(tmp_path, "test")
+    remove_leftovers(tmp_path, "test")
     assert not folder.exists()
 
 
@@ -36,7 +36,7 @@ def test_what_lives_and_what_is_named_otherwise_stays(tmp_path: Path) -> None:
     mine, others = tmp_path / f"buddy-test-{os.getpid()}-abc", tmp_path / "buddy-test-notes"
     for folder in (mine, others):
         folder.mkdir()
-    sweep(tmp_path, "test")
+    remove_leftovers(tmp_path, "test")
     assert mine.is_dir()
     assert others.is_dir()
     with scratch_folder("test") as made:

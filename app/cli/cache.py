@@ -31,10 +31,14 @@ def main(words: Sequence[str]) -> int:
     contents = disk_cache.contents()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
-        facts = {"folder": str(disk_cache.folder()), "problem": disk_cache.problem(), "limit": disk_cache.LIMIT}
+        facts = {
+            "folder": str(disk_cache.folder()),
+            "problem": disk_cache.problem(),
+            "limit": disk_cache.DEFAULT_LIMIT_BYTES,
+        }
         print(json.dumps({**facts, "caches": caches}, indent=2))
         return 0
-    print(f"{disk_cache.folder()}, at most {disk_cache.LIMIT >> 20} MiB for each cache")
+    print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
     problem = disk_cache.problem()
     if problem:
         Console().note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")

@@ -91,7 +91,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     def record_result(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
         if options.output:
-            files.append(options.output, result)
+            files.append_json_line(options.output, result)
         console.progress(f"{number}/{count} {result.op} {result.dtype}: {result.outcome}")
         if not options.json and result.outcome != "compiled":
             console.print_output(report.line(result) + "\n")

@@ -124,7 +124,7 @@ def _run_batches(
         batches[batch.seed] = batch
         if options.output:
             with reporting_write_errors(options.output):
-                files.append(options.output, batch)
+                files.append_json_line(options.output, batch)
         _save_faults(options.found, batch, console)
         n_done = sum(seed in batches for seed in seeds)
         console.progress(f"batch {n_done} of {len(seeds)}: {_counts_text(total(batches.values()))}")

@@ -21,7 +21,7 @@ from buddy.compiler.protocol.wire import (
     SILENCE,
     UNANSWERED,
     GoneError,
-    Greeted,
+    GreetingReader,
     ResumableStream,
     StreamError,
     greeting,
@@ -455,7 +455,7 @@ class ResumingTransport:
 
         Raises `EngineLost` if the connection ends before.
         """
-        greeting_reader = Greeted()
+        greeting_reader = GreetingReader()
         while data := await connection.read():
             result = greeting_reader.feed(data)
             if result is not None:

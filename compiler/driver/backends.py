@@ -1,7 +1,7 @@
-"""The backends: the IR that each compiles, its phases, and the steps of compilation that all share.
+"""The backends: which IR each one takes, its phases, and the parts of a compilation that several backends share.
 
-A recipe names `native`, `iree`, or a backend of a plug-in (`register_backend`). A native program whose passes have made
-GPU kernels is compiled by `gpu`.
+A recipe names `native`, `iree`, or a backend of a plug-in (`register_backend`). If the passes of a native recipe have
+created GPU kernels, the backend `gpu` compiles the module.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def check_target(recipe: Recipe) -> None:
 
 
 def lowered_graph(
-    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None
+    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, overrides: Registry | None
 ) -> LoweredModule:
     """Returns top-level IR: the graph's nodes lowered one by one, or the IR that was imported with the graph.
 
@@ -63,7 +63,7 @@ def lowered_graph(
             return lower_imported(graph, given, context, locations)
         if recipe.dialect not in OWN_DIALECTS:
             raise CompilationError(diagnosis.no_lowerings(recipe.dialect))
-        return lower(graph, recipe, context, locations, first)
+        return lower(graph, recipe, context, locations, overrides)
     except ImportedIRError as error:
         raise CompilationError(error.diagnostic) from error
     except NodeError as error:
@@ -78,20 +78,21 @@ def check_code(
     Raises `CompilationError` if ops of other dialects than LLVM's are left, if the module does not follow the calling
     convention `entry`, or if the sizes of its results differ from the graph's.
     """
-    left = diagnosis.leftover_ops(module, recipe, locations)
-    if left is not None:
-        raise CompilationError(left)
+    leftover = diagnosis.leftover_ops(module, recipe, locations)
+    if leftover is not None:
+        raise CompilationError(leftover)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(graph._func_name))
     results = [op for op in graph.results if isinstance(op, Op)]
+    # Empty results are not passed.
     passed = [(number, op, spec_of(op)) for number, op in enumerate(results) if 0 not in spec_of(op).shape]
     arity = len(entry.arguments) + len(entry.symbols) + len(passed) + bool(entry.arena)
     if calling_convention.words_of(module, graph._func_name) != arity:
         raise CompilationError(diagnosis.wrong_convention(graph._func_name, arity))
     for (number, op, spec), written in zip(passed, entry.results, strict=False):
-        room = spec.bytes
-        if room is not None and written is not None and room != written:
-            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written, room))
+        buffer_bytes = spec.bytes
+        if buffer_bytes is not None and written is not None and buffer_bytes != written:
+            raise CompilationError(diagnosis.wrong_result_size(op.stable, number, written, buffer_bytes))
     return entry
 
 
@@ -102,7 +103,7 @@ def artifact_of(
     """Returns the artifact of a module that has passed `check_code`, with its compiled `objects`."""
     placeholders = [spec_of(op) for op in graph.placeholders]
     results = [spec_of(op) for op in graph.results if isinstance(op, Op)]
-    images = [found.data for found in objects]
+    images = [function_object.data for function_object in objects]
     return calling_convention.artifact(
         graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
         observed(graph), recipe.target,
@@ -121,9 +122,10 @@ OnPhase = Callable[[Snapshot], None]
 
 @dataclass(frozen=True)
 class Code:
-    """What a backend compiles: the module (an operation) of a graph, at the level that the backend takes.
+    """The input of a backend: the module (an operation) of a graph, at the level that the backend takes.
 
-    `entry` is the calling convention of its entry and `calls` are its calls of eager; both are only for LLVM's level.
+    `entry` is the calling convention of its entry function, and `calls` are its calls of eager; both are set only at
+    the level `llvm`.
     """
 
     graph: Graph
@@ -137,8 +139,8 @@ class Code:
 class Backend(Protocol[Product]):
     """Compiles IR to a product: an `Artifact`, which the runtime loads, or a program for a runtime in another process.
 
-    A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or what the
-    recipe's passes leave in LLVM's dialects. `phases` are the stages that it adds behind that.
+    A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or the LLVM
+    dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
     """
 
     @property
@@ -154,14 +156,15 @@ class Backend(Protocol[Product]):
         """Raises `CompilationError` for an unsupported module."""
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Product:
-        """Compile a module that has passed `check`.
+        """Compiles a module that has passed `check`.
 
-        Calls `on_phase`, if given, with a snapshot for each of `phases`, in order. Raises `CompilationError`.
+        Calls `on_phase`, if it is not `None`, with a snapshot for each of `phases`, in order. Raises
+        `CompilationError`.
         """
 
 
 def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
-    """The objects of a module of the LLVM dialect. Raises `CompilationError` if LLVM crashed on a function."""
+    """Returns the objects of a module of the LLVM dialect. Raises `CompilationError` if LLVM crashes on a function."""
     try:
         return functions.compile_functions(module, locations, opt_level, target)
     except ObjectCrash as crash:
@@ -187,14 +190,14 @@ class _Native:
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.print_assembly(objects, code.locations)
-            made = tuple((found.name, 1e3 * found.seconds) for found in objects if not found.reused)
-            on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", made))
+            generated = tuple((item.name, 1e3 * item.seconds) for item in objects if not item.reused)
+            on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", generated))
         assert code.entry is not None
         return artifact_of(code.graph, code.recipe, code.module, code.entry, code.calls, objects)
 
 
 class _Gpu:
-    """Compiles to PTX for an NVIDIA GPU, and the steps of the host."""
+    """Compiles to PTX for an NVIDIA GPU, and the steps that the host performs."""
 
     name = "gpu"
     summary = "this compiler, for the GPU kernels that the recipe's passes make"
@@ -207,17 +210,17 @@ class _Gpu:
 
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
         try:
-            found = device_code(code.module, code.locations, code.recipe.opt_level)
+            kernels = device_code(code.module, code.locations, code.recipe.opt_level)
         except DeviceError as error:
             raise CompilationError(error.diagnostic) from error
         if on_phase is not None:
-            on_phase(snapshots.of_text("translate", "ir", found.llvm, found.llvm_seconds, "llvm"))
-            on_phase(snapshots.of_text("codegen", "ptx", found.ptx, found.ptx_seconds, "ptx"))
+            on_phase(snapshots.of_text("translate", "ir", kernels.llvm, kernels.llvm_seconds, "llvm"))
+            on_phase(snapshots.of_text("codegen", "ptx", kernels.ptx, kernels.ptx_seconds, "ptx"))
         graph = code.graph
         assert code.entry is not None
         arguments = calling_convention.arguments(code.entry, [spec_of(op) for op in graph.placeholders])
         results = tuple(spec_of(op) for op in graph.results if isinstance(op, Op))
-        return Artifact(graph._func_name, (), arguments, results, device=found.program)
+        return Artifact(graph._func_name, (), arguments, results, device=kernels.program)
 
 
 class _Iree:
@@ -235,58 +238,58 @@ class _Iree:
         try:
             return program_of(code.graph, code.module, code.locations)
         except IreeUnsupportedError as error:
-            todo = "give those ops a lowering, extract a part without them, or choose the native backend"
+            todo = "add lowerings for these ops, extract a subgraph without them, or choose the native backend"
             raise CompilationError(Diagnostic(str(error), "the program for IREE", todo, node=error.node)) from error
 
 
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
-# By the name in a recipe.
+# The backends of this package that a recipe may name, by name.
 BACKENDS: dict[str, Backend[Any]] = {NATIVE: NATIVE_BACKEND, IREE: _Iree()}
-_REGISTRY: dict[str, Backend[Artifact]] = {}
+_PLUGIN_BACKENDS: dict[str, Backend[Artifact]] = {}
 _Class = TypeVar("_Class", bound=type[Any])
 
 
 def register_backend(cls: _Class) -> _Class:
-    """Class decorator: makes a `Backend[Artifact]` of the class, which recipes may then name.
+    """Class decorator: registers an instance of the class, a `Backend[Artifact]`, so that recipes may name it.
 
-    Raises `ValueError` for a name that a recipe cannot have, for that of a backend of this package, and for a backend
-    of top-level IR, whose product would need another runtime.
+    Raises `ValueError` for a name that a recipe cannot have or that a backend of this package has, and for a backend
+    that takes top-level IR, whose product would need another runtime.
     """
-    found: Backend[Artifact] = cls()
-    if not BACKEND_NAME.search(found.name) or found.name in (*BACKENDS, GPU_BACKEND.name):
-        raise ValueError(f"backend {found.name!r}: choose a new name of lower-case letters, digits and hyphens")
-    if found.takes != "llvm":
-        raise ValueError(f"backend {found.name!r} takes {found.takes!r}: a backend of a plug-in takes 'llvm'")
-    _REGISTRY[found.name] = found
+    backend: Backend[Artifact] = cls()
+    if not BACKEND_NAME.search(backend.name) or backend.name in (*BACKENDS, GPU_BACKEND.name):
+        raise ValueError(f"backend {backend.name!r}: choose a new name of lower-case letters, digits and hyphens")
+    if backend.takes != "llvm":
+        raise ValueError(f"backend {backend.name!r} takes {backend.takes!r}: a backend of a plug-in takes 'llvm'")
+    _PLUGIN_BACKENDS[backend.name] = backend
     return cls
 
 
 def registered() -> dict[str, Backend[Artifact]]:
-    """The backends that `register_backend` has added, by name."""
-    return dict(_REGISTRY)
+    """Returns the backends that `register_backend` has added, by name."""
+    return dict(_PLUGIN_BACKENDS)
 
 
 def backend_named(name: str) -> Backend[Any]:
-    """The backend that a recipe names. Raises `CompilationError` for an unknown name."""
-    found = BACKENDS.get(name) or _REGISTRY.get(name)
-    if found is None:
-        raise CompilationError(diagnosis.unknown_backend(name, (*BACKENDS, *sorted(_REGISTRY))))
-    return found
+    """Returns the backend that a recipe names. Raises `CompilationError` for an unknown name."""
+    backend = BACKENDS.get(name) or _PLUGIN_BACKENDS.get(name)
+    if backend is None:
+        raise CompilationError(diagnosis.unknown_backend(name, (*BACKENDS, *sorted(_PLUGIN_BACKENDS))))
+    return backend
 
 
 def backend_of(recipe: Recipe, module: Any) -> Backend[Artifact]:
-    """The backend for a module that the recipe's passes have left: the recipe's, or the GPU's where a native recipe
-    has made kernels.
+    """Returns the backend for `module`, the result of the recipe's passes.
 
-    Raises `CompilationError` like `backend_named`.
+    This is the recipe's backend, or `gpu` if the recipe's backend is `native` and the module has GPU kernels. Raises
+    `CompilationError` like `backend_named`.
     """
-    found = backend_named(recipe.backend)
-    return GPU_BACKEND if found is NATIVE_BACKEND and holds_kernels(module) else found
+    backend = backend_named(recipe.backend)
+    return GPU_BACKEND if backend is NATIVE_BACKEND and holds_kernels(module) else backend
 
 
 @contextmanager
-def reported(backend: Backend[Any]) -> Iterator[None]:
-    """Raises `CompilationError` for any exception of a plug-in's backend."""
+def report_plugin_errors(backend: Backend[Any]) -> Iterator[None]:
+    """Turns any exception of a plug-in's backend inside the `with` block into a `CompilationError`."""
     try:
         yield
     except CompilationError:
@@ -298,15 +301,16 @@ def reported(backend: Backend[Any]) -> Iterator[None]:
 
 
 def describe_backends() -> tuple[BackendInfo, ...]:
-    """The backends that a recipe may name: those of this package, then those of plug-ins."""
-    known = [*BACKENDS.values(), *(_REGISTRY[name] for name in sorted(_REGISTRY))]
+    """Returns descriptions of the backends that a recipe may name: those of this package, then those of plug-ins."""
+    backends = [*BACKENDS.values(), *(_PLUGIN_BACKENDS[name] for name in sorted(_PLUGIN_BACKENDS))]
     return tuple(
-        BackendInfo(found.name, found.summary, found.takes, found.phases, origin(("backend", found.name)))
-        for found in known
+        BackendInfo(backend.name, backend.summary, backend.takes, backend.phases, origin(("backend", backend.name)))
+        for backend in backends
     )
 
 
 def _translate(code: Code) -> Snapshot:
+    """Returns the snapshot of the LLVM IR of a module. Raises `CompilationError`."""
     start = time.perf_counter()
     try:
         content = functions.to_llvm_ir(code.module)

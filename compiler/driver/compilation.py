@@ -1,4 +1,4 @@
-"""Compiles a recipe to stages and an artifact, memoised by the hash of the recipe's prefix."""
+"""Compiles a recipe to stages and an artifact; caches the result of each prefix of a recipe."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from buddy.compiler.driver.backends import (
     backend_of,
     check_target,
     lowered_graph,
-    reported,
+    report_plugin_errors,
 )
 from buddy.compiler.driver.diagnosis import CompilationError as CompilationError
 from buddy.compiler.driver.modules import html_of
-from buddy.compiler.driver.pipeline import Observer, OnStep, Step, run_mlir_passes
+from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, run_mlir_passes
 from buddy.compiler.driver.snapshots import GraphStages, Snapshot
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
@@ -40,9 +40,10 @@ from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.lines import StageText
 
-# Maximum number of cached snapshots; the least recently used are evicted, and recomputed when needed.
+# Maximum numbers of entries of a compiler's caches; the least recently used are evicted, and recomputed when needed.
 MAX_SNAPSHOTS = 400
 MAX_ARTIFACTS = 64
+_MAX_LOWERED = 16
 
 OnStage = Callable[[Stage, StageText], None]
 
@@ -66,8 +67,9 @@ class Compilation:
 
 @dataclass(frozen=True)
 class TopLevel:
-    """Top-level IR for another backend: the graph, the module (an operation that must not be changed), and the
-    `Compilation` so far.
+    """Top-level IR for another backend: the graph after graph passes, and the module, which must not be changed.
+
+    The other fields are those of a `Compilation` up to this IR.
     """
 
     graph: Graph
@@ -101,10 +103,10 @@ class _Progress:
 
 
 class Compiler:
-    """Compiles one captured graph under different recipes; `first` is a registry with priority over all others."""
+    """Compiles one captured graph under different recipes; `overrides` is a registry with priority over all others."""
 
-    def __init__(self, graph: Graph, first: Registry | None = None) -> None:
-        self._first = first
+    def __init__(self, graph: Graph, overrides: Registry | None = None) -> None:
+        self._overrides = overrides
         self._graphs = GraphStages(graph)
         self._hash = serialize.graph_hash(graph)
         self._nodes = tuple(op.stable for op in graph.operations)
@@ -120,21 +122,21 @@ class Compiler:
         Raises `CompilationError` for a node that can neither be compiled nor run in eager.
         """
         lowered = self._lower(recipe, _Progress(lambda _s, _t: None, on_step))[1]
-        return self._with_dropped(lowered.assignments)
+        return self._with_folded(lowered.assignments)
 
-    def _with_dropped(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
-        """Returns the assignments of all captured nodes; nodes that a graph pass removed are lowered as `FOLDED`."""
-        known = {assignment.node: assignment for assignment in assignments}
+    def _with_folded(self, assignments: tuple[Assignment, ...]) -> tuple[Assignment, ...]:
+        """Returns the assignments of all captured nodes; that of a node that a graph pass removed is `FOLDED`."""
+        by_node = {assignment.node: assignment for assignment in assignments}
         return tuple(
-            known.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
+            by_node.get(name) or Assignment(name, FOLDED, reason="folded by a graph pass") for name in self._nodes
         )
 
     def compile(
         self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
     ) -> Compilation:
-        """Runs all stages of `recipe`, and passes each to `on_stage` as soon as it is finished.
+        """Compiles `recipe`; calls `on_stage` with each stage as soon as it is finished.
 
-        Raises `CompilationError` if a pass fails, or if the final result cannot be translated to machine code.
+        Raises `CompilationError` if a node cannot be lowered, a pass fails, or no machine code can be generated.
         """
         start = time.perf_counter()
         check_target(recipe)
@@ -142,7 +144,7 @@ class Compiler:
         graph, lowered = self._lower(recipe, progress)
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
-        assignments = self._with_dropped(lowered.assignments)
+        assignments = self._with_folded(lowered.assignments)
         remarks, seconds = _remarks(lowered, progress), time.perf_counter() - start
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
@@ -150,14 +152,14 @@ class Compiler:
     def top_level(
         self, recipe: Recipe, on_stage: OnStage = lambda _stage, _text: None, on_step: OnStep = lambda _step: None
     ) -> TopLevel:
-        """Runs the stages of `recipe` up to top-level IR, for a backend with its own passes.
+        """Compiles `recipe` up to top-level IR, for a backend with its own passes.
 
         Raises `CompilationError` like `compile`.
         """
         start, progress = time.perf_counter(), _Progress(on_stage, on_step)
         graph, lowered = self._lower(recipe, progress)
-        snapshot = self._top(self._keys(recipe).top, lowered, progress)
-        assignments = self._with_dropped(lowered.assignments)
+        snapshot = self._top_snapshot(self._keys(recipe).top, lowered, progress)
+        assignments = self._with_folded(lowered.assignments)
         remarks, seconds, stages = _remarks(lowered, progress), time.perf_counter() - start, tuple(progress.stages)
         return TopLevel(
             graph, snapshot.operation, self._locations, stages, assignments, remarks, seconds, progress.reused
@@ -166,9 +168,8 @@ class Compiler:
     def code_remarks(self, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
         """Returns LLVM's remarks on each node's code under `recipe`, as (`LLVM`, node, text).
 
-        Remarks on code without a node are left out.
-
-        Raises `CompilationError`, and `RemarksError` if LLVM gives no remarks, for example for another target.
+        Remarks on code without a node are left out. Raises `CompilationError`, and `RemarksError` if LLVM gives no
+        remarks, for example for another target.
         """
         progress = _Progress(lambda _stage, _text: None)
         last, _ = self._run_passes(recipe, self._lower(recipe, progress)[1], progress)
@@ -176,10 +177,10 @@ class Compiler:
         if recipe.target or backend is not NATIVE_BACKEND:
             reason = "the target differs from this CPU" if recipe.target else f"the backend is {backend.name}"
             raise RemarksError(f"{reason}; LLVM remarks are only available for native code")
-        found = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
+        remarks = functions.code_remarks(last.operation, self._locations, recipe.opt_level)
         return tuple(
             (LLVM, node, f"{remark.text} (@{remark.function}{f', {remark.times} times' if remark.times > 1 else ''})")
-            for remark in found
+            for remark in remarks
             for node in self._locations.sets[remark.number]
         )
 
@@ -195,8 +196,8 @@ class Compiler:
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
             progress.on_step(LOWERING)
-            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._first)
-            _trim(self._lowered, 16)
+            self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._overrides)
+            _trim(self._lowered, _MAX_LOWERED)
         self._lowered.move_to_end(key)
         return self._lowered[key]
 
@@ -204,17 +205,17 @@ class Compiler:
 
     def _run_passes(self, recipe: Recipe, lowered: LoweredModule, progress: _Progress) -> tuple[Snapshot, str]:
         keys = self._keys(recipe)
-        top = self._top(keys.top, lowered, progress)
+        top = self._top_snapshot(keys.top, lowered, progress)
         observer = _StageObserver(self, recipe, keys, top, progress)
         run_mlir_passes(top.operation, recipe, self._locations, observer)
         return observer.snapshot, keys.after_step[-1] if keys.after_step else keys.top
 
-    def _top(self, key: str, lowered: LoweredModule, progress: _Progress) -> Snapshot:
-        known = self._snapshots.get(key)
+    def _top_snapshot(self, key: str, lowered: LoweredModule, progress: _Progress) -> Snapshot:
+        cached = self._snapshots.get(key)
         name = "import" if lowered.is_imported else "lower"
-        snapshot = known or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
+        snapshot = cached or snapshots.of_top_level(lowered.module.operation, self._locations, lowered.phase, name)
         self._remember(key, snapshot)
-        progress.add(snapshot, reused=known is not None)
+        progress.add(snapshot, reused=cached is not None)
         return snapshot
 
     def _remember(self, key: str, snapshot: Snapshot) -> None:
@@ -229,39 +230,39 @@ class Compiler:
     ) -> Artifact:
         backend = backend_of(recipe, last.operation)
         key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags)
-        texts = [key + phase for phase in backend.phases]
-        known = key in self._artifacts and all(text in self._snapshots for text in texts)
-        if not known:
+        phase_keys = [key + phase for phase in backend.phases]
+        is_cached = key in self._artifacts and all(phase_key in self._snapshots for phase_key in phase_keys)
+        if not is_cached:
             progress.on_step(CODE)
             calls = eager_calls(lowered.module.operation)
             code = Code(graph, recipe, last.operation, self._locations, last.entry, calls)
-            with reported(backend):
+            with report_plugin_errors(backend):
                 backend.check(code)
-                artifact, made = _compiled(backend, code)
-            for text, phase in zip(texts, made, strict=True):
-                self._remember(text, phase)
+                artifact, phases = _run_backend(backend, code)
+            for phase_key, snapshot in zip(phase_keys, phases, strict=True):
+                self._remember(phase_key, snapshot)
             self._artifacts[key] = artifact
             _trim(self._artifacts, MAX_ARTIFACTS)
-        for text in texts:
-            self._remember(text, self._snapshots[text])
-            progress.add(self._snapshots[text], reused=known)
+        for phase_key in phase_keys:
+            self._remember(phase_key, self._snapshots[phase_key])
+            progress.add(self._snapshots[phase_key], reused=is_cached)
         return self._artifacts[key]
 
 
-def _compiled(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Snapshot]]:
-    """The artifact, and a snapshot for each phase. Raises `ValueError` if those are not the phases of the backend."""
-    made: list[Snapshot] = []
-    artifact = backend.compile(code, made.append)
-    phases = tuple(snapshot.stage.phase for snapshot in made)
+def _run_backend(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Snapshot]]:
+    """Returns the artifact, and the snapshots of the phases. Raises `ValueError` if these are not `backend.phases`."""
+    phase_snapshots: list[Snapshot] = []
+    artifact = backend.compile(code, phase_snapshots.append)
+    phases = tuple(snapshot.stage.phase for snapshot in phase_snapshots)
     if phases != tuple(backend.phases):
         raise ValueError(f"its stages are {', '.join(phases) or 'none'}, not {', '.join(backend.phases)}")
-    return artifact, made
+    return artifact, phase_snapshots
 
 
 class _StageObserver(Observer[Any]):
-    """Reuses the compiler's snapshots of passes, and runs other passes on clones, which become snapshots.
+    """Reuses the compiler's snapshots, and lets other passes run on clones of the module, which become snapshots.
 
-    `snapshot` is the last one; each becomes a stage of `progress`.
+    Adds each snapshot to `progress`; `snapshot` is the last one.
     """
 
     def __init__(self, compiler: Compiler, recipe: Recipe, keys: PrefixKeys, top: Snapshot, progress: _Progress):
@@ -272,49 +273,49 @@ class _StageObserver(Observer[Any]):
         self._trail = [(top.stage, top.text)]
         self._start = 0.0
 
-    def known(self, at: Step) -> Any:
-        found = self._compiler._snapshots.get(self._keys.after_step[at.number])
-        if found is None:
+    def cached_state(self, numbered: NumberedStep) -> Any:
+        cached = self._compiler._snapshots.get(self._keys.after_step[numbered.number])
+        if cached is None:
             return None
-        self._store(at, found.placed(at.step, at.number), reused=True)
+        self._store(numbered, cached.for_step(numbered.step, numbered.number), reused=True)
         return self.snapshot.operation
 
-    def before(self, at: Step, state: Any) -> Any:
-        super().before(at, state)
+    def before(self, numbered: NumberedStep, state: Any) -> Any:
+        super().before(numbered, state)
         with self._context, self._locations.nowhere(self._context):
             clone = state.clone(ip=False).operation
         self._start = time.perf_counter()
         return clone
 
-    def after(self, at: Step, state: Any, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: Any, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
         with self._context, self._locations.nowhere(self._context):
-            found = snapshots.after_step(
-                self.snapshot, state, self._locations, at.step, at.number, seconds, tuple(remarks)
+            snapshot = snapshots.after_step(
+                self.snapshot, state, self._locations, numbered.step, numbered.number, seconds, tuple(remarks)
             )
-        self._store(at, found, reused=False)
+        self._store(numbered, snapshot, reused=False)
 
-    def failure(self, at: Step, state: Any, error: StepError) -> CompilationError:
-        """Adds the IR at the failure, the passes that would convert the op, and the pass that last changed it."""
+    def failure(self, numbered: NumberedStep, state: Any, error: StepError) -> CompilationError:
+        """Returns an error with the IR at the failure, that names the pass that last changed the op, and converters."""
         with self._context, self._locations.nowhere(self._context):
-            failed = [snapshots.at_failure(state, self._locations, at.step, at.number)]
-            helpers = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
+            failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]
+            converters = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
         rewriter = diagnosis.last_rewriter(error.node_set, self._trail) if error.node_set else ""
-        return CompilationError(diagnosis.of_step(error, at.step, at.number, helpers, rewriter), failed)
+        return CompilationError(diagnosis.of_step(error, numbered.step, numbered.number, converters, rewriter), failed)
 
-    def _store(self, at: Step, snapshot: Snapshot, reused: bool) -> None:
+    def _store(self, numbered: NumberedStep, snapshot: Snapshot, reused: bool) -> None:
         self.snapshot = snapshot
-        self._compiler._remember(self._keys.after_step[at.number], snapshot)
+        self._compiler._remember(self._keys.after_step[numbered.number], snapshot)
         self._progress.add(snapshot, reused)
         self._trail.append((snapshot.stage, snapshot.text))
 
 
 def _remarks(lowered: LoweredModule, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
-    """Remarks on choices of the recipe that were not applied, then remarks of passes, by node."""
+    """Returns the remarks on choices of the recipe that were not applied, then those of passes: one for each node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
     return (*((NOT_APPLIED, node, text) for node, text in lowered.unapplied), *remarks)
 
 
-def _trim(kept: OrderedDict[str, Any], limit: int) -> None:
-    while len(kept) > limit:
-        kept.popitem(last=False)
+def _trim(cache: OrderedDict[str, Any], limit: int) -> None:
+    while len(cache) > limit:
+        cache.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Compiles a recipe without keeping stages or printing IR."""
+"""Compiles a recipe to an artifact without keeping stages or printing IR."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from buddy.compiler.codegen import objects
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.driver import snapshots
-from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, reported
+from buddy.compiler.driver.backends import Code, backend_named, check_target, lowered_graph, report_plugin_errors
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.pipeline import EntryObserver, OnStep, Verification, run_mlir_passes
 from buddy.compiler.driver.program_cache import is_ours
@@ -23,7 +23,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
 from buddy.compiler.protocol.recipe import CODE, Recipe
 
-# Programs with fewer nodes have too few functions to make helper processes worthwhile.
+# The minimum number of nodes for which helper processes are started; smaller programs have too few functions.
 MIN_NODES = 64
 
 OnLowered = Callable[[LoweredModule], None]
@@ -32,14 +32,15 @@ OnLowered = Callable[[LoweredModule], None]
 def compile_graph(
     graph: Graph,
     recipe: Recipe,
-    first: Registry | None = None,
+    overrides: Registry | None = None,
     on_lowered: OnLowered | None = None,
     on_step: OnStep | None = None,
 ) -> Artifact:
-    """Returns the same artifact as `Compiler(graph, first).compile(recipe)`, in a third of the time.
+    """Returns the same artifact as `Compiler(graph, overrides).compile(recipe)`, in a third of the time.
 
-    `on_lowered` is called with the lowering of each node before any pass runs, and `on_step` with each step before it
-    starts; with `on_step` the IR is verified after each step. Raises `CompilationError` without the IR at the failure.
+    `on_lowered` is called with the lowered module before the passes run, and `on_step` with the number of each step
+    before it starts; with `on_step` the IR is verified after each step. Raises `CompilationError`, without the IR at
+    the failure.
     """
     check_target(recipe)
     backend = backend_named(recipe.backend)
@@ -47,16 +48,16 @@ def compile_graph(
         objects.start()
     with collector_paused():
         rewritten = snapshots.graph_after(graph, recipe, on_step)
-        trusted = first is None and on_step is None and is_ours(graph, recipe)
-        done = _lower_to_llvm(rewritten, recipe, first, on_lowered, trusted, on_step)
-        code = Code(rewritten, recipe, done.module, done.locations, done.entry, done.calls)
-        with reported(backend):
+        is_trusted = overrides is None and on_step is None and is_ours(graph, recipe)
+        lowered = _lower_to_llvm(rewritten, recipe, overrides, on_lowered, is_trusted, on_step)
+        code = Code(rewritten, recipe, lowered.module, lowered.locations, lowered.entry, lowered.calls)
+        with report_plugin_errors(backend):
             backend.check(code)
-        with done.module.context, done.locations.nowhere(done.module.context):
-            done.locations.fill(done.module)
+        with lowered.module.context, lowered.locations.nowhere(lowered.module.context):
+            lowered.locations.fill(lowered.module)
         if on_step is not None:
             on_step(CODE)
-        with reported(backend):
+        with report_plugin_errors(backend):
             artifact: Artifact = backend.compile(code)
         return artifact
 
@@ -69,12 +70,12 @@ class GraphAfterPasses(NamedTuple):
     locations: LocationSets
 
 
-def run_passes(graph: Graph, recipe: Recipe, first: Registry | None = None) -> GraphAfterPasses:
+def run_passes(graph: Graph, recipe: Recipe, overrides: Registry | None = None) -> GraphAfterPasses:
     """Runs the passes of `recipe`, which need not end in machine code. Raises `CompilationError`."""
     rewritten = snapshots.graph_after(graph, recipe)
     with collector_paused():
         locations = LocationSets()
-        lowered = lowered_graph(rewritten, recipe, new_context(), locations, first)
+        lowered = lowered_graph(rewritten, recipe, new_context(), locations, overrides)
         run_in_place(lowered.module, recipe, locations)
     return GraphAfterPasses(rewritten, lowered, locations)
 
@@ -83,15 +84,15 @@ def run_passes(graph: Graph, recipe: Recipe, first: Registry | None = None) -> G
 def collector_paused() -> Iterator[None]:
     """Pauses Python's garbage collector.
 
-    It runs after a number of new objects; MLIR creates many, without cycles, and each collection visits all of torch's
-    objects.
+    The collector runs whenever a number of objects have been created. MLIR's bindings create many, without cycles, and
+    each collection visits all of torch's objects.
     """
-    enabled = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if enabled:
+        if was_enabled:
             gc.enable()
 
 
@@ -105,32 +106,32 @@ class _LoweredToLlvm(NamedTuple):
 def _lower_to_llvm(
     graph: Graph,
     recipe: Recipe,
-    first: Registry | None,
+    overrides: Registry | None,
     on_lowered: OnLowered | None,
-    trusted: bool,
+    is_trusted: bool,
     on_step: OnStep | None = None,
 ) -> _LoweredToLlvm:
     """Returns the module after all MLIR passes.
 
-    With only `trusted` code, IR is verified before each of MLIR's own passes that follows one of ours, and at the end.
-    If verification or a pass fails, everything is repeated with verification after each pass, which identifies the
-    responsible pass.
+    If `is_trusted` (only code of this package compiles the graph), IR is verified only before each of MLIR's passes
+    that follows one of ours, and at the end. If verification or a pass fails, everything is repeated with verification
+    after each pass, which identifies the responsible pass.
     """
     locations = LocationSets()
-    lowered = lowered_graph(graph, recipe, new_context(), locations, first)
+    lowered = lowered_graph(graph, recipe, new_context(), locations, overrides)
     if on_lowered is not None:
         on_lowered(lowered)
     operation = lowered.module.operation
     calls = eager_calls(operation)
     try:
-        verification: Verification = "before-mlir" if trusted else "every"
+        verification: Verification = "before-mlir" if is_trusted else "every"
         entry = run_in_place(lowered.module, recipe, locations, verification, on_step)
-        if trusted:
+        if is_trusted:
             operation.verify()
     except (CompilationError, ir.MLIRError):
-        if not trusted:
+        if not is_trusted:
             raise
-        return _lower_to_llvm(graph, recipe, first, None, trusted=False)
+        return _lower_to_llvm(graph, recipe, overrides, None, is_trusted=False)
     return _LoweredToLlvm(operation, locations, entry, calls)
 
 
@@ -140,8 +141,8 @@ def run_in_place(
 ) -> EntryConvention | None:  # fmt: skip
     """Runs the MLIR passes of `recipe` on a top-level module, in place.
 
-    Returns the calling convention of its entry, `None` if its arguments never were buffers. Raises `CompilationError`
-    if a pass fails; the module may then be half rewritten.
+    Returns the calling convention of the entry function, or `None` if its arguments were buffers after no pass. Raises
+    `CompilationError` if a pass fails; the module may then be half rewritten.
     """
     observer = EntryObserver(module.operation, on_step)
     run_mlir_passes(module.operation, recipe, locations, observer, verification)

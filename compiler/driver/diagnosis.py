@@ -23,8 +23,8 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.text.lines import StageText
 from buddy.compiler.protocol.text.structure import shapes
 
-_FINAL, _MODULE = "llvm", "builtin.module"
-_LOWERING = ("loops", _FINAL)
+_LLVM_DIALECT, _MODULE = "llvm", "builtin.module"
+_LOWERING_PHASES = ("loops", _LLVM_DIALECT)
 # Conversions leave casts between types that other conversions have yet to convert. Translating one would abort the
 # process.
 _CAST = "builtin.unrealized_conversion_cast"
@@ -33,15 +33,15 @@ _DEVICE_KERNELS = Diagnostic(
     "after the last pass",
     "run it with `buddy-tui run`, or choose a preset for the CPU",
 )
-_NO_CONVERTER = {
+_HINT_WITHOUT_CONVERTER = {
     False: "add a pass that converts {} to the LLVM dialect",
     True: "give the conversions to the LLVM dialect the same options, such as index-bitwidth: their types must match",
 }
-_ILLEGAL = re.compile(r"failed to legalize operation '([\w.]+)'")
+_FAILED_LEGALIZATION = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
 class CompilationError(Exception):
-    """A compilation failed. `stages` includes the IR at the failure, marked as failed, if there is any."""
+    """A compilation failed. `stages` contains the IR at the failure, marked as failed, if it was kept."""
 
     def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
         super().__init__(str(diagnostic))
@@ -79,24 +79,24 @@ def of_step(
 
 def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
     """Returns the passes that would convert the op on which a conversion failed, in the input `module`."""
-    found = _ILLEGAL.search(error.message)
-    return _converters(module, found.group(1), recipe, locations) if found else []
+    match = _FAILED_LEGALIZATION.search(error.message)
+    return _converters(module, match.group(1), recipe, locations) if match else []
 
 
-def last_rewriter(place: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
-    """Returns the last stage in `trail` that changed the lines of location set `place`; "" if none did.
+def last_rewriter(location_set: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
+    """Returns the name of the last stage in `trail` that changed the lines of `location_set`, a number; "" if none did.
 
     Renumbered SSA values do not count as a change.
     """
     for (_, before), (stage, after) in reversed(list(pairwise(trail))):
-        if _lines_of(place, before) != _lines_of(place, after):
+        if _lines_of(location_set, before) != _lines_of(location_set, after):
             return stage.name
     return ""
 
 
-def _lines_of(place: int, text: StageText) -> Counter[str]:
+def _lines_of(location_set: int, text: StageText) -> Counter[str]:
     numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
-    return Counter(shape.key for shape in shapes((line for line, number in numbered if number == place), "mlir"))
+    return Counter(shape.key for shape in shapes((line for line, number in numbered if number == location_set), "mlir"))
 
 
 def of_translation(text: str) -> Diagnostic:
@@ -107,7 +107,7 @@ def of_translation(text: str) -> Diagnostic:
 
 
 def of_crash(error: ObjectCrash) -> Diagnostic:
-    """The diagnostic for a function that LLVM crashed on."""
+    """Returns the diagnostic for a function on which LLVM crashed."""
     return Diagnostic(
         f"LLVM crashed ({error.how})",
         f"machine code of @{error.function}",
@@ -121,7 +121,7 @@ def unknown_backend(name: str, known: Sequence[str]) -> Diagnostic:
 
 
 def of_plugin_backend(name: str, error: Exception) -> Diagnostic:
-    """An exception of a plug-in's backend other than `CompilationError`."""
+    """Returns the diagnostic for an exception of a plug-in's backend other than `CompilationError`."""
     detail = "".join(traceback.format_exception(error))
     line = traceback.extract_tb(error.__traceback__)[-1]
     what = f"the backend {name} raised {type(error).__name__}: {error}"
@@ -154,66 +154,73 @@ def wrong_result_size(node: str, number: int, written: int, room: int) -> Diagno
 
 
 def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
-    """Returns a diagnostic if ops of other dialects are left at the end, with the passes that would convert them."""
+    """Returns a diagnostic that names ops of other dialects left in `module` and passes that would convert them.
+
+    Returns `None` if all ops are of the LLVM dialect.
+    """
     if kernel_modules(module):
         return _DEVICE_KERNELS
-    counts, first = _foreign(module, locations)
+    counts, first_nodes = _count_foreign_ops(module, locations)
     if not counts:
         return None
     casts = counts.pop(_CAST, 0)
     name, count = counts.most_common(1)[0] if counts else (_CAST, casts)
-    more = max(0, len(counts) - 1)
-    others = f" and {more} other kind{'s' * (more > 1)} of op" if more else ""
-    todo = _how_to_convert(module, name, recipe, locations)
-    node = first.get(name, "")
+    other_count = max(0, len(counts) - 1)
+    others = f" and {other_count} other kind{'s' * (other_count > 1)} of op" if other_count else ""
+    todo = _conversion_hint(module, name, recipe, locations)
+    node = first_nodes.get(name, "")
     where = f"after the last pass, {count} of them" + (f", the first from {node}" if node else "")
     verb = "are" if others else "is"
     return Diagnostic(f"{name}{others} {verb} not lowered to the LLVM dialect", where, todo, node=node)
 
 
-def _how_to_convert(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
-    if helpers := _converters(module, name, recipe, locations):
-        return f"switch on {' or '.join(helpers)}"
-    if name != _CAST and (early := _converters(module, name, recipe, locations, on=True)):
-        return f"move {' or '.join(early)} after the pass that produces it, or add it there again"
-    return _NO_CONVERTER[name == _CAST].format(name)
+def _conversion_hint(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
+    if disabled := _converters(module, name, recipe, locations):
+        return f"switch on {' or '.join(disabled)}"
+    if name != _CAST and (too_early := _converters(module, name, recipe, locations, enabled=True)):
+        return f"move {' or '.join(too_early)} after the pass that creates {name}, or add it there again"
+    return _HINT_WITHOUT_CONVERTER[name == _CAST].format(name)
 
 
-def _foreign(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
+def _count_foreign_ops(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
+    """Returns the numbers of ops outside the LLVM dialect, and the node of the first one, both by the op's name."""
     counts: Counter[str] = Counter()
-    first: dict[str, str] = {}
+    first_nodes: dict[str, str] = {}
 
     def visit(op: Any) -> Any:
-        if op.name.partition(".")[0] != _FINAL and op.name != _MODULE:
+        if op.name.partition(".")[0] != _LLVM_DIALECT and op.name != _MODULE:
             counts[op.name] += 1
             names = locations.sets[locations.number_of(op.location)]
             if names:
-                first.setdefault(op.name, names[0])
+                first_nodes.setdefault(op.name, names[0])
         return ir.WalkResult.ADVANCE
 
     module.walk(visit)
-    return counts, first
+    return counts, first_nodes
 
 
-def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, on: bool = False) -> list[str]:
-    """Returns the passes after which fewer ops of that name are left.
+def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, enabled: bool = False) -> list[str]:
+    """Returns the passes after which `module` has fewer ops called `name`.
 
-    Tries passes that the recipe disables or lacks, or with `on` the enabled conversions of its last phases.
+    Tries passes of the preset that the recipe disables or lacks, or with `enabled` the recipe's conversions of the last
+    phases.
     """
-    before = _foreign(module, locations)[0][name]
-    running = {step.name for step in recipe.steps if step.enabled}
+    before = _count_foreign_ops(module, locations)[0][name]
+    enabled_names = {step.name for step in recipe.steps if step.enabled}
     preset = presets().get(recipe.preset)
     candidates = [*recipe.steps, *(preset.recipe.steps if preset else ())]
-    tried = {
+    steps_to_try = {
         step.name: step
         for step in candidates
-        if step.level == "mlir" and (step.name in running) is on and (not on or _converts(step))
+        if step.level == "mlir"
+        and (step.name in enabled_names) is enabled
+        and (not enabled or _is_late_conversion(step))
     }
-    return [step.name for step in tried.values() if _count_after(module, name, step, locations) < before]
+    return [step.name for step in steps_to_try.values() if _count_after(module, name, step, locations) < before]
 
 
-def _converts(step: PassStep) -> bool:
-    return step.phase in _LOWERING and not facts(step.name).simplifies
+def _is_late_conversion(step: PassStep) -> bool:
+    return step.phase in _LOWERING_PHASES and not facts(step.name).simplifies
 
 
 def _count_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
@@ -222,5 +229,5 @@ def _count_after(module: Any, name: str, step: PassStep, locations: LocationSets
         try:
             run_step(clone, step, PassContext(locations))
         except StepError:
-            return _foreign(module, locations)[0][name]
-        return _foreign(clone, locations)[0][name]
+            return _count_foreign_ops(module, locations)[0][name]
+        return _count_foreign_ops(clone, locations)[0][name]

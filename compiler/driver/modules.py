@@ -29,6 +29,7 @@ from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import StageText
 
+# A function from torch tensors and numbers to the list of results.
 Run = Callable[..., list[Any]]
 Dialect = Literal["linalg", "tosa"]
 # The names that the protocol `graph.graph.GraphLowering` requires of this module.
@@ -43,7 +44,7 @@ class TopLevelModule(NamedTuple):
 
 
 def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLevelModule:
-    """Lowers `graph` to a top-level module; with `pack` its parameters are passed as one 1-D tensor per element type.
+    """Lowers `graph` to a top-level module. With `pack`, its parameters become one 1-D tensor for each element type.
 
     `parts` lists the nodes that are calls of functions in other modules. Raises `GraphError` for a graph that cannot be
     executed and `CompilationError` for a node that can neither be compiled nor run in eager.
@@ -52,16 +53,17 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     settings = graph.settings
     recipe = Recipe(dialect=settings.dialect, partition="whole")
     try:
-        found = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
+        lowered = lower(graph, recipe, graph._ctx, graph._locations, settings.first(), parts, settings.on_node)
     except NodeError as error:
         raise CompilationError(diagnosis.of_node(error)) from error
     if graph.device is not DeviceType.CPU:
-        set_device(found.module, graph._func_name, graph.device)
+        set_device(lowered.module, graph._func_name, graph.device)
     arguments = tuple(op.tensor_meta for op in graph.placeholders)
-    return TopLevelModule(found.module, _pack(graph, found.module) if pack else arguments)
+    return TopLevelModule(lowered.module, _pack(graph, lowered.module) if pack else arguments)
 
 
 def _pack(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
+    """Packs the parameters of the module's entry function, in place; returns its new arguments."""
     placeholders = list(enumerate(graph.placeholders))
     parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
     inputs = [i for i, op in placeholders if op.kind is not NodeType.FakeNode]
@@ -85,28 +87,27 @@ def lower_to_llvm(graph: Graph) -> None:
     run_in_place(graph._imported_module, default_recipe(dialect=graph.settings.dialect), graph._locations)
 
 
-def runnable(found: TopLevelModule, graph: Graph) -> Run:
-    """Compiles a top-level module that computes `graph`, in place, and links it.
+def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
+    """Compiles a top-level module that computes `graph`, in place, and returns a function that runs its code.
 
-    The callable takes torch tensors as the module's function takes them, one after the other, and numbers that symbolic
-    sizes are read from, in order. It returns a list.
-    Raises `CompilationError` as `run_in_place` and `objects_of` do.
+    The function takes the arguments of the module's entry as torch tensors, and the numbers that symbolic sizes are
+    read from, in order; it returns a list of results. Raises `CompilationError`.
     """
     from buddy.compiler.runtime import LoadedProgram
 
-    module, name = found.module, graph._func_name
-    recipe = without_packing(default_recipe(dialect=graph.settings.dialect))  # each call may bring other tensors
+    module, name = lowered.module, graph._func_name
+    recipe = without_packing(default_recipe(dialect=graph.settings.dialect))  # each call may have other weights
     calls = eager_calls(module.operation)
     entry = run_in_place(module, recipe, graph._locations)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(name))
     objects = objects_of(module.operation, graph._locations, recipe.opt_level)
-    arguments = [_spec(meta) for meta in found.arguments]
+    arguments = [_spec(meta) for meta in lowered.arguments]
     results = [_spec(op.tensor_meta) for op in graph.results if isinstance(op, Op)]
     images = [image.data for image in objects]
     program = LoadedProgram(
         calling_convention.artifact(
-            name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(found, graph)
+            name, entry, module.operation, images, arguments, results, calls, recipe.threads, _symbols(lowered, graph)
         )
     )
 
@@ -117,10 +118,10 @@ def runnable(found: TopLevelModule, graph: Graph) -> Run:
     return run
 
 
-def _symbols(found: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
-    """Returns the symbols of `graph` with the inputs that they are read from, renumbered for packed parameters."""
-    places = {id(meta): number for number, meta in enumerate(found.arguments)}
-    sources = [places.get(id(op.tensor_meta), -1) for op in graph.placeholders]
+def _symbols(lowered: TopLevelModule, graph: Graph) -> list[ArtifactSymbol]:
+    """Returns the symbols of `graph`, whose sources are the numbers of the module's arguments."""
+    numbers = {id(meta): number for number, meta in enumerate(lowered.arguments)}
+    sources = [numbers.get(id(op.tensor_meta), -1) for op in graph.placeholders]
     return [
         ArtifactSymbol(symbol.name, sources[symbol.source] if symbol.source >= 0 else -1, symbol.index)
         for symbol in symbols_of(graph)
@@ -131,9 +132,10 @@ def _spec(meta: TensorMeta) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
-# A notebook is saved with its outputs, so the number of lines and their length are limited.
+# The limits for the texts and tables in HTML: a notebook is saved with its outputs.
 MAX_LINES, MAX_CHARACTERS = 160, 240
 MAX_ROWS = 400
+# CSS of table cells, and of all texts.
 _CELL = "text-align:left;padding:0 1em 0 0;vertical-align:top"
 _MONO = "font-family:monospace;font-size:90%"
 
@@ -162,20 +164,20 @@ def html_of(compilation: Compiled) -> str:
     pairs = list(zip(compilation.stages, compilation.texts, strict=False))
     graph = next((text for stage, text in pairs if stage.language == "buddy"), None)
     sections = [
-        _section(_nodes_title(compilation.assignments), _graph(compilation.assignments, graph), is_open=True),
-        _section(f"{len(compilation.stages)} stages", _stages(pairs), is_open=True),
+        _section(_nodes_title(compilation.assignments), _nodes_table(compilation.assignments, graph), is_open=True),
+        _section(f"{len(compilation.stages)} stages", _stages_table(pairs), is_open=True),
     ]
     if compilation.remarks:
-        rows = [(escape(who), escape(node), escape(text)) for who, node, text in compilation.remarks]
+        rows = [(escape(name), escape(node), escape(text)) for name, node, text in compilation.remarks]
         sections.append(_section(f"{len(rows)} remarks", _table(("pass", "node", "remark"), rows)))
     return f'<div style="{_MONO}"><p>{_summary(compilation)}</p>{"".join(sections)}</div>'
 
 
 def _summary(compilation: Compiled) -> str:
     size = sum(map(len, compilation.artifact.objects))
-    known = f", {compilation.reused} stages from the cache" if compilation.reused else ""
+    reused = f", {compilation.reused} stages from the cache" if compilation.reused else ""
     threads = f"{compilation.artifact.threads} thread{'s' * (compilation.artifact.threads != 1)}"
-    return f"<b>compiled</b> in {_time(compilation.seconds * 1e3)}{known}: {size:,} bytes of objects for {threads}"
+    return f"<b>compiled</b> in {_time(compilation.seconds * 1e3)}{reused}: {size:,} bytes of objects for {threads}"
 
 
 def _nodes_title(assignments: Sequence[Assignment]) -> str:
@@ -183,16 +185,16 @@ def _nodes_title(assignments: Sequence[Assignment]) -> str:
     return f"{len(assignments)} nodes" + (f", {eager} in eager" if eager else "")
 
 
-def _graph(assignments: Sequence[Assignment], text: StageText | None) -> str:
+def _nodes_table(assignments: Sequence[Assignment], text: StageText | None) -> str:
     rows = [
-        (escape(found.node), escape(found.lowering), escape(found.function), escape(found.reason))
-        for found in assignments
+        tuple(map(escape, (assignment.node, assignment.lowering, assignment.function, assignment.reason)))
+        for assignment in assignments
     ]
     table = _table(("node", "lowering", "function", ""), rows)
     return table + (_section("as text", _text(text.content)) if text is not None else "")
 
 
-def _stages(pairs: Sequence[tuple[Stage, StageText]]) -> str:
+def _stages_table(pairs: Sequence[tuple[Stage, StageText]]) -> str:
     longest = max((stage.milliseconds for stage, _ in pairs), default=0.0)
     rows = [
         (
@@ -200,7 +202,7 @@ def _stages(pairs: Sequence[tuple[Stage, StageText]]) -> str:
             escape(stage.phase),
             _bar(stage.milliseconds, longest),
             str(stage.ops or ""),
-            _change(stage),
+            _op_change(stage),
         )
         for stage, text in pairs
     ]
@@ -211,7 +213,7 @@ def _stage_section(stage: Stage, text: StageText) -> str:
     return _section(stage.name, _text(text.content))
 
 
-def _change(stage: Stage) -> str:
+def _op_change(stage: Stage) -> str:
     if not stage.changed:
         return "no change"
     return f"+{stage.added} −{stage.removed}" if stage.added or stage.removed else ""

@@ -1,8 +1,8 @@
-"""Programs for comparing every node with eager: one that records all nodes, and one for each node alone.
+"""Programs for comparing every node with eager: one that records the values of nodes, and one for each node alone.
 
 Fusion is determined from the compiled program: if one loop computes two nodes, both are in its location set, and the
-value between them is in memory only if another loop reads it too. The instrumented program is compared with the
-original: if recording a value changes the nodes that a loop computes, that value is no longer recorded.
+value of the first one is in memory only if another loop reads it too. The instrumented program is compared with the
+original: if recording a value changes which nodes a loop computes, that value is no longer recorded.
 """
 
 from __future__ import annotations
@@ -31,17 +31,20 @@ from buddy.compiler.protocol.numerics import ObservedProgram, OwnProgram, Seen
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import EAGER, OpChoice, PassStep, Recipe, digest
 
-# The first pass that lowers these splits loops into ops, whose locations no longer list all nodes of the loop.
+# Fusion is determined before the first pass that lowers one of these: then the ops of a loop have locations of their
+# own, which do not list all nodes of the loop.
 _LOOPS = ("structured-ops", "loops")
-_ROUNDS = 3
+# Maximum number of attempts to record values without changing the fusion.
+_MAX_ATTEMPTS = 3
 
+# Sets of nodes, by stable name; each set is computed by one loop.
 Groups = frozenset[frozenset[str]]
 OnStep = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Observation:
-    """An instrumented recipe, its program without instrumentation, and how each captured node is observed."""
+    """An instrumented recipe, the program without instrumentation, and how each captured node is observed."""
 
     recipe: Recipe
     plain: compile_graph.GraphAfterPasses
@@ -49,62 +52,69 @@ class Observation:
     notes: tuple[str, ...] = ()
 
 
-def observation(
-    graph: Graph, recipe: Recipe, first: Registry | None, every: bool, report: OnStep = lambda _what: None
+def make_observation(
+    graph: Graph, recipe: Recipe, overrides: Registry | None, every: bool, report: OnStep = lambda _what: None
 ) -> Observation:
     """Instruments `recipe` for `graph` to record the values that are in memory anyway, or with `every` all values.
 
-    `first` is a registry with priority over all others. Raises `CompilationError`.
+    `overrides` is a registry with priority over all others. Raises `CompilationError`.
     """
     report("determining what is fused")
-    program = compile_graph.run_passes(graph, _until_loops(recipe), first)
-    plain, groups = program.graph, _fused_groups(program)
-    places = _ValuePlaces(plain, program.lowered.partition, groups)
-    free = [op for op in plain.operations if places.in_memory(op)]
+    program = compile_graph.run_passes(graph, _until_loops(recipe), overrides)
+    plain, groups = program.graph, _find_fused_groups(program)
+    storage = _ValueStorage(plain, program.lowered.partition, groups)
+    in_memory = [op for op in plain.operations if storage.is_in_memory(op)]
     if every:
-        return _observe_all(graph, recipe, program, {op.stable for op in free})
-    shown = {op.stable: places.end(op).stable for op in free}
-    for _round in range(_ROUNDS):
-        report(f"compiling with {len(shown)} values recorded")
-        instrumented = _with_observations(recipe, shown)
-        found = _fused_groups(compile_graph.run_passes(graph, _until_loops(instrumented), first)) if shown else groups
-        changed = {name for group in found ^ groups for name in group} & shown.keys()
+        return _observe_all(graph, recipe, program, {op.stable for op in in_memory})
+    recorded = {op.stable: storage.end(op).stable for op in in_memory}
+    for _attempt in range(_MAX_ATTEMPTS):
+        report(f"compiling with {len(recorded)} values recorded")
+        instrumented = _with_observations(recipe, recorded)
+        new_groups = groups
+        if recorded:
+            new_groups = _find_fused_groups(compile_graph.run_passes(graph, _until_loops(instrumented), overrides))
+        changed = {name for group in new_groups ^ groups for name in group} & recorded.keys()
         if not changed:
-            return Observation(instrumented, program, _how_observed(graph, plain, {*shown}, set()))
-        shown = {name: place for name, place in shown.items() if name not in changed}
-    note = "recording values has changed what is fused: they are marked materialised"
-    return Observation(instrumented, program, _how_observed(graph, plain, {*shown}, changed), (note,))
+            return Observation(instrumented, program, _how_observed(graph, plain, {*recorded}, set()))
+        recorded = {name: end for name, end in recorded.items() if name not in changed}
+    note = "recording some values has changed what is fused: these values are marked materialised"
+    return Observation(instrumented, program, _how_observed(graph, plain, {*recorded}, changed), (note,))
 
 
-def _observe_all(graph: Graph, recipe: Recipe, program: compile_graph.GraphAfterPasses, free: set[str]) -> Observation:
-    shown = {op.stable: op.stable for op in program.graph.operations if is_observable(op)}
-    names = set(shown)
-    note = f"{len(names - free)} values were written to memory to be recorded: this is a program without their fusions"
-    seen = _how_observed(graph, program.graph, names & free, names - free)
-    return Observation(_with_observations(recipe, shown), program, seen, (note,) if names - free else ())
+def _observe_all(
+    graph: Graph, recipe: Recipe, program: compile_graph.GraphAfterPasses, in_memory: set[str]
+) -> Observation:
+    """Instruments `recipe` to record all values; those that are not `in_memory` are then materialised."""
+    recorded = {op.stable: op.stable for op in program.graph.operations if is_observable(op)}
+    names = set(recorded)
+    materialised = names - in_memory
+    note = f"{len(materialised)} values were written to memory to be recorded: the program is without their fusions"
+    seen = _how_observed(graph, program.graph, names & in_memory, materialised)
+    return Observation(_with_observations(recipe, recorded), program, seen, (note,) if materialised else ())
 
 
-def _how_observed(captured: Graph, plain: Graph, shown: set[str], changed: set[str]) -> dict[str, Seen]:
-    left = {op.stable for op in plain.operations}
+def _how_observed(captured: Graph, plain: Graph, recorded: set[str], materialised: set[str]) -> dict[str, Seen]:
+    """Returns how each node of `captured` is observed; `plain` is the graph after graph passes."""
+    remaining = {op.stable for op in plain.operations}
     # A node with several results is observed if its results are.
-    shown |= {op.args[0].stable for op in plain.operations if isinstance(op, GetItemOp) and op.stable in shown}
+    recorded |= {op.args[0].stable for op in plain.operations if isinstance(op, GetItemOp) and op.stable in recorded}
 
     def of(name: str) -> Seen:
-        if name in changed:
+        if name in materialised:
             return "materialised"
-        return "observed" if name in shown else "fused" if name in left else "folded"
+        return "observed" if name in recorded else "fused" if name in remaining else "folded"
 
     return {name: of(name) for name in (op.stable for op in captured.operations)}
 
 
-def _with_observations(recipe: Recipe, shown: dict[str, str]) -> Recipe:
-    """Adds a last graph pass to the recipe that records each node in `shown` after the node that it is mapped to."""
-    if not shown:
+def _with_observations(recipe: Recipe, recorded: dict[str, str]) -> Recipe:
+    """Adds a last graph pass to the recipe, which records each node in `recorded` after the node it is mapped to."""
+    if not recorded:
         return recipe
-    words = (name if name == place else f"{name}{AFTER_SEPARATOR}{place}" for name, place in shown.items())
-    step = PassStep("observe", "graph", "", (("nodes", " ".join(words)),), phase="graph")
-    first = next((i for i, found in enumerate(recipe.steps) if found.level != "graph"), len(recipe.steps))
-    return replace(recipe, steps=(*recipe.steps[:first], step, *recipe.steps[first:]))
+    words = (name if name == end else f"{name}{AFTER_SEPARATOR}{end}" for name, end in recorded.items())
+    observe_step = PassStep("observe", "graph", "", (("nodes", " ".join(words)),), phase="graph")
+    end = next((i for i, step in enumerate(recipe.steps) if step.level != "graph"), len(recipe.steps))
+    return replace(recipe, steps=(*recipe.steps[:end], observe_step, *recipe.steps[end:]))
 
 
 # ---- what is fused ---------------------------------------------------------------------------------------------------
@@ -116,18 +126,21 @@ def _until_loops(recipe: Recipe) -> Recipe:
     return replace(recipe, steps=recipe.steps[:end])
 
 
-def _fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
-    """Returns the location sets of loops with several nodes; derived locations are omitted, as they show no fusion."""
+def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
+    """Returns the sets of nodes that loops compute, if they have several nodes.
+
+    Derived nodes are left out, since they are no sign of a fusion.
+    """
     locations = program.locations
     loops = [op for op in collect(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
     numbers = {locations.number_of(op.location) for op in loops}
     sets = ({*locations.sets[number]} - {*locations.derived.get(number, ())} for number in numbers)
-    names = (frozenset(name for name in found if not name.startswith(OBSERVER_PREFIX)) for found in sets)
-    return frozenset(found for found in names if len(found) > 1)
+    groups = (frozenset(name for name in names if not name.startswith(OBSERVER_PREFIX)) for names in sets)
+    return frozenset(group for group in groups if len(group) > 1)
 
 
-class _ValuePlaces:
-    """Where the values of a compiled graph are stored."""
+class _ValueStorage:
+    """Knows which values of a compiled graph are in memory, and where they are complete."""
 
     def __init__(self, graph: Graph, parts: Partition, groups: Groups) -> None:
         self._call = {
@@ -135,13 +148,13 @@ class _ValuePlaces:
         }
         self._order = {op.stable: i for i, op in enumerate(graph.operations)}
         self._by_stable = {op.stable: op for op in graph.operations}
-        self._fused_groups: dict[str, set[frozenset[str]]] = {}
+        self._groups_of: dict[str, set[frozenset[str]]] = {}
         for group in groups:
             for name in group:
-                self._fused_groups.setdefault(name, set()).add(group)
+                self._groups_of.setdefault(name, set()).add(group)
 
-    def in_memory(self, op: Op) -> bool:
-        """True if the full value of `op` is in memory: another loop than that of `op` computes one of its readers.
+    def is_in_memory(self, op: Op) -> bool:
+        """True if the whole value of `op` is in memory: a loop that does not compute `op` computes one of its readers.
 
         A view shares the memory of its operand, so it is not recorded separately, unless it is a result.
         """
@@ -152,33 +165,33 @@ class _ValuePlaces:
         return any(not self._are_fused(op, reader) for reader in op._children)
 
     def _are_fused(self, op: Op, reader: Op) -> bool:
+        """True if one loop computes `op` and `reader`, or the only reader of `reader` if that is a view."""
         if self._call.get(op.name) != self._call.get(reader.name):
             return False
         readers = [reader]
         while (
-            isinstance(reader, ReshapeFamilyOp)
-            and reader.stable not in self._fused_groups
-            and len(reader._children) == 1
+            isinstance(reader, ReshapeFamilyOp) and reader.stable not in self._groups_of and len(reader._children) == 1
         ):
             (reader,) = reader._children
             readers.append(reader)
-        mine = self._fused_groups.get(op.stable, set())
-        return any(mine & self._fused_groups.get(found.stable, set()) for found in readers)
+        groups = self._groups_of.get(op.stable, set())
+        return any(groups & self._groups_of.get(reader.stable, set()) for reader in readers)
 
     def end(self, op: Op) -> Op:
-        """Returns the last node of the loops that compute `op` in its call: the value is complete after that node."""
-        names = {name for group in self._fused_groups.get(op.stable, ()) for name in group} & self._by_stable.keys()
-        here = [n for n in names if self._call.get(self._by_stable[n].name) == self._call.get(op.name)]
-        return self._by_stable[max([op.stable, *here], key=self._order.__getitem__)]
+        """Returns the last node that the loops of `op` compute in the same call: then the value of `op` is complete."""
+        names = {name for group in self._groups_of.get(op.stable, ()) for name in group} & self._by_stable.keys()
+        in_call = [name for name in names if self._call.get(self._by_stable[name].name) == self._call.get(op.name)]
+        return self._by_stable[max([op.stable, *in_call], key=self._order.__getitem__)]
 
 
+# The names of a node's inputs, and the names and indices of its results, as in `OwnProgram.uses`.
 Use = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
 OnProgress = Callable[[str, float], None]
 
 
 @dataclass
 class _SingleNodeProgram:
-    """A graph to compile, with names that do not depend on its position, and the nodes that are equal to it."""
+    """A graph of one node to compile, whose names do not depend on the node, and the equal nodes (`uses`)."""
 
     graph: Graph
     recipe: Recipe
@@ -186,65 +199,65 @@ class _SingleNodeProgram:
 
 
 def own_programs(
-    captured: Graph, program: compile_graph.GraphAfterPasses, recipe: Recipe, first: Registry | None,
+    captured: Graph, program: compile_graph.GraphAfterPasses, recipe: Recipe, overrides: Registry | None,
     symbols: Mapping[str, int], report: OnProgress = lambda _what, _done: None,
 ) -> tuple[list[OwnProgram], dict[str, str]]:  # fmt: skip
-    """Compiles the nodes of `captured` as they occur in `program`, for the sizes `symbols` of the observed call.
+    """Compiles the nodes of `captured` one by one, as they are after the graph passes of `program`.
 
-    Returns the programs, and by stable name the reasons why other nodes have none.
+    `symbols` are the sizes of the observed call. Returns the programs, and by stable name the reasons why other nodes
+    have none.
     """
-    lowered, assignments = program.graph, program.lowered.assignments
-    found: dict[str, _SingleNodeProgram] = {}
+    graph, assignments = program.graph, program.lowered.assignments
+    to_compile: dict[str, _SingleNodeProgram] = {}
     why = {a.node: "PyTorch runs it" for a in assignments if a.lowering == EAGER}
-    known = {op.name for op in captured.body if op.name in {other.name for other in lowered.body}}
-    for op in lowered.operations:
-        if isinstance(op, GetItemOp) or op.stable in why or op.name not in known:
+    captured_names = {op.name for op in captured.body} & {op.name for op in graph.body}
+    for op in graph.operations:
+        if isinstance(op, GetItemOp) or op.stable in why or op.name not in captured_names:
             continue
         if op.has_effect:
             why[op.stable] = op.only_eager or "it has an effect"
             continue
         try:
-            _add_program(found, lowered, op, known, recipe, symbols)
+            _add_program(to_compile, graph, op, captured_names, recipe, symbols)
         except ExtractionError as error:
             why[op.stable] = str(error)
-    return _compile(list(found.values()), first, why, report), why
+    return _compile(list(to_compile.values()), overrides, why, report), why
 
 
 def _add_program(
-    found: dict[str, _SingleNodeProgram],
+    to_compile: dict[str, _SingleNodeProgram],
     graph: Graph,
     op: Op,
-    known: set[str],
+    captured_names: set[str],
     recipe: Recipe,
     symbols: Mapping[str, int],
 ) -> None:
-    """Adds a node to those to compile. Raises `ExtractionError` if it cannot be extracted."""
-    nodes = _with_added_nodes(op, known)
-    alone = extract_graph(graph, nodes, symbols)
+    """Adds a node to `to_compile`. Raises `ExtractionError` if it cannot be extracted."""
+    nodes = _with_added_nodes(op, captured_names)
+    extracted = extract_graph(graph, nodes, symbols)
     choices = recipe.choice_map()
-    wanted = {place.name: choices[place.stable] for place in alone.operations if place.stable in choices}
-    inputs = tuple(place.name for place in alone.placeholders)
-    results = tuple(_result(place) for place in alone.results)
-    renamed, names = _rename(alone)
-    chosen = tuple(sorted(OpChoice(names[name], lowering) for name, lowering in wanted.items()))
-    key = digest(serialize.to_bytes(renamed), [(c.node, c.lowering) for c in chosen])
-    found.setdefault(key, _SingleNodeProgram(renamed, _single_node_recipe(recipe, chosen))).uses.append(
-        (inputs, results)
-    )
+    lowerings = {node.name: choices[node.stable] for node in extracted.operations if node.stable in choices}
+    inputs = tuple(node.name for node in extracted.placeholders)
+    results = tuple(_result(node) for node in extracted.results)
+    renamed, names = _rename(extracted)
+    new_choices = tuple(sorted(OpChoice(names[name], lowering) for name, lowering in lowerings.items()))
+    key = digest(serialize.to_bytes(renamed), [(choice.node, choice.lowering) for choice in new_choices])
+    program = to_compile.setdefault(key, _SingleNodeProgram(renamed, _single_node_recipe(recipe, new_choices)))
+    program.uses.append((inputs, results))
 
 
-def _with_added_nodes(op: Op, known: set[str]) -> list[Op]:
-    """Returns the node, and the nodes before it that a graph pass has added, whose values the captured graph lacks.
+def _with_added_nodes(op: Op, captured_names: set[str]) -> list[Op]:
+    """Returns `op`, and the nodes before it that graph passes have added, whose values eager does not have.
 
-    A view of a weight that nothing else reads is included, too: kernels pack the weight in its own layout.
+    A view of a weight that only one node reads is included too, because kernels pack the weight itself.
     """
-    found, pending = [op], list(op.parents)
+    nodes, pending = [op], list(op.parents)
     while pending:
         parent = pending.pop()
-        if (parent.name not in known or _views_weight(parent)) and parent not in found:
-            found.append(parent)
+        if (parent.name not in captured_names or _views_weight(parent)) and parent not in nodes:
+            nodes.append(parent)
             pending += parent.parents
-    return found
+    return nodes
 
 
 def _views_weight(op: Op) -> bool:
@@ -253,6 +266,7 @@ def _views_weight(op: Op) -> bool:
 
 
 def _result(node: Op) -> tuple[str, int]:
+    """Returns a result as in `OwnProgram.uses`: its stable name, and its index in a tuple of results, or -1."""
     return (node.stable, node.args[1]) if isinstance(node, GetItemOp) else (node.stable, -1)
 
 
@@ -289,39 +303,45 @@ def _single_node_recipe(recipe: Recipe, choices: tuple[OpChoice, ...]) -> Recipe
 
 
 def _compile(
-    alone: Sequence[_SingleNodeProgram], first: Registry | None, why: dict[str, str], report: OnProgress
+    programs: Sequence[_SingleNodeProgram], overrides: Registry | None, why: dict[str, str], report: OnProgress
 ) -> list[OwnProgram]:
-    found = []
-    if len(alone) > 1:
+    """Compiles the programs; adds to `why` the nodes of those that cannot be compiled."""
+    compiled = []
+    if len(programs) > 1:
         objects.start()
-    for number, one in enumerate(alone):
-        report(f"compiling nodes alone, {number + 1}/{len(alone)}", number / len(alone))
+    for number, program in enumerate(programs):
+        report(f"compiling nodes alone, {number + 1}/{len(programs)}", number / len(programs))
         try:
-            artifact = compile_graph.compile_graph(one.graph, one.recipe, first)
+            artifact = compile_graph.compile_graph(program.graph, program.recipe, overrides)
         except CompilationError as error:
-            why |= {node: str(error.diagnostic) for _, results in one.uses for node, _ in results}
+            why |= {node: str(error.diagnostic) for _, results in program.uses for node, _ in results}
             continue
         if artifact.results_of_eager:
-            why |= {node: "PyTorch runs it" for _, results in one.uses for node, _ in results}
+            why |= {node: "PyTorch runs it" for _, results in program.uses for node, _ in results}
             continue
-        moves = all(isinstance(op, ReshapeFamilyOp) for op in one.graph.operations)
-        found.append(OwnProgram(to_bytes(artifact), tuple(one.uses), moves))
-    return found
+        moves = all(isinstance(op, ReshapeFamilyOp) for op in program.graph.operations)
+        compiled.append(OwnProgram(to_bytes(artifact), tuple(program.uses), moves))
+    return compiled
 
 
 def observed_program(
-    graph: Graph, recipe: Recipe, first: Registry | None = None, *, every: bool = False, own: bool = True,
+    graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own: bool = True,
     symbols: Mapping[str, int] | None = None, report: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
-    """Compiles `graph` by `recipe` with instrumentation, which with `every` includes fused values.
+    """Compiles `graph` by `recipe`, instrumented to record the values that are in memory, or with `every` all values.
 
-    With `own` each node is also compiled alone, for the sizes in `symbols`, those of the observed call. `first` is a
+    With `own`, each node is also compiled alone, for the sizes `symbols` of the observed call. `overrides` is a
     registry with priority over all others. Raises `CompilationError`.
     """
     start = time.perf_counter()
-    found = observation(graph, recipe, first, every, lambda what: report(what, -1.0))
+    observation = make_observation(graph, recipe, overrides, every, lambda what: report(what, -1.0))
     report("compiling the instrumented program", -1.0)
-    artifact = compile_graph.compile_graph(graph, found.recipe, first)
-    programs, why = own_programs(graph, found.plain, recipe, first, symbols or {}, report) if own else ([], {})
-    seconds = time.perf_counter() - start
-    return ObservedProgram(found.recipe, to_bytes(artifact), found.seen, tuple(programs), why, seconds, found.notes)
+    artifact = compile_graph.compile_graph(graph, observation.recipe, overrides)
+    programs: list[OwnProgram] = []
+    why: dict[str, str] = {}
+    if own:
+        programs, why = own_programs(graph, observation.plain, recipe, overrides, symbols or {}, report)
+    return ObservedProgram(
+        observation.recipe, to_bytes(artifact), observation.seen, tuple(programs), why, time.perf_counter() - start,
+        observation.notes,
+    )  # fmt: skip

@@ -1,6 +1,6 @@
 """Runs one pass on a module in a file and prints the result: `python -m buddy.compiler.driver.one_pass FILE.mlir`.
 
-No error is caught, so a pass that crashes ends the process, as a reproducer needs.
+A pass that crashes ends the process, so that the command reproduces the crash.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from buddy.compiler.protocol.recipe import OptionValue, PassStep, PluginFile
 _SPELLING = re.compile(r"([\w-]+)(?:\{(.*)\})?")
 
 
-def parsed_step(spelling: str, anchor: str) -> PassStep:
+def parse_step(spelling: str, anchor: str) -> PassStep:
     """Parses the output of `PassStep.spelling`. Raises `ValueError` for any other text."""
-    found = _SPELLING.fullmatch(spelling.strip())
-    if found is None:
+    match = _SPELLING.fullmatch(spelling.strip())
+    if match is None:
         raise ValueError(f"{spelling!r} is not a pass: write NAME or NAME{{option=value}}")
-    options = [word.partition("=") for word in (found[2] or "").split()]
-    return PassStep(found[1], "mlir", anchor, tuple((key, _value(value)) for key, _, value in options))
+    options = [word.partition("=") for word in (match[2] or "").split()]
+    return PassStep(match[1], "mlir", anchor, tuple((key, _parse_value(value)) for key, _, value in options))
 
 
-def _value(text: str) -> OptionValue:
+def _parse_value(text: str) -> OptionValue:
     if text in ("true", "false"):
         return text == "true"
     for kind in (int, float):
@@ -48,15 +48,17 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", type=Path, help="a module, as `buddy-tui bisect` and `buddy-tui dump` write it")
     parser.add_argument("--pass", required=True, dest="step", metavar="NAME{OPTIONS}", help="the pass")
-    parser.add_argument("--anchor", default="builtin.module", help="the op that it runs on (builtin.module)")
-    parser.add_argument("--threads", type=int, default=1, help="the threads of the recipe (1)")
+    parser.add_argument(
+        "--anchor", default="builtin.module", help="the op that the pass runs on (default: builtin.module)"
+    )
+    parser.add_argument("--threads", type=int, default=1, help="the number of threads of the recipe (default: 1)")
     parser.add_argument("--plugin", action="append", default=[], help="a Python file to load first")
     options = parser.parse_args(words)
     for loaded in [*plugins.installed_plugins(), *(plugins.load_file(PluginFile(path)) for path in options.plugin)]:
         if loaded.problem is not None:
             print(loaded.problem, file=sys.stderr)
     try:
-        step, text = parsed_step(options.step, options.anchor), options.file.read_text("utf-8")
+        step, text = parse_step(options.step, options.anchor), options.file.read_text("utf-8")
         with new_context():
             module = ir.Module.parse(text).operation
             run_step(module, step, PassContext(LocationSets(), threads=options.threads))

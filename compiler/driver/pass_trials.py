@@ -1,12 +1,13 @@
-"""Checks whether a text is a valid module, and previews what each of many passes would change in it.
+"""Checks whether a text is a valid module, and previews what each of several passes would change in a module.
 
-The process is disposable: a pass that crashes or never ends is killed with it, and the caller starts another one for
-the remaining candidates.
+Trials run in a disposable process: if a pass crashes or never ends, the caller kills the process, and starts another
+one for the remaining candidates.
 """
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.driver.snapshots import count_deltas
@@ -19,11 +20,12 @@ from buddy.compiler.passes.pass_runner import StepError, run_step
 from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol.one_shot_messages import IrProblem, PassTrials, TrialOutcome, TrialStarted
 from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 
 
 def check_ir(text: str) -> IrProblem:
-    """Parses and verifies `text`; returns the first error."""
+    """Parses and verifies `text`; returns the first error, or an empty `IrProblem`."""
     try:
         ir.Module.parse(text, new_context()).operation.verify()
     except (ir.MLIRError, ValueError) as error:
@@ -46,14 +48,14 @@ def try_pass(module: Any, before: str, number: int, step: PassStep, threads: int
     return TrialOutcome(number, after != before, count_deltas(op_counts(before), op_counts(after)), milliseconds)
 
 
-def try_passes(trial: PassTrials, tell: Any) -> None:
-    """Tries every candidate and reports before and after each: the last reported one is responsible for a crash."""
+def try_passes(trials: PassTrials, send: Callable[[Message], None]) -> None:
+    """Tries every candidate; calls `send` before and after each, so that a crash is that of the last one started."""
     with new_context():
-        module = ir.Module.parse(trial.content).operation
+        module = ir.Module.parse(trials.content).operation
         before = module.get_asm(assume_verified=True)
-        for number, step in enumerate(trial.candidates):
-            tell(TrialStarted(number))
-            tell(try_pass(module, before, number, step, trial.threads))
+        for number, step in enumerate(trials.candidates):
+            send(TrialStarted(number))
+            send(try_pass(module, before, number, step, trials.threads))
 
 
 @serves(PassTrials)

@@ -15,59 +15,59 @@ from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 State = TypeVar("State")
-# Called with the number of each step before it runs, or with `LOWERING` or `CODE`, unless the result is cached.
+# Called before each part of a compilation that is not cached: with the number of a step, or `LOWERING` or `CODE`.
 OnStep = Callable[[int], None]
-# When IR is verified: after every pass; after each pass of ours that one of MLIR's follows, since MLIR's may abort the
-# process on invalid IR; never.
+# When IR is verified: after every pass; only after each pass of ours that one of MLIR's follows, because MLIR's passes
+# may abort the process on invalid IR; or never.
 Verification = Literal["every", "before-mlir", "never"]
 
 
-class Step(NamedTuple):
-    """An enabled pass and its place in the recipe."""
+class NumberedStep(NamedTuple):
+    """An enabled pass, and its index among the steps of the recipe (`number`)."""
 
     number: int
     step: PassStep
 
 
-def enabled_steps(recipe: Recipe, level: str) -> list[Step]:
+def enabled_steps(recipe: Recipe, level: str) -> list[NumberedStep]:
     """Returns the enabled passes of `recipe` on graphs (`level` is `graph`) or modules (`mlir`)."""
     steps = enumerate(recipe.steps)
-    return [Step(number, step) for number, step in steps if step.level == level and step.enabled]
+    return [NumberedStep(number, step) for number, step in steps if step.level == level and step.enabled]
 
 
 class Observer(Generic[State]):
-    """Is notified by a pipeline, whose passes change a `State` in place. This base class stores and prints nothing."""
+    """Is notified by a pipeline, whose passes change a `State` in place. This base class stores nothing."""
 
     def __init__(self, on_step: OnStep | None = None) -> None:
         self._on_step = on_step
 
-    def known(self, at: Step) -> State | None:
+    def cached_state(self, numbered: NumberedStep) -> State | None:
         """Returns the cached state after a pass, which then does not run again, or `None`."""
         return None
 
-    def before(self, at: Step, state: State) -> State:
+    def before(self, numbered: NumberedStep, state: State) -> State:
         """Returns the state that the pass changes: `state` itself, or a copy of it."""
         if self._on_step is not None:
-            self._on_step(at.number)
+            self._on_step(numbered.number)
         return state
 
-    def after(self, at: Step, state: State, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: State, remarks: Sequence[Remark]) -> None:
         """Is called with the state after a pass, and the pass's remarks."""
 
-    def failure(self, at: Step, state: State, error: StepError) -> CompilationError:
-        """Returns the error to raise after a pass has failed, which left `state`."""
-        return CompilationError(diagnosis.of_step(error, at.step, at.number))
+    def failure(self, numbered: NumberedStep, state: State, error: StepError) -> CompilationError:
+        """Returns the error to raise for a pass that has failed and left `state`."""
+        return CompilationError(diagnosis.of_step(error, numbered.step, numbered.number))
 
 
 class EntryObserver(Observer[Any]):
-    """Reads only the calling convention of the entry: `entry`, `None` until its arguments are buffers."""
+    """Reads the calling convention of the entry after each pass: `entry`, `None` until its arguments are buffers."""
 
     def __init__(self, operation: Any, on_step: OnStep | None = None) -> None:
         super().__init__(on_step)
         self._reader = ConventionReader()
         self._reader.read(operation)
 
-    def after(self, at: Step, state: Any, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: Any, remarks: Sequence[Remark]) -> None:
         self._reader.read(state)
 
     @property
@@ -76,22 +76,26 @@ class EntryObserver(Observer[Any]):
 
 
 def run_pipeline(
-    state: State, steps: Sequence[Step], run: Callable[[State, Step], Sequence[Remark]], observer: Observer[State]
+    state: State,
+    steps: Sequence[NumberedStep],
+    run: Callable[[State, NumberedStep], Sequence[Remark]],
+    observer: Observer[State],
 ) -> State:
-    """Performs all `steps` by `run`, which changes the state in place. Returns the last state.
+    """Runs all `steps` with `run`, which changes the state in place, and returns the last state.
 
-    Raises the observer's `CompilationError` if `run` raises a `StepError`; the state may then be half rewritten.
+    If `run` raises a `StepError`, raises the observer's `CompilationError`; the state may then be half rewritten.
     """
-    for at in steps:
-        if (known := observer.known(at)) is not None:
-            state = known
+    for numbered in steps:
+        cached_state = observer.cached_state(numbered)
+        if cached_state is not None:
+            state = cached_state
             continue
-        state = observer.before(at, state)
+        state = observer.before(numbered, state)
         try:
-            remarks = run(state, at)
+            remarks = run(state, numbered)
         except StepError as error:
-            raise observer.failure(at, state, error) from error
-        observer.after(at, state, remarks)
+            raise observer.failure(numbered, state, error) from error
+        observer.after(numbered, state, remarks)
     return state
 
 
@@ -104,13 +108,14 @@ def run_mlir_passes(
 ) -> Any:
     """Returns the module after the MLIR passes of `recipe`. Raises `CompilationError` if one fails."""
     steps, own = enabled_steps(recipe, "mlir"), own_passes()
-    following = {at.number: after.step.name for at, after in pairwise(steps)}
+    next_pass = {numbered.number: following.step.name for numbered, following in pairwise(steps)}
 
-    def run(module: Any, at: Step) -> Sequence[Remark]:
-        goes_to_mlir = at.step.name in own and following.get(at.number, at.step.name) not in own
+    def run(module: Any, numbered: NumberedStep) -> Sequence[Remark]:
+        name = numbered.step.name
+        precedes_mlir_pass = name in own and next_pass.get(numbered.number, name) not in own
         context = PassContext.of(recipe, locations)
-        verify = verification == "every" or (verification == "before-mlir" and goes_to_mlir)
-        run_step(module, at.step, context, verify)
+        verify = verification == "every" or (verification == "before-mlir" and precedes_mlir_pass)
+        run_step(module, numbered.step, context, verify)
         return context.remarks
 
     return run_pipeline(operation, steps, run, observer)

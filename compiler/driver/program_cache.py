@@ -21,7 +21,7 @@ from buddy.compiler.support.target import host_features
 
 def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
     """Returns the cached artifact of `graph` under `recipe` for this machine, or `None`."""
-    data = PROGRAMS.read(key(graph, recipe)) if is_ours(graph, recipe) else None
+    data = PROGRAMS.read(program_key(graph, recipe)) if is_ours(graph, recipe) else None
     try:
         return None if data is None else artifacts.from_bytes(data)
     except msgspec.DecodeError:
@@ -31,11 +31,11 @@ def find_program(graph: Graph, recipe: Recipe) -> Artifact | None:
 def store_program(graph: Graph, recipe: Recipe, artifact: Artifact) -> None:
     """Caches the artifact of `graph`, unless code from outside this package took part in compiling it."""
     if is_ours(graph, recipe):
-        PROGRAMS.write(key(graph, recipe), artifacts.to_bytes(artifact))
+        PROGRAMS.write(program_key(graph, recipe), artifacts.to_bytes(artifact))
 
 
 def is_ours(graph: Graph, recipe: Recipe) -> bool:
-    """True if only code of this package compiles `graph`, since changes of a user's code cannot be detected."""
+    """Returns whether only code of this package compiles `graph`: changes of other code could not be detected."""
     classes = {type(op) for op in graph.body}
     used: set[plugins.Key] = {("backend", recipe.backend)}
     used |= {("graph pass", step.name) for step in recipe.steps}
@@ -44,10 +44,10 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
     return all(map(plugins.is_built_in, classes)) and used.isdisjoint(plugins.plugin_registrations())
 
 
-def key(graph: Graph, recipe: Recipe) -> str:
-    """Returns a hash of all inputs of a compilation.
+def program_key(graph: Graph, recipe: Recipe) -> str:
+    """Returns a hash of all that determines the artifact of `graph` under `recipe`.
 
-    These are the graph, recipe, machine, MLIR, llvmlite, the compiler's own source, and the user's `mlir-opt`, which
+    This is also the CPU, the versions of MLIR and llvmlite, the compiler's own source, and the user's `mlir-opt`, which
     may run passes that the bindings lack.
     """
     without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
@@ -58,13 +58,13 @@ def key(graph: Graph, recipe: Recipe) -> str:
         PACKAGE,
         version(),
         codegen_version(),
-        _code(),
+        _source_hash(),
         mlir_tool.identity(),
     )
 
 
 @lru_cache(maxsize=1)
-def _code() -> str:
+def _source_hash() -> str:
     """Returns a hash of the compiler's own source."""
     root = Path(__file__).parent.parent
     return digest(*[[str(path.relative_to(root)), path.read_text()] for path in sorted(root.rglob("*.py"))])

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import msgspec
 
 from buddy.compiler.codegen.calling_convention import EntryConvention, of_module
-from buddy.compiler.driver.pipeline import Observer, OnStep, Step, enabled_steps, run_pipeline
+from buddy.compiler.driver.pipeline import NumberedStep, Observer, OnStep, enabled_steps, run_pipeline
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.transform import TransformError, run_transform
@@ -30,9 +30,10 @@ from buddy.compiler.protocol.text.lines import Origins, StageText
 
 @dataclass(frozen=True)
 class Snapshot:
-    """`operation` is the module (absent for stages that are not MLIR), `entry` the last known calling convention.
+    """A stage with its text, the numbers of ops by name (`counts`), and the remarks of the pass.
 
-    `mark` is a hash of the module's text with its location marks: if it is unchanged, so is `text`.
+    `operation` is the module (`None` for stages that are not MLIR), `entry` the last known calling convention. `mark`
+    is a hash of the module's text with its location marks: if it is unchanged, so is `text`.
     """
 
     stage: Stage
@@ -43,8 +44,8 @@ class Snapshot:
     remarks: tuple[Remark, ...] = ()
     mark: str = ""
 
-    def placed(self, step: PassStep, index: int) -> Snapshot:
-        """Returns this snapshot with the index of its step in another recipe."""
+    def for_step(self, step: PassStep, index: int) -> Snapshot:
+        """Returns this snapshot as the result of step number `index` of another recipe."""
         stage = msgspec.structs.replace(self.stage, step=index, phase=step.phase or self.stage.phase)
         return dataclasses.replace(self, stage=stage)
 
@@ -53,7 +54,7 @@ def of_text(
     name: str, phase: str, text: StageText, seconds: float, language: Literal["llvm", "asm", "ptx"],
     functions: tuple[tuple[str, float], ...] = (),
 ) -> Snapshot:  # fmt: skip
-    """Returns a built-in stage without a module: LLVM IR, assembly or PTX; `functions` are as in `Stage`."""
+    """Returns the snapshot of a built-in stage without a module: LLVM IR, assembly or PTX."""
     ms = seconds * 1e3
     stage = Stage(0, name, phase, "", 0, milliseconds=ms, language=language, origins=text.origins, functions=functions)
     return Snapshot(stage, text, Counter())
@@ -62,7 +63,7 @@ def of_text(
 def of_graph(
     name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None, remarks: tuple[Remark, ...] = ()
 ) -> Snapshot:
-    """Returns the Buddy graph as a stage; `before` is the previous stage, for the numbers of added and removed ops."""
+    """Returns the snapshot of a Buddy graph after step number `index`; `before` is the previous snapshot, if any."""
     sets: list[tuple[str, ...]] = [(), *((op.stable,) for op in graph.body)]
     origins = Origins(direct=len(graph.body))
     text = StageText(str(graph), (0, *range(1, len(graph.body) + 1), 0), tuple(sets), origins=origins)
@@ -79,9 +80,9 @@ def of_graph(
 def of_marked(
     name: str, phase: str, marked: str, locations: LocationSets, seconds: float, before: Counter[str]
 ) -> Snapshot:
-    """Returns a stage for a module that another compiler printed with location marks; `before` counts the previous ops.
+    """Returns a stage for a module that another compiler printed with location marks.
 
-    Ops without a location have no node.
+    `before` are the numbers of ops of the previous stage, by name. Ops without a location have no node.
     """
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -94,7 +95,7 @@ def of_marked(
 
 
 def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
-    """Returns the stage of the first module: the lowered nodes of the graph, or imported IR at any phase."""
+    """Returns the snapshot of the first module: the lowered nodes of the graph, or imported IR at any phase."""
     marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
     counts = op_counts(text.content)
@@ -134,14 +135,15 @@ def _difference(before: Counter[str], after: Counter[str]) -> tuple[int, int]:
 
 
 def count_deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
-    """Returns the names of ops with the changes of their counts, the largest change first."""
+    """Returns the names of the ops whose numbers differ, each with the difference, the largest first."""
     changed = {name: after[name] - before[name] for name in {*before, *after} if after[name] != before[name]}
     return tuple(sorted(changed.items(), key=lambda pair: (-abs(pair[1]), pair[0])))
 
 
-# Maximum number of cached graphs, as plain data.
+# Maximum number of cached graphs of one `GraphStages`; they are cached as plain data.
 MAX_GRAPHS = 64
 
+# Called with a snapshot, and whether it was cached.
 OnSnapshot = Callable[[Snapshot, bool], None]
 
 
@@ -159,7 +161,7 @@ class GraphStages:
 
     def __init__(self, graph: Graph) -> None:
         self._data = serialize.to_bytes(graph)
-        self._known: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
+        self._cache: OrderedDict[str, tuple[bytes, Snapshot]] = OrderedDict()
 
     def after(self, recipe: Recipe, add: OnSnapshot, on_step: OnStep | None = None) -> Graph:
         """Returns the graph after the graph passes of `recipe`.
@@ -167,13 +169,13 @@ class GraphStages:
         `add` is called with each stage and whether it was cached, `on_step` before each pass that runs. Raises
         `CompilationError` if a pass fails.
         """
-        observer = _StageObserver(self._data, self._known, add, on_step)
+        observer = _StageObserver(self._data, self._cache, add, on_step)
         run_pipeline(_Copy(self._data), enabled_steps(recipe, "graph"), _transform, observer)
         return serialize.from_bytes(observer.data)
 
 
 class _Copy:
-    """A graph as plain data, and the object built from it on first use, which passes change."""
+    """A graph as plain data (`data`), and the object that is built from it on first use, which passes change."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -184,54 +186,57 @@ class _Copy:
 
 
 class _StageObserver(Observer[_Copy]):
-    """Caches the graph after each prefix of graph passes, and passes each to `add` as a stage."""
+    """Caches the graph after each prefix of graph passes, and calls `add` with the snapshot after each pass.
+
+    `data` is the graph after the last pass.
+    """
 
     def __init__(
-        self, data: bytes, known: OrderedDict[str, tuple[bytes, Snapshot]], add: OnSnapshot, on_step: OnStep | None
+        self, data: bytes, cache: OrderedDict[str, tuple[bytes, Snapshot]], add: OnSnapshot, on_step: OnStep | None
     ) -> None:
         super().__init__(on_step)
         self.data = data
-        self._known, self._add = known, add
+        self._cache, self._add = cache, add
         self._key, self._start = "", 0.0
         self._snapshot = of_graph("graph", serialize.from_bytes(data), -1, 0.0, None)
         add(self._snapshot, False)
 
-    def known(self, at: Step) -> _Copy | None:
-        self._key = digest(self._key, at.step.name, at.step.options)
-        found = self._known.get(self._key)
-        if found is None:
+    def cached_state(self, numbered: NumberedStep) -> _Copy | None:
+        self._key = digest(self._key, numbered.step.name, numbered.step.options)
+        cached = self._cache.get(self._key)
+        if cached is None:
             return None
-        self._store(at, *found, known=True)
+        self._store(numbered, *cached, is_cached=True)
         return _Copy(self.data)
 
-    def before(self, at: Step, state: _Copy) -> _Copy:
-        super().before(at, state)
+    def before(self, numbered: NumberedStep, state: _Copy) -> _Copy:
+        super().before(numbered, state)
         copy = _Copy(self.data)
         _ = copy.graph  # built before the clock starts
         self._start = time.perf_counter()
         return copy
 
-    def after(self, at: Step, state: _Copy, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: _Copy, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
-        found = of_graph(at.step.name, state.graph, at.number, seconds, self._snapshot, tuple(remarks))
-        self._store(at, serialize.to_bytes(state.graph), found, known=False)
+        snapshot = of_graph(numbered.step.name, state.graph, numbered.number, seconds, self._snapshot, tuple(remarks))
+        self._store(numbered, serialize.to_bytes(state.graph), snapshot, is_cached=False)
 
-    def _store(self, at: Step, data: bytes, snapshot: Snapshot, known: bool) -> None:
+    def _store(self, numbered: NumberedStep, data: bytes, snapshot: Snapshot, is_cached: bool) -> None:
         self.data, self._snapshot = data, snapshot
-        self._known[self._key] = data, snapshot
-        self._known.move_to_end(self._key)
-        while len(self._known) > MAX_GRAPHS:
-            self._known.popitem(last=False)
-        self._add(snapshot.placed(at.step, at.number), known)
+        self._cache[self._key] = data, snapshot
+        self._cache.move_to_end(self._key)
+        while len(self._cache) > MAX_GRAPHS:
+            self._cache.popitem(last=False)
+        self._add(snapshot.for_step(numbered.step, numbered.number), is_cached)
 
 
-def _transform(copy: _Copy, at: Step) -> list[Remark]:
-    """Runs a graph pass in place. Raises `StepError` with its message, or with the traceback of a bug in the pass."""
+def _transform(copy: _Copy, numbered: NumberedStep) -> list[Remark]:
+    """Runs a graph pass in place. Raises `StepError` with the pass's message, or with the traceback of its bug."""
     try:
-        notes = run_transform(copy.graph, at.step.name, dict(at.step.options))
+        notes = run_transform(copy.graph, numbered.step.name, dict(numbered.step.options))
     except (TransformError, GraphError) as error:
         raise StepError(str(error)) from error
     except Exception as error:
         traceback = "".join(format_exception(error))
         raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", traceback) from error
-    return [Remark(at.step.name, (note.node,), note.text) for note in notes]
+    return [Remark(numbered.step.name, (note.node,), note.text) for note in notes]

@@ -1,4 +1,4 @@
-"""Other backends: they compile top-level IR, and describe their versions, flags and devices."""
+"""IREE as a backend: compiles top-level IR, describes IREE's versions, flags and devices, and checks recipes for it."""
 
 from __future__ import annotations
 
@@ -29,59 +29,59 @@ _EXITED = "the IREE process exited"
 
 
 class IreeCompilation(CompilationRequest):
-    """A compilation by IREE: `result` compiles up to top-level IR in the compiler, `rest` runs IREE's phases on it."""
+    """A compilation by IREE: `result` compiles to top-level IR in the compiler worker, then `run_iree` runs IREE."""
 
-    _first: CompileResult | None = None
+    _top_level: CompileResult | None = None
 
-    async def rest(
-        self, first: CompileResult, call: Callable[[Message, Callable[[Message], None]], Any]
+    async def run_iree(
+        self, top_level: CompileResult, call: Callable[[Message, Callable[[Message], None]], Any]
     ) -> CompileResult:
-        """Runs IREE's phases after the stages of `first`, and reports each when it is done. Raises `JobFailed`."""
-        self._first = first
-        held = ("top-level IR", self._request)
-        self._store.pin(held, [stage.text for stage in first.stages])
-        self._report_phase(first)
+        """Runs IREE's phases on the artifact of `top_level`; reports each finished phase. Raises `JobFailed`."""
+        self._top_level = top_level
+        owner = ("top-level IR", self._request)
+        self._store.pin(owner, [stage.text for stage in top_level.stages])
+        self._report_phase(top_level)
         try:
-            flags, number = self._recipe.backend_flags, len(first.stages) - 1
+            flags, number = self._recipe.backend_flags, len(top_level.stages) - 1
             return await self._follow(
-                lambda known: CompileByIree(first.artifact, flags, known, number),
+                lambda known: CompileByIree(top_level.artifact, flags, known, number),
                 call,
-                lambda done: self._finish_rest(first, done),
+                lambda done: self._finish_iree(top_level, done),
             )
         finally:
-            self._store.unpin(held)
+            self._store.unpin(owner)
 
     def _finish(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
-    def _finish_rest(self, first: CompileResult, done: CompileDone) -> CompileResult:
-        stages = (*first.stages, *(self._add_stage(data) for data in done.stages))
-        seconds, reused = first.seconds + done.seconds, first.reused + done.reused
+    def _finish_iree(self, top_level: CompileResult, done: CompileDone) -> CompileResult:
+        stages = (*top_level.stages, *(self._add_stage(data) for data in done.stages))
+        seconds, reused = top_level.seconds + done.seconds, top_level.reused + done.reused
         self._pin(self._kind, stages)
-        self._send(Compiled(self._request, self._recipe.graph, stages, seconds, reused, first.remarks))
-        return CompileResult(stages, done.artifact, first.assignments, first.remarks, seconds, reused)
+        self._send(Compiled(self._request, self._recipe.graph, stages, seconds, reused, top_level.remarks))
+        return CompileResult(stages, done.artifact, top_level.assignments, top_level.remarks, seconds, reused)
 
     def _add_finished_stage(self, stage: Stage) -> None:
         super()._add_finished_stage(stage)
-        if self._first is not None:
-            self._report_phase(self._first)
+        if self._top_level is not None:
+            self._report_phase(self._top_level)
 
-    def _report_phase(self, first: CompileResult) -> None:
-        number = len(self._stages) - len(first.stages)
+    def _report_phase(self, top_level: CompileResult) -> None:
+        number = len(self._stages) - len(top_level.stages)
         name = IREE_PHASES[number] if number < len(IREE_PHASES) else "the module"
         self._send(
             Progress(self._request, f"IREE {number + 1}/{len(IREE_PHASES)} {name}", number / (len(IREE_PHASES) + 1))
         )
 
     def _describe_crash(self, died: WorkerDied) -> Diagnostic:
-        if self._first is None:
+        if self._top_level is None:
             return super()._describe_crash(died)
         return describe_death(died, _EXITED, "IREE's compiler", "the stages before it are available; compile again")
 
 
 class BackendWorkers:
-    """The workers of other backends, which start when they are first needed."""
+    """The worker of IREE, which starts when it is first needed."""
 
     def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
         self._send = send
@@ -90,11 +90,13 @@ class BackendWorkers:
     async def close(self) -> None:
         await self._iree.close()
 
-    async def continue_with_iree(self, compilation: IreeCompilation, first: CompileResult, job: Job) -> CompileResult:
-        """Runs IREE's part of a compilation whose top-level IR is `first`. Raises `JobFailed`."""
-        async with self._iree.turn:
+    async def continue_with_iree(
+        self, compilation: IreeCompilation, top_level: CompileResult, job: Job
+    ) -> CompileResult:
+        """Runs IREE's part of a compilation, on the top-level IR of `top_level`. Raises `JobFailed`."""
+        async with self._iree.lock:
             await self._wait_until_ready(job)
-            return await compilation.rest(first, self._iree.call)
+            return await compilation.run_iree(top_level, self._iree.call)
 
     async def describe(self, frame: DescribeBackend, job: Job) -> None:
         """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
@@ -114,7 +116,7 @@ class BackendWorkers:
         self._send(FlagsChecked(job.request, found.problem))
 
     async def _ask(self, request: Message, job: Job) -> Any:
-        async with self._iree.turn:
+        async with self._iree.lock:
             await self._wait_until_ready(job)
             try:
                 return await self._iree.call(request)
@@ -140,7 +142,7 @@ def require_backend(recipe: Recipe) -> None:
     _require_backend(recipe.backend)
     if recipe.target:
         what = f"the target {recipe.target} applies to the native backend only, not to {recipe.backend}"
-        todo = "name the target by its own flags (--backend-flag=--iree-llvmcpu-target-triple=…), or reset the target"
+        todo = "use flags of the backend (--backend-flag=--iree-llvmcpu-target-triple=…), and reset the target"
         raise JobFailed(Diagnostic(what, "the recipe's target", todo))
 
 
@@ -151,13 +153,13 @@ def _require_backend(name: str) -> None:
         raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
 
 
-def refuse_other_backends(what: str) -> Callable[[Any, Job], Any]:
-    """Returns a handler for requests that need this compiler's own code: it raises `JobFailed` for other backends."""
+def reject_other_backends(what: str) -> Callable[[Any, Job], Any]:
+    """Returns a handler that rejects a request: `what` applies to this compiler's code only. It raises `JobFailed`."""
 
-    async def refuse(frame: Any, job: Job) -> None:
+    async def reject(frame: Any, job: Job) -> None:
         where, todo = "the recipe's backend", "choose the native backend first (--backend native)"
         raise JobFailed(
             Diagnostic(f"{what} applies to this compiler's own code only, not to {frame.recipe.backend}'s", where, todo)
         )
 
-    return refuse
+    return reject

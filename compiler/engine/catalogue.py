@@ -1,4 +1,4 @@
-"""The full catalogue of passes: those that the compiler describes, and all others that the bindings have registered."""
+"""The full catalogue of passes: those of the compiler worker, and all others that the bindings have registered."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from buddy.compiler.passes.discovery import RegisteredPasses
 from buddy.compiler.protocol.plain_values import PassInfo
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
-# The search through the libraries takes seconds, once per installation.
+# The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
 
 
 class Discovery:
-    """The passes that the bindings have registered: read from disk, or found by a single process per engine."""
+    """Finds the passes that the bindings have registered, once per engine: on disk, or by a separate process."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[RegisteredPasses] | None = None
 
-    async def found(self) -> RegisteredPasses:
+    async def registered_passes(self) -> RegisteredPasses:
         if self._task is None:
-            self._task = asyncio.create_task(_ask())
+            self._task = asyncio.create_task(_load_or_discover())
         return await asyncio.shield(self._task)
 
     def close(self) -> None:
@@ -31,9 +31,9 @@ class Discovery:
             self._task.cancel()
 
 
-async def _ask() -> RegisteredPasses:
-    if (found := discovery.cached_passes()) is not None:
-        return found
+async def _load_or_discover() -> RegisteredPasses:
+    if (cached := discovery.cached_passes()) is not None:
+        return cached
     try:
         return await call_in_process(
             "buddy.compiler.passes.discovery:registered", None, RegisteredPasses, _SEARCH_SECONDS
@@ -49,10 +49,12 @@ def merge_passes(
 ) -> tuple[PassInfo, ...]:
     """Returns all passes sorted by name, without duplicates.
 
-    A pass that both the bindings and the tool have counts as the bindings', with the tool's description.
+    `described` are those of the compiler worker, including the ones of the `mlir-opt` called `tool`, and `registered`
+    those that the bindings have registered. A pass that both the bindings and the tool have is run by the bindings, and
+    has the tool's summary.
     """
-    found = {info.name: info for info in registered}
+    passes = {info.name: info for info in registered}
     for info in described:
-        own = found.get(info.name) if tool and info.origin == tool else None
-        found[info.name] = msgspec.structs.replace(own, summary=info.summary) if own is not None else info
-    return tuple(sorted(found.values(), key=lambda info: info.name))
+        same = passes.get(info.name) if tool and info.origin == tool else None
+        passes[info.name] = msgspec.structs.replace(same, summary=info.summary) if same is not None else info
+    return tuple(sorted(passes.values(), key=lambda info: info.name))

@@ -47,7 +47,7 @@ class CompilerWorker:
     """Answers requests; keeps a `Compiler`, with its memoised snapshots, for each of the latest graphs."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """If `problem` is set, it is the reason why the compiler is not available, and the answer to all requests."""
+        """`problem` is the reason why nothing can be compiled, if any; the worker then refuses all requests with it."""
         self._channel, self._problem = channel, problem
         self._compilers: OrderedDict[str, Any] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
@@ -106,9 +106,9 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
 
 
 def compile_recipe(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
-    """Compiles `recipe` by `compiler`: sends each stage when it is finished, and returns the reply with the artifact.
+    """Compiles `recipe` with `compiler`: sends each finished stage, and returns the reply with the artifact.
 
-    The artifact is that of the recipe's backend.
+    If the backend takes top-level IR, the stages end there, and the artifact is the backend's.
     """
     from buddy.compiler.driver.backends import backend_named
     from buddy.compiler.driver.diagnosis import CompilationError
@@ -150,7 +150,7 @@ def _from_top_level(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[
 
 
 class TextPacker:
-    """Names the texts of stages, and sends a text only if the engine does not have it."""
+    """Sends stages to the engine, with their texts unless the engine has them; `known` names the texts that it has."""
 
     def __init__(self, channel: Channel, known: tuple[str, ...]) -> None:
         self._channel, self._known = channel, set(known)
@@ -174,7 +174,7 @@ class TextPacker:
         return StageData(named, packed)
 
     def stages(self, final: tuple[Stage, ...]) -> tuple[StageData, ...]:
-        """Returns the compilation's final stages, with the texts they were sent with."""
+        """Returns the final stages of the compilation, with the text names and line counts of those sent before."""
         sent = self._sent
         return tuple(
             StageData(msgspec.structs.replace(stage, text=sent[stage.index].text, lines=sent[stage.index].lines))
@@ -203,13 +203,13 @@ def _ops(request: Message) -> Reply:
 
 
 def _warm_up() -> Diagnostic | None:
-    """Imports the bindings and everything a compilation needs in advance; returns the error if that fails."""
+    """Imports all that a compilation needs; returns the error if MLIR's bindings cannot be imported."""
     from buddy.compiler.mlir import bindings
 
     try:
         bindings.ir.Context()
         importlib.import_module("buddy.compiler.driver.compilation")
-        # All passes, so that the import time does not count for the first pipeline.
+        # Imports all passes, so that the first pass of the first compilation does not.
         importlib.import_module("buddy.compiler.passes.pass_runner").own_passes()
     except bindings.BindingsError as error:
         return error.diagnostic

@@ -25,10 +25,10 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.jobs import JobFailed
 
-_CRASH_HINT = "the stages before it are available; switch that pass off, or cancel and compile again"
+_CRASH_HINT = "the stages before the crash are available; switch the pass off, or compile again"
 
 
-def keep(store: TextStore, text: TextData | None) -> None:
+def store_text(store: TextStore, text: TextData | None) -> None:
     """Adds a text from a worker to the store."""
     if text is not None:
         machine = MachineCode(text.machine, text.machine_sizes)
@@ -37,7 +37,10 @@ def keep(store: TextStore, text: TextData | None) -> None:
 
 
 class CompilationRequest:
-    """Follows one compilation of `graph` for request number `request`; `kind` owns its texts once it is complete."""
+    """One compilation of `graph` for request number `request`.
+
+    Its texts stay stored until the next complete compilation of the graph that has the same `kind`.
+    """
 
     def __init__(
         self, send: Callable[[Any], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
@@ -45,15 +48,16 @@ class CompilationRequest:
     ) -> None:  # fmt: skip
         self._send, self._store, self._kind = send, store, kind
         self._graph, self._recipe, self._request = graph, recipe, request
-        self._at: int | None = None
+        self._step: int | None = None
         self._stages: dict[int, Stage] = {}
 
     async def result(
         self, request: Callable[[tuple[str, ...]], Message], call: Callable[[Message, Callable[[Message], None]], Any]
     ) -> CompileResult:
-        """Compiles by `call` of `request`, which gets the names of the texts that the engine already has.
+        """Compiles, and returns the result.
 
-        Raises `JobFailed` with the stages at the failure.
+        `request` makes the request to the worker from the names of the texts that the engine already has, and `call`
+        sends it. Raises `JobFailed` with the stages at the failure.
         """
         return await self._follow(request, call, self._finish)
 
@@ -63,7 +67,7 @@ class CompilationRequest:
         call: Callable[[Message, Callable[[Message], None]], Any],
         finish: Callable[[CompileDone], CompileResult],
     ) -> CompileResult:
-        """Handles the worker's notes, then returns `finish` of its reply. Raises `JobFailed`."""
+        """Calls the worker, handles its notes, and returns the result of `finish` for its reply. Raises `JobFailed`."""
         known = self._store.names()
         self._store.pin(("request", self._request), known)
         try:
@@ -93,14 +97,14 @@ class CompilationRequest:
         self._send(StageDone(self._request, self._recipe.graph, stage))
 
     def _add_stage(self, data: StageData) -> Stage:
-        """Stores the text of a stage, and returns the stage with its index increased by one for `fx`."""
-        keep(self._store, data.text)
+        """Stores the text of a stage, and returns the stage with its index increased by one: stage 0 is `fx`."""
+        store_text(self._store, data.text)
         return msgspec.structs.replace(data.stage, index=data.stage.index + 1)
 
     def _failed_stages(self, found: tuple[StageData, ...]) -> tuple[Stage, ...]:
-        """Returns the IR at the failure, numbered after the finished stages."""
-        behind = enumerate(found, start=len(self._stages))
-        return tuple(msgspec.structs.replace(self._add_stage(data), index=index) for index, data in behind)
+        """Stores the texts of the stages at the failure, and returns these stages, numbered after the finished ones."""
+        numbered_stages = enumerate(found, start=len(self._stages))
+        return tuple(msgspec.structs.replace(self._add_stage(data), index=index) for index, data in numbered_stages)
 
     def _finish(self, done: CompileDone) -> CompileResult:
         stages = (self._graph.fx, *(self._add_stage(data) for data in done.stages))
@@ -109,12 +113,12 @@ class CompilationRequest:
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
     def _pin(self, kind: str, stages: Any) -> None:
-        """Pins what the client shows: the texts of the latest successful, compared and failed compilation."""
+        """Pins the texts of `stages`, and unpins those of the graph's previous compilation of the same kind."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 
     def _start_step(self, step: int) -> None:
-        self._at = step
-        order = _in_order(self._recipe)
+        self._step = step
+        order = _execution_order(self._recipe)
         done = order.index(step) / len(order)
         self._send(Progress(self._request, self._step_text(step), done))
 
@@ -123,23 +127,27 @@ class CompilationRequest:
             return "lowering"
         if step == CODE:
             return "generating machine code"
-        passes = [index for index in _in_order(self._recipe) if index >= 0]
+        passes = [index for index in _execution_order(self._recipe) if index >= 0]
         return f"pass {1 + passes.index(step)}/{len(passes)} {self._recipe.steps[step].name}"
 
     def _describe_crash(self, died: WorkerDied) -> Diagnostic:
-        step = self._at
+        step = self._step
         if step is None:
             where = "before the first pass"
         elif step >= 0:
             where = f"pass {self._recipe.steps[step].name} (step {step + 1})"
         else:
             where = "lowering" if step == LOWERING else "translating to LLVM IR and generating machine code"
-        found = describe_death(died, "the compiler crashed", where, _CRASH_HINT)
-        return msgspec.structs.replace(found, step=-1 if step is None else max(step, -1))
+        diagnostic = describe_death(died, "the compiler crashed", where, _CRASH_HINT)
+        return msgspec.structs.replace(diagnostic, step=-1 if step is None else max(step, -1))
 
 
-def _in_order(recipe: Recipe) -> list[int]:
-    """Returns the enabled steps in execution order: graph passes run before lowering, wherever they are listed."""
-    on = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
-    graph, mlir = ([index for index, step in on if (step.level == "graph") is first] for first in (True, False))
-    return [*graph, LOWERING, *mlir, CODE]
+def _execution_order(recipe: Recipe) -> list[int]:
+    """Returns the indices of the enabled steps, with `LOWERING` and `CODE`, in execution order.
+
+    Graph passes run before lowering, wherever the recipe lists them.
+    """
+    enabled = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
+    graph_passes = [index for index, step in enabled if step.level == "graph"]
+    mlir_passes = [index for index, step in enabled if step.level != "graph"]
+    return [*graph_passes, LOWERING, *mlir_passes, CODE]

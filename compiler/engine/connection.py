@@ -1,4 +1,4 @@
-"""The engine's non-blocking connection to its client, and the socket to which forked processes connect."""
+"""The engine's non-blocking connection to its client, and the socket to which forks of the host connect."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any, Protocol
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.forks import lifetime_socket
-from buddy.compiler.support.processes.lifetime import kill_group_of, other_end
+from buddy.compiler.support.processes.lifetime import kill_group_of, peer_pid
 
-_READ = 1 << 18
+_READ_BYTES = 1 << 18
 
 
 class ClientConnection(Protocol):
-    """The interface between a server and its client, for any transport."""
+    """The interface of a server's connection to its client, for any transport. `lost` is set when it has ended."""
 
     lost: asyncio.Event
 
@@ -49,12 +49,12 @@ class Connection:
         incoming = os.fdopen(self._read_fd, "rb", buffering=0)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._reader), incoming)
         outgoing = os.fdopen(self._write_fd, "wb", buffering=0)
-        self._writer, _ = await loop.connect_write_pipe(lambda: _Watcher(self.lost.set), outgoing)
+        self._writer, _ = await loop.connect_write_pipe(lambda: _LossProtocol(self.lost.set), outgoing)
 
     async def bodies(self) -> AsyncIterator[bytes]:
         """Yields the bodies of frames as they arrive; raises `WireError` for data that are not frames."""
         buffer = FrameBuffer()
-        while data := await self._reader.read(_READ):
+        while data := await self._reader.read(_READ_BYTES):
             for body in buffer.feed(data):
                 yield body
         buffer.finish()
@@ -69,13 +69,15 @@ class Connection:
         return 0 if self._writer is None else self._writer.get_write_buffer_size()
 
     async def flush(self, timeout: float) -> None:
-        """Waits up to `timeout` seconds for the client to read the rest."""
+        """Waits up to `timeout` seconds until the client has read all data."""
         deadline = asyncio.get_running_loop().time() + timeout
         while self.backlog and not self.lost.is_set() and asyncio.get_running_loop().time() < deadline:
             await asyncio.sleep(0.005)
 
 
-class _Watcher(asyncio.BaseProtocol):
+class _LossProtocol(asyncio.BaseProtocol):
+    """Calls `lost` when the pipe is closed."""
+
     def __init__(self, lost: Callable[[], None]) -> None:
         self._lost = lost
 
@@ -83,7 +85,7 @@ class _Watcher(asyncio.BaseProtocol):
         self._lost()
 
 
-_READ_SIZE = 1 << 20
+_PEER_READ_BYTES = 1 << 20
 # Time limit for a process to be forked and to connect, in seconds.
 _CONNECT_SECONDS = 30.0
 # Time limit for a disconnected process to exit, and the polling interval, in seconds.
@@ -92,7 +94,7 @@ _POLL_SECONDS = 0.01
 
 
 class Peer:
-    """The connected process `pid`, which leads its own session; `types` are its messages."""
+    """A connected process: `pid`, the leader of its own session, which sends messages of `types`."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid
@@ -101,7 +103,7 @@ class Peer:
     async def messages(self) -> AsyncIterator[Any]:
         """Yields the process's messages, until it disconnects."""
         with contextlib.suppress(ConnectionError):
-            while data := await self._reader.read(_READ_SIZE):
+            while data := await self._reader.read(_PEER_READ_BYTES):
                 for body in self._buffer.feed(data):
                     yield self._decoder.decode(body)
 
@@ -116,9 +118,9 @@ class Peer:
 
     async def wait_for_exit(self) -> None:
         """Waits for the process to exit; kills it after a time limit, because it may be stopped or stuck."""
-        end = time.monotonic() + _EXIT_SECONDS
+        deadline = time.monotonic() + _EXIT_SECONDS
         try:
-            while self._is_running() and time.monotonic() < end:
+            while self._is_running() and time.monotonic() < deadline:
                 await asyncio.sleep(_POLL_SECONDS)
         finally:
             if self._is_running():
@@ -133,7 +135,7 @@ class Peer:
 
 
 class ListeningSocket:
-    """The socket; leaving the context ends the connected processes."""
+    """A socket to which forked processes connect. Leaving the context ends the connected processes."""
 
     def __init__(self, types: Any) -> None:
         self._types = types
@@ -142,10 +144,10 @@ class ListeningSocket:
     async def __aenter__(self) -> ListeningSocket:
         self._folder = scratch_folder("link")
         self.address = os.path.join(self._folder.name, "socket")
-        self._listener = _listener(self.address)
-        # Nothing is accepted on this socket: processes connect to it and end when this end is closed, by the kernel if
-        # this process is killed.
-        self._line = _listener(lifetime_socket(self.address))
+        self._listener = _listen(self.address)
+        # No connection to this second socket is accepted: the processes connect to it, and exit when it is closed,
+        # which the kernel does if this process is killed.
+        self._lifetime_socket = _listen(lifetime_socket(self.address))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -156,10 +158,10 @@ class ListeningSocket:
         try:
             await asyncio.gather(*(peer.wait_for_exit() for peer in self._peers))
         finally:
-            self._line.close()
+            self._lifetime_socket.close()
 
     async def peer(self) -> Peer:
-        """Returns the next process that connects. Raises `asyncio.TimeoutError` if none does in time."""
+        """Returns the next process that connects. Raises `asyncio.TimeoutError` after `_CONNECT_SECONDS`."""
         await self._wait_for_process()
         # Not `sock_accept`: if it is cancelled just after it has accepted, the connection is lost.
         connection, _ = self._listener.accept()
@@ -168,20 +170,21 @@ class ListeningSocket:
         except BaseException:
             connection.close()
             raise
-        self._peers.append(Peer(reader, writer, self._types, other_end(connection)))
+        self._peers.append(Peer(reader, writer, self._types, peer_pid(connection)))
         return self._peers[-1]
 
     async def _wait_for_process(self) -> None:
         """Waits until a process connects."""
-        loop, called = asyncio.get_running_loop(), asyncio.Event()
-        loop.add_reader(self._listener, called.set)
+        loop, connecting = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_reader(self._listener, connecting.set)
         try:
-            await asyncio.wait_for(called.wait(), _CONNECT_SECONDS)
+            await asyncio.wait_for(connecting.wait(), _CONNECT_SECONDS)
         finally:
             loop.remove_reader(self._listener)
 
 
-def _listener(path: str) -> socket.socket:
+def _listen(path: str) -> socket.socket:
+    """Returns a non-blocking socket that listens at `path`."""
     listener = socket.socket(socket.AF_UNIX)
     listener.setblocking(False)
     listener.bind(path)

@@ -1,4 +1,4 @@
-"""Answers requests for parts of an open program: exported files, subgraphs, scripts, and the cause of a fault."""
+"""Answers requests to export an open program, extract a subgraph, write a graph as a script, and bisect a failure."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class ExportHandler:
     async def export(self, frame: Export, job: Job) -> None:
         recipe = frame.recipe
         if not recipe.runs_passes:
-            todo = "choose the native backend, or use that backend's own tools"
-            raise JobFailed(Diagnostic(f"what {recipe.backend} compiles is not exported", "the recipe", todo))
+            todo = f"choose the native backend, or use the tools of {recipe.backend}"
+            raise JobFailed(Diagnostic(f"code of the backend {recipe.backend} cannot be exported", "the recipe", todo))
         compiled = await self._session.result_of(recipe, job, "export")
-        llvm_ir = self._text(compiled.stages, "llvm")
-        mlir = self._stored_text(frame.stage) if frame.stage else self._text(compiled.stages, "mlir")
+        llvm_ir = self._stage_text(compiled.stages, "llvm")
+        mlir = self._stored_text(frame.stage) if frame.stage else self._stage_text(compiled.stages, "mlir")
         request = ExportProgram(
             recipe.graph,
             recipe,
@@ -68,14 +68,14 @@ class ExportHandler:
             frame.force,
             frame.command,
         )
-        made = await self._session.ask_of_program(recipe, request, job, StopRunner())
-        self._send(Exported(job.request, made.folder, made.files))
+        reply = await self._session.ask_of_program(recipe, request, job, StopRunner())
+        self._send(Exported(job.request, reply.folder, reply.files))
 
-    def _text(self, stages: Sequence[Stage], language: str) -> str:
-        """Returns the text of the first stage in `language`."""
+    def _stage_text(self, stages: Sequence[Stage], language: str) -> str:
+        """Returns the text of the first stage in `language`. Raises `JobFailed` if no stage has this language."""
         stage = next((stage for stage in stages if stage.language == language), None)
         if stage is None:
-            what = f"this program has no stage of {language}"
+            what = f"this program has no stage in the language {language}"
             raise JobFailed(Diagnostic(what, "the recipe", "choose a recipe whose code is for a CPU"))
         return self._stored_text(stage.text)
 
@@ -89,8 +89,8 @@ class ExportHandler:
 
 
 log = logging.getLogger("buddy.engine")
-# Time limit for a process to be forked, and to exit after its own time limit, in seconds.
-_GRACE = 30.0
+# The time in seconds that the bisection process may take in addition to its own limits, to start and to exit.
+_EXTRA_SECONDS = 30.0
 
 
 class SubgraphHandler:
@@ -104,26 +104,26 @@ class SubgraphHandler:
         if number is None:
             self._send(Progress(job.request, "running eager up to the nodes"))
             request = ExtractNodes(frame.recipe.graph, frame.nodes)
-            made = await self._session.ask_of_program(frame.recipe, request, job)
-            number = self._session.add_extract(frame.recipe, frame.nodes, made.graph)
+            reply = await self._session.ask_of_program(frame.recipe, request, job)
+            number = self._session.add_extract(frame.recipe, frame.nodes, reply.graph)
         self._send(Extracted(job.request, number, self._session.graph_info(frame.recipe, number)))
 
     async def script(self, frame: WriteScript, job: Job) -> None:
-        made = await self._session.ask_of_program(frame.recipe, MakeScript(frame.recipe.graph), job)
-        self._send(Script(job.request, made.name, made.text, made.values))
+        reply = await self._session.ask_of_program(frame.recipe, MakeScript(frame.recipe.graph), job)
+        self._send(Script(job.request, reply.name, reply.text, reply.values))
 
     async def bisect(self, frame: Bisect, job: Job) -> None:
-        """Bisects in a separate process; the process ends with this job."""
+        """Bisects in a separate process, which exits when this job ends."""
         self._send(Progress(job.request, "preparing"))
         async with ListeningSocket(BisectionMessage) as listening:
             begin = BeginBisection(frame.recipe.graph, frame.recipe, frame.criterion, listening.address)
             await self._session.ask_of_program(frame.recipe, begin, job)
             try:
-                limit = frame.criterion.within + frame.criterion.each + _GRACE
+                limit = frame.criterion.within + frame.criterion.each + _EXTRA_SECONDS
                 await asyncio.wait_for(self._follow(listening, job), limit)
             except asyncio.TimeoutError as error:
-                what = f"the search did not stop by itself after {frame.criterion.within:g} s and was stopped"
-                raise JobFailed(Diagnostic(what, "a forked process", "give it more time")) from error
+                what = f"the bisection exceeded its limit of {frame.criterion.within:g} s and was stopped"
+                raise JobFailed(Diagnostic(what, "a forked process", "allow more time")) from error
 
     async def _follow(self, listening: ListeningSocket, job: Job) -> None:
         async for message in (await listening.peer()).messages():
@@ -136,4 +136,4 @@ class SubgraphHandler:
             elif isinstance(message, BisectionDone):
                 self._send(Bisected(job.request, message.finding))
                 return
-        raise JobFailed(Diagnostic("the search process exited", "a forked process", "see the log"))
+        raise JobFailed(Diagnostic("the bisection process exited", "a forked process", "see the log"))

@@ -1,7 +1,7 @@
 """The host worker: runs the user's script, captures its graphs, and holds weights, inputs and the eager callables.
 
-Compiled code runs in a forked process, since it may crash. The host uses one thread, because a child of a process that
-has used torch's threads hangs in its first parallel op.
+Compiled code runs in a forked process, since it may crash. The host uses one thread: if it had used torch's thread
+pool, a forked process would hang in its first parallel op.
 """
 
 from __future__ import annotations
@@ -58,12 +58,12 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
 
-# A pending request arrives within this time; only without one is there time to warm up Dynamo.
+# The time in seconds in which a pending request arrives. Dynamo is warmed up only if no request is pending.
 _WARM_UP_DELAY = 0.05
 
 
 class SourceRefused(Exception):
-    """A program of which the frontend supports no graph; `diagnostic` is the reason."""
+    """A program that the frontend rejects, because it can import none of the graphs; `diagnostic` is the reason."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -71,10 +71,10 @@ class SourceRefused(Exception):
 
 
 class Host:
-    """Answers requests with the program that was loaded last."""
+    """Answers requests about the program that was loaded last."""
 
     def __init__(self, channel: Channel, problem: Diagnostic | None = None) -> None:
-        """If `problem` is set, it is the reason why no program can be loaded, and the answer to all requests."""
+        """`problem` is the reason why no program can be loaded, if any; the host then refuses all requests with it."""
         self._channel, self._problem = channel, problem
         self._program: Any = None
 
@@ -99,7 +99,7 @@ class Host:
             elif isinstance(request, RemarkHere):
                 self._channel.send(self._in_child(request, remark_in_child))
             elif isinstance(request, ExtractNodes | MakeScript | BeginBisection | BeginTuning):
-                self._channel.send(self._handle_here(request))
+                self._channel.send(self._handle_in_host(request))
 
     def _load(self, request: LoadProgram) -> Reply:
         started = time.perf_counter()
@@ -108,34 +108,37 @@ class Host:
             self._program = _load_program(request, self._progress)
             if request.frontend not in OWN_FRONTENDS:
                 self._import(request.frontend)
-            graphs = tuple(_data(captured) for captured in self._program.graphs)
+            graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
             own = _hash_registrations(self._program, before)
             return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
-            return Refused(_diagnostic(error, request.source))
+            return Refused(_load_diagnostic(error, request.source))
         finally:
             _flush()
 
     def _import(self, frontend: str) -> None:
-        """Imports each graph with `frontend` and notes the rejected ones; raises if all are rejected."""
+        """Imports each graph with `frontend`; adds a note for each that is rejected.
+
+        Raises `SourceRefused` if all graphs are rejected.
+        """
         from buddy.compiler.frontend.torch_dialect import import_in_child
 
-        captured = [found for found in self._program.graphs if found.graph.imported_ir is None]
+        without_import = [captured for captured in self._program.graphs if captured.graph.given is None]
         self._progress(f"importing by {frontend}")
-        refused = []
-        for found in captured:
-            reply = import_in_child(self._channel, found)
+        diagnostics = []
+        for captured in without_import:
+            reply = import_in_child(self._channel, captured)
             if isinstance(reply, Refused):
-                refused.append(reply.diagnostic)
+                diagnostics.append(reply.diagnostic)
             else:
-                found.graph.imported_ir = reply.given
-        if captured and len(refused) == len(captured):
-            raise SourceRefused(refused[0])
-        self._program.notes.extend(map(str, refused))
+                captured.graph.given = reply.given
+        if without_import and len(diagnostics) == len(without_import):
+            raise SourceRefused(diagnostics[0])
+        self._program.notes.extend(map(str, diagnostics))
 
-    def _handle_here(self, request: Any) -> Reply:
+    def _handle_in_host(self, request: Any) -> Reply:
         """Handles a request about a graph in this process, without a fork."""
         if self._program is None or request.graph >= len(self._program.graphs):
             return _not_loaded(request.graph)
@@ -150,7 +153,7 @@ class Host:
             if isinstance(request, BeginTuning):
                 return begin_tuning(captured, request)
             self._program.graphs.append(_extract(captured, request))
-            return NodesExtracted(_data(self._program.graphs[-1]))
+            return NodesExtracted(_graph_data(self._program.graphs[-1]))
         except Exception as error:
             self._channel.send(Trouble(traceback_of(error)))
             return Refused(Diagnostic(str(error), captured.info.name, "choose other nodes"))
@@ -166,15 +169,15 @@ class Host:
 
 
 def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Reply:
-    """Has torch-mlir import the graph; the import is kept in addition to its nodes."""
+    """Imports the graph by torch-mlir, unless it has been imported; its nodes are kept too."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
 
     if captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
             return reply
-        captured.graph.imported_ir = reply.given
-    return GraphWithImport(_data(captured))
+        captured.graph.given = reply.given
+    return GraphWithImport(_graph_data(captured))
 
 
 def _load_plugins(request: LoadProgram) -> tuple[Diagnostic, ...]:
@@ -188,15 +191,15 @@ def _not_loaded(graph: int) -> Refused:
 
 
 def _rejection(captured: Any, request: Any) -> Refused | None:
-    """Returns the rejection of a request that needs PyTorch ops or a reference, if the graph has none, else `None`."""
-    begins_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
+    """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
+    begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
-        return Refused(Diagnostic(what, name, "open the model that it was made from, if you have it"))
+        return Refused(Diagnostic(what, name, "open the model that the IR was made from, if you have it"))
     if captured.eager is None and isinstance(request, BeginBisection | BeginTuning):
-        what = f"{name} has no eager program, so there is no reference"
-        return Refused(Diagnostic(what, name, "open the model that it was made from, if you have it"))
+        what = f"{name} has no eager program to compare with"
+        return Refused(Diagnostic(what, name, "open the model that the graph was made from, if you have it"))
     return None
 
 
@@ -214,11 +217,14 @@ def _script(captured: Any) -> ScriptMade:
 
 
 def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> str:
-    """Returns a hash of the code with which a program's script has added to the registries, "" if it has not."""
+    """Returns a hash of the code by which a program's script has added to the registries, "" if it added nothing.
+
+    `before` are the registrations before the script ran.
+    """
     from buddy.compiler.graph.plugins import registered_since
 
-    first = [lowering for captured in program.graphs for lowering in (captured.user_lowerings() or {}).values()]
-    return registrations.code_hash([*registered_since(before).values(), *first])
+    preferred = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
+    return registrations.code_hash([*registered_since(before).values(), *preferred])
 
 
 def _load_program(request: LoadProgram, progress: Any) -> Any:
@@ -228,15 +234,15 @@ def _load_program(request: LoadProgram, progress: Any) -> Any:
     return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
 
 
-def _data(captured: Any) -> CapturedGraphData:
+def _graph_data(captured: Any) -> CapturedGraphData:
     from buddy.compiler.graph.serialize import to_bytes
 
-    code = _code(captured)
+    code = _code_text(captured)
     info = msgspec.structs.replace(captured.info, code=code.name)
     return CapturedGraphData(info, to_bytes(captured.graph), _fx_stage(captured), code)
 
 
-def _code(captured: Any) -> TextData:
+def _code_text(captured: Any) -> TextData:
     """Returns the ATen graph as Python text, with the node of each line."""
     from buddy.compiler.frontend.table import code_lines
 
@@ -256,11 +262,11 @@ def _fx_stage(captured: Any) -> StageData:
     return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)
 
 
-def _diagnostic(error: BaseException, source: str) -> Diagnostic:
-    """Returns the diagnostic for the user; errors of the importers have their own message."""
-    found = getattr(error, "diagnostic", None)
-    if isinstance(found, Diagnostic):
-        return found
+def _load_diagnostic(error: BaseException, source: str) -> Diagnostic:
+    """Returns the diagnostic of an error while `source` was loaded: the error's own one, if it has one."""
+    diagnostic = getattr(error, "diagnostic", None)
+    if isinstance(diagnostic, Diagnostic):
+        return diagnostic
     what = f"{source} could not be loaded: {type(error).__name__}: {error}"
     return Diagnostic(what, source, "see the log for its traceback")
 
@@ -272,7 +278,7 @@ def _flush() -> None:
 
 
 def _warm_up() -> Diagnostic | None:
-    """Imports what every program needs in advance; returns the error if that fails."""
+    """Imports the modules that every program needs; returns the error if MLIR's bindings cannot be imported."""
     import torch
 
     from buddy.compiler.mlir.bindings import BindingsError
@@ -288,7 +294,7 @@ def _warm_up() -> Diagnostic | None:
 
 
 def _capture_small_program() -> None:
-    """Captures a small program: Dynamo's imports and setup for the first one take a second of the first load."""
+    """Captures a small program, because the first capture takes a second longer, for Dynamo's imports and setup."""
     import torch
     from torch.nn import functional
 
@@ -307,6 +313,6 @@ def serve(channel: Channel) -> None:
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     problem = _warm_up()
     channel.send(Ready(time.perf_counter() - started))
-    if problem is None and not channel.ready(_WARM_UP_DELAY):
+    if problem is None and not channel.has_input(_WARM_UP_DELAY):
         _capture_small_program()
     Host(channel, problem).serve()

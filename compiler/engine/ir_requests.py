@@ -35,36 +35,37 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
-TIMEOUT = 60.0
-# Importing it here would load MLIR into the engine.
+# The time limit for a one-shot process.
+_CALL_SECONDS = 60.0
+# Functions that one-shot processes run, by name: importing them here would load MLIR into the engine.
 _CHECK = "buddy.compiler.driver.pass_trials:check_ir"
+_GENERIC_FORM = "buddy.compiler.mlir.generic_form:generic_form"
+_DOCUMENTATION = "buddy.compiler.mlir.op_documentation:op_documentation"
+_TRIALS = "buddy.compiler.driver.pass_trials:serve"
 
 
 class ProbeHandler:
-    """Starts one-shot processes that load MLIR."""
+    """Answers `CheckIr`, by a one-shot process that loads MLIR."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self._send = send
 
     async def check(self, frame: CheckIr, job: Job) -> None:
         try:
-            found = await call_in_process(_CHECK, frame.content, IrProblem, TIMEOUT)
+            problem = await call_in_process(_CHECK, frame.content, IrProblem, _CALL_SECONDS)
         except TookTooLong as error:
             raise JobFailed(Diagnostic(str(error), "the check of the edited IR")) from error
         except CallFailed:
-            found = IrProblem(message="MLIR crashed while it read this text; the log has more")
-        self._send(IrChecked(job.request, found.line, found.column, found.message))
+            problem = IrProblem(message="MLIR crashed while it read this text; the log has more")
+        self._send(IrChecked(job.request, problem.line, problem.column, problem.message))
 
 
-# Maximum number of cached forms; printing one takes about a second.
+# Maximum number of cached generic forms; printing one takes about a second.
 MAX_FORMS = 40
-# Modules run by name: importing them here would load MLIR into the engine.
-_GENERIC_FORM = "buddy.compiler.mlir.generic_form:generic_form"
-_DOCUMENTATION = "buddy.compiler.mlir.op_documentation:op_documentation"
 
 
 class ReprintHandler:
-    """Generic forms of the store's texts, kept in the same store."""
+    """Answers `Reprint`, by generic forms that are kept in the store, and `DescribeOp`."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
@@ -76,52 +77,50 @@ class ReprintHandler:
         form = self._store.get(name) if name else None
         if form is None:
             name, form = await self._print_form(frame.text)
-        self._keep(frame.text, name)
+        self._record_form(frame.text, name)
         self._send(Reprinted(job.request, frame.text, name, form.total))
 
     async def _print_form(self, name: str) -> tuple[str, IndexedText]:
         text = self._store.get(name)
         if text is None:
             raise JobFailed(Diagnostic(f"the text {name!r} is no longer stored", todo="compile that recipe again"))
-        answer = await _ask_process(
+        answer = await _call_process(
             _GENERIC_FORM, GenericFormRequest(text.content, text.line_sets.tobytes()), GenericForm
         )
         if answer.problem:
             raise JobFailed(Diagnostic(f"this stage has no generic form: {answer.problem}", "the IR of the stage"))
         form = IndexedText(answer.content, array("I", answer.line_sets), text.sets, text.derived)
-        made = text_name(form.content, answer.line_sets, form.sets, form.derived)
-        self._store.put(made, form)
-        return made, form
+        form_name = text_name(form.content, answer.line_sets, form.sets, form.derived)
+        self._store.put(form_name, form)
+        return form_name, form
 
-    def _keep(self, text: str, form: str) -> None:
-        """Records that `form` is the form of `text`, and evicts the least recently used."""
+    def _record_form(self, text: str, form: str) -> None:
+        """Records that `form` is the generic form of `text`, and evicts the least recently used form if necessary."""
         self._forms.pop(text, None)
-        known = {text: form for text, form in self._forms.items() if form in self._store}
-        self._forms = known | {text: form}
-        for old in list(self._forms)[:-MAX_FORMS]:
-            gone = self._forms.pop(old)
-            if gone not in self._forms.values():
-                self._store.drop(gone)
+        stored = {text: form for text, form in self._forms.items() if form in self._store}
+        self._forms = stored | {text: form}
+        for old_text in list(self._forms)[:-MAX_FORMS]:
+            old_form = self._forms.pop(old_text)
+            if old_form not in self._forms.values():
+                self._store.drop(old_form)
 
     async def describe(self, frame: DescribeOp, job: Job) -> None:
         if frame.name not in self._documentation:
-            self._documentation[frame.name] = await _ask_process(_DOCUMENTATION, frame.name, str)
+            self._documentation[frame.name] = await _call_process(_DOCUMENTATION, frame.name, str)
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
 
 
-async def _ask_process(function: str, question: Any, answer: type[Any]) -> Any:
+async def _call_process(function: str, request: Any, answer: type[Any]) -> Any:
     module = function.partition(":")[0]
     try:
-        return await call_in_process(function, question, answer, TIMEOUT)
+        return await call_in_process(function, request, answer, _CALL_SECONDS)
     except TookTooLong as error:
         raise JobFailed(Diagnostic(str(error), module)) from error
     except CallFailed as error:
         raise JobFailed(Diagnostic("the MLIR process exited without an answer", module)) from error
 
 
-# Importing it here would load MLIR into the engine.
-_TRIALS = "buddy.compiler.driver.pass_trials:serve"
-# Importing MLIR and parsing the module, before the first candidate, may take longer than a candidate.
+# The time limit for the start of a process of trials: it imports MLIR and parses the module before the first candidate.
 _IMPORT_SECONDS = 60.0
 
 
@@ -139,19 +138,22 @@ class PassTrialHandler:
                 Diagnostic("the stage is no longer stored", "the engine's store", "compile the recipe again")
             )
         deadline = time.monotonic() + frame.timeout
-        done = 0
-        while done < len(frame.candidates) and time.monotonic() < deadline:
-            question = PassTrials(text.content, frame.candidates[done:], frame.threads)
-            done += await self._try_in_one_process(question, frame, job, done, deadline)
-        self._send(TriedAll(job.request, done, len(frame.candidates)))
+        tried_count = 0
+        while tried_count < len(frame.candidates) and time.monotonic() < deadline:
+            request = PassTrials(text.content, frame.candidates[tried_count:], frame.threads)
+            tried_count += await self._try_in_one_process(request, frame, job, tried_count, deadline)
+        self._send(TriedAll(job.request, tried_count, len(frame.candidates)))
 
     async def _try_in_one_process(
-        self, question: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float
+        self, request: PassTrials, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
-        """Tries candidates in one process; returns their number, including one that crashed or took too long."""
-        process = _TrialProcess(question)
+        """Tries candidates in one process, until one crashes or takes too long.
+
+        Returns the number of candidates that were tried, including that one. `first` is the number of the first one.
+        """
+        process = _TrialProcess(request)
         try:
-            return await self._listen(process, len(question.candidates), frame, job, first, deadline)
+            return await self._listen(process, len(request.candidates), frame, job, first, deadline)
         finally:
             await process.close()
 
@@ -162,21 +164,23 @@ class PassTrialHandler:
         while reported < count:
             patience = frame.each if started else _IMPORT_SECONDS
             try:
-                found = await asyncio.wait_for(process.messages.get(), min(patience, deadline - time.monotonic()))
+                outcome = await asyncio.wait_for(process.messages.get(), min(patience, deadline - time.monotonic()))
             except asyncio.TimeoutError:
                 if time.monotonic() >= deadline:
                     return reported
                 self._report_failure(job, first + reported, f"not done in {patience:g} s")
                 return reported + 1
-            if isinstance(found, str):
-                self._report_failure(job, first + reported, f"crashed: {found}")
+            if isinstance(outcome, str):
+                self._report_failure(job, first + reported, f"crashed: {outcome}")
                 return reported + 1
-            if isinstance(found, TrialStarted):
+            if isinstance(outcome, TrialStarted):
                 started = True
                 continue
-            reported = found.number + 1
-            number = first + found.number
-            self._send(Tried(job.request, number, found.changed, found.deltas, found.milliseconds, found.problem))
+            reported = outcome.number + 1
+            number = first + outcome.number
+            self._send(
+                Tried(job.request, number, outcome.changed, outcome.deltas, outcome.milliseconds, outcome.problem)
+            )
         return reported
 
     def _report_failure(self, job: Job, number: int, problem: str) -> None:
@@ -184,21 +188,21 @@ class PassTrialHandler:
 
 
 class _TrialProcess:
-    """A worker that answers one request; `messages` are its answers, and how it ended. Its output is discarded."""
+    """A process that answers one request; `messages` are its answers, then how it exited. Its output is discarded."""
 
-    def __init__(self, question: PassTrials) -> None:
+    def __init__(self, request: PassTrials) -> None:
         self.messages: asyncio.Queue[TrialStarted | TrialOutcome | str] = asyncio.Queue()
         self._ended = asyncio.Event()
         self._decoder = FrameDecoder(TrialStarted | TrialOutcome)
         events = ProcessEvents(
             body=lambda body: self.messages.put_nowait(self._decoder.decode(body)),
             printed=lambda _stream, _data: None,
-            stopped=lambda _report_stop: None,
+            stopped=lambda _stopped: None,
             ended=self._end,
             congested=lambda: False,
         )
         self._process = WorkerProcess(_TRIALS, events)
-        self._process.send(encode(question))
+        self._process.send(encode(request))
 
     def _end(self, how: str) -> None:
         self.messages.put_nowait(how)

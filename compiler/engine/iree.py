@@ -1,6 +1,6 @@
-"""The IREE worker: compiles programs, and returns IREE's phases as stages and a module for IREE's runtime.
+"""The IREE worker: compiles programs with IREE, and returns IREE's phases as stages and a module for IREE's runtime.
 
-Each compilation runs IREE's compiler in a separate process, which ends with this one. Imports neither torch nor IREE.
+Each compilation runs IREE's compiler in a separate process, which is killed when this one exits. Does not import torch.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready,
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 
 # Maximum number of cached compilations: switching flags back and forth needs no compilation.
-_MAX_RESULTS = 4
+_MAX_CACHED_RESULTS = 4
 
 
 class IreeWorker:
-    """Answers requests; caches the latest compilations."""
+    """Answers requests. Caches the latest compilations: their stages with texts, artifact, and compile time."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
-        self._kept: OrderedDict[str, tuple[list[tuple[Stage, Any]], bytes, float]] = OrderedDict()
+        self._results: OrderedDict[str, tuple[list[tuple[Stage, Any]], bytes, float]] = OrderedDict()
         self._answers: dict[type, Callable[[Any], Reply]] = {
             CompileByIree: self._compile,
             DescribeIree: _describe,
@@ -63,22 +63,23 @@ class IreeWorker:
     def _compile(self, request: CompileByIree) -> Reply:
         packer = TextPacker(self._channel, request.known)
         key, started = digest(request.program, request.flags), time.perf_counter()
-        known = self._kept.get(key)
-        if known is None:
-            made = self._run_phases(request, packer)
-            if isinstance(made, Refused):
-                return made
-            self._kept[key] = known = (*made, time.perf_counter() - started)
-            while len(self._kept) > _MAX_RESULTS:
-                self._kept.popitem(last=False)
+        result = self._results.get(key)
+        if result is None:
+            compiled = self._run_phases(request, packer)
+            if isinstance(compiled, Refused):
+                return compiled
+            self._results[key] = result = (*compiled, time.perf_counter() - started)
+            while len(self._results) > _MAX_CACHED_RESULTS:
+                self._results.popitem(last=False)
             reused = 0
         else:
-            reused = len(known[0])
-            for stage, text in known[0]:
+            reused = len(result[0])
+            for stage, text in result[0]:
                 packer.send_stage(_renumber(stage, request.first), text)
-        self._kept.move_to_end(key)
-        stages = packer.stages(tuple(_renumber(stage, request.first) for stage, _ in known[0]))
-        return CompileDone(stages, known[1], (), (), 0.0 if reused else known[2], reused)
+        self._results.move_to_end(key)
+        stages_and_texts, artifact, seconds = result
+        stages = packer.stages(tuple(_renumber(stage, request.first) for stage, _ in stages_and_texts))
+        return CompileDone(stages, artifact, (), (), 0.0 if reused else seconds, reused)
 
     def _run_phases(
         self, request: CompileByIree, packer: TextPacker
@@ -94,7 +95,7 @@ class IreeWorker:
         stages: list[tuple[Stage, Any]] = []
         counts = op_counts(program.text)
 
-        def done(phase: IreePhase) -> None:
+        def report_phase(phase: IreePhase) -> None:
             nonlocal counts
             snapshot = of_marked(phase.name, phase.name, phase.text, locations, phase.seconds, counts)
             counts = snapshot.counts
@@ -103,9 +104,9 @@ class IreeWorker:
             packer.send_stage(_renumber(stage, request.first), snapshot.text)
 
         try:
-            module = compile_phases(program.text, request.flags, done)
+            module = compile_phases(program.text, request.flags, report_phase)
         except ValueError as error:
-            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "remove it from the flags"))
+            return Refused(Diagnostic(str(error), "the recipe's backend_flags", "remove that flag"))
         except IreeError as error:
             names = locations.sets[error.node_set] if error.node_set < len(locations.sets) else ()
             return Refused(_diagnostic(error, names))
@@ -118,7 +119,7 @@ def _renumber(stage: Stage, first: int) -> Stage:
 
 
 def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
-    """IREE's error, the phase after which it occurred, and its node if known."""
+    """Returns the diagnostic of IREE's error, with the phase after which it occurred; `nodes` are those of the op."""
     where = f"IREE, after its phase {error.after}" if error.after else "IREE, before its first phase"
     todo = "change the recipe's backend_flags, or choose the native backend"
     return Diagnostic(f"iree-compile: {error.message}", where, todo, detail=error.detail, node=next(iter(nodes), ""))

@@ -7,11 +7,10 @@ from buddy.compiler.protocol.worker_messages import CompileDone, CompilerNote, M
 
 
 class CompileByIree(Message, frozen=True):
-    """Compile a program with IREE.
+    """Compile a program with IREE. Answered by a `StageNote` per phase, then `CompileDone`.
 
-    Answered by a `StageNote` per phase, the first numbered `first`, then `CompileDone`.
-
-    The artifact is an `IreeArtifact`. `known` names the texts that the engine already has.
+    `first` is the number of the first phase's stage. The artifact is an `IreeArtifact`. `known` names the texts that
+    the engine already has.
     """
 
     program: bytes

@@ -29,48 +29,50 @@ from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps
 from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
-_EXCERPT = 240
+_EXCERPT_CHARACTERS = 240
 _MAX_JUMPS = 20_000
-# No script is longer; a larger file is not a script.
-_MAX_FILE = 8 << 20
+# No script is this long; a larger file is not a script.
+_MAX_FILE_BYTES = 8 << 20
 
 # Returns the rows of a graph of an opened program, by source, arguments and number.
 RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
 
 
 class ProvenanceHandler:
-    """Looks up lines and nodes in the store's texts; `rows_of` returns the nodes of a graph."""
+    """Answers requests about the nodes of the store's texts; `rows_of` returns the nodes of a graph."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf) -> None:
         self._store, self._send, self._rows_of = store, send, rows_of
 
     async def follow(self, frame: FollowNode, job: Job) -> None:
-        named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
-        traces = [await asyncio.to_thread(_trace, name, text, frame) for name, text in named]
+        stored_texts = [
+            (name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None
+        ]
+        traces = [await asyncio.to_thread(_trace, name, text, frame) for name, text in stored_texts]
         self._send(Followed(job.request, frame.node, tuple(traces)))
 
     async def origins(self, frame: FindOrigins, job: Job) -> None:
         text = self._text(frame.text)
-        found = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
-        ordered = sorted(found.items(), key=lambda item: (-item[1][0], -item[1][1]))
+        counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
+        ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
         origins = tuple(LineOrigins(node, own, derived) for node, (own, derived) in ordered)
         self._send(OriginsFound(job.request, frame.text, origins, text.total))
 
     async def jumps(self, frame: FindJumps, job: Job) -> None:
         text = self._text(frame.text)
-        found = await asyncio.to_thread(_jumps_around, text, frame.line)
-        self._send(Jumps(job.request, frame.text, *found))
+        jumps_and_lines = await asyncio.to_thread(_jumps_around, text, frame.line)
+        self._send(Jumps(job.request, frame.text, *jumps_and_lines))
 
     async def python(self, frame: OpenPython, job: Job) -> None:
         rows = self._rows_of(frame.source, frame.arguments, frame.graph)
         lines: defaultdict[int, list[str]] = defaultdict(list)
         for row in rows:
-            path, line = place_of(row.location)
+            path, line = split_location(row.location)
             if path == frame.path:
                 lines[line].append(row.stable)
         if not lines:
             # The engine may be remote, so a client must not read other files through it.
-            todo = "choose a file that a node's Python line is in"
+            todo = "choose a file that nodes of the graph come from"
             raise JobFailed(Diagnostic(f"no node of the graph comes from {frame.path}", "the request", todo))
         content = await asyncio.to_thread(_read, frame.path)
         name, text = _with_nodes(content, lines)
@@ -86,41 +88,43 @@ class ProvenanceHandler:
         return text
 
 
-def place_of(location: str) -> tuple[str, int]:
-    """File and line (from 1) of a node's location; ("", 0) if it is not a location."""
+def split_location(location: str) -> tuple[str, int]:
+    """Returns the file and the line (from 1) of a node's location; ("", 0) if `location` is not `file:line`."""
     path, _, line = location.rpartition(":")
     return (path, int(line)) if path and line.isdecimal() else ("", 0)
 
 
 def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
-    marked = list(text.marked_lines(frame.node))
-    derived = sum(mark for _, mark in marked)
-    shown = list(islice(sorted(marked, key=lambda pair: pair[1]), frame.limit))
-    lines, marks = tuple(line for line, _ in shown), tuple(mark for _, mark in shown)
-    excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines)
-    return NodeTrace(name, len(marked) - derived, derived, lines, marks, excerpts)
+    marked_lines = list(text.marked_lines(frame.node))
+    derived_count = sum(is_derived for _, is_derived in marked_lines)
+    first_lines = list(islice(sorted(marked_lines, key=lambda pair: pair[1]), frame.limit))
+    lines, marks = tuple(line for line, _ in first_lines), tuple(is_derived for _, is_derived in first_lines)
+    excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS] for line in lines)
+    return NodeTrace(name, len(marked_lines) - derived_count, derived_count, lines, marks, excerpts)
 
 
 def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
-    around = next((one for one in structure.symbols(text, "asm") if one.first <= line <= one.last), None)
-    if around is None:
+    """Returns the jumps in the assembly function that contains `line`, and its first and last line."""
+    functions = (function for function in structure.symbols(text, "asm") if function.first <= line <= function.last)
+    function = next(functions, None)
+    if function is None:
         return (), 0, 0
-    found = jumps([text.line(number) for number in range(around.first, around.last + 1)], around.first)
-    return tuple(found[:_MAX_JUMPS]), around.first, around.last
+    pairs = jumps([text.line(number) for number in range(function.first, function.last + 1)], function.first)
+    return tuple(pairs[:_MAX_JUMPS]), function.first, function.last
 
 
 def _read(path: str) -> str:
     file = Path(path)
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_FILE:
-            raise JobFailed(Diagnostic(f"{path} is no Python file that could be shown", path))
+        if not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
+            raise JobFailed(Diagnostic(f"{path} is not a regular file of at most {_MAX_FILE_BYTES >> 20} MiB", path))
         return file.read_text("utf-8", errors="replace")
     except OSError as error:
         raise JobFailed(Diagnostic(f"{path} cannot be read: {error.strerror or error}", path)) from error
 
 
 def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:
-    """Returns the text of a file, and its index with the nodes of these lines (from 1)."""
+    """Returns the name of a file's text, and the text with the nodes of `lines`, which are numbered from 1."""
     sets = ((), *(tuple(nodes) for nodes in lines.values()))
     numbers = {line: number for number, line in enumerate(lines, 1)}
     line_sets = array("I", (numbers.get(line, 0) for line in range(1, content.count("\n") + 2)))

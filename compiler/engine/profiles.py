@@ -22,36 +22,36 @@ from buddy.compiler.tools.profile.attribution import with_counting, without_coun
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
 
-# The format of `assembly`: a function's name at the left edge, an instruction after its offset.
+# The format of assembly stages: a function's name at the left edge, and instructions after their offsets.
 _FUNCTION = re.compile(r"(\S+):$")
 _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 
 def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
     """Returns `sampling` with the text, line and nodes of each instruction that the assembly `text` contains."""
-    wanted = {(spot.function, spot.offset): spot for spot in sampling.spots}
+    spots_by_address = {(spot.function, spot.offset): spot for spot in sampling.spots}
     functions = {spot.function for spot in sampling.spots}
-    found: dict[tuple[str, int], HotSpot] = {}
-    current = ""
+    located: dict[tuple[str, int], HotSpot] = {}
+    function = ""
     for number, line in enumerate(text.content.split("\n")):
-        if begins := _FUNCTION.match(line):
-            current = begins[1] if not line.startswith(".L") else current
-        elif current in functions and (instruction := _INSTRUCTION.match(line)):
-            key = current, int(instruction[1], 16)
-            if key in wanted:
+        if label := _FUNCTION.match(line):
+            function = label[1] if not line.startswith(".L") else function
+        elif function in functions and (instruction := _INSTRUCTION.match(line)):
+            key = function, int(instruction[1], 16)
+            if key in spots_by_address:
                 nodes = tuple(text.nodes_of_lines(number, number))
                 words = " ".join(instruction[2].split())
-                found[key] = msgspec.structs.replace(wanted[key], text=words, line=number, nodes=nodes)
-    spots = tuple(found.get(key, spot) for key, spot in wanted.items())
+                located[key] = msgspec.structs.replace(spots_by_address[key], text=words, line=number, nodes=nodes)
+    spots = tuple(located.get(key, spot) for key, spot in spots_by_address.items())
     return msgspec.structs.replace(sampling, spots=spots)
 
 
-# Importing it here would load LLVM into the engine.
-_LIMITS = "buddy.compiler.tools.bench.limits:measure"
-# It takes about two seconds on an idle machine.
-_LIMITS_SECONDS = 60.0
-# A core's clock may vary by some per cent from one second to the next.
-_MARGIN = 1.1
+# Run by name: importing it here would load LLVM into the engine.
+_MEASURE_LIMITS = "buddy.compiler.tools.bench.limits:measure"
+# The time limit; on an idle machine, the measurement takes about two seconds.
+_MEASURE_LIMITS_SECONDS = 60.0
+# Nodes may exceed the peak by this factor: a core's clock may vary by some per cent from one second to the next.
+_PEAK_TOLERANCE = 1.1
 
 
 class ProfileHandler:
@@ -62,7 +62,7 @@ class ProfileHandler:
         self._peaks: dict[int, Peak] = {}
 
     async def profile(self, frame: Profile, job: Job) -> None:
-        """Compiles with and without counters, measures the machine's peak, and runs both interleaved."""
+        """Compiles with and without counters, measures the machine's peak rates, and runs both programs interleaved."""
         recipe, session = frame.recipe, self._session
         without = await session.result_of(without_counting(recipe), job, "profile")
         with_counters = await session.result_of(with_counting(recipe), job, "profile")
@@ -81,38 +81,39 @@ class ProfileHandler:
         self._send(Profiled(job.request, report))
 
     async def _locate(self, sampling: Sampling, stages: Sequence[Stage]) -> Sampling:
-        """Returns the hot instructions with their text, line and nodes."""
+        """Returns `sampling` with the text, line and nodes of each instruction, if the assembly is still stored."""
         name = next((stage.text for stage in stages if stage.language == "asm"), "")
         text = self._store.get(name)
         return sampling if text is None else await asyncio.to_thread(locate_instructions, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
-        """Returns the machine's peak with this number of threads, measured once; zeros if it cannot be measured."""
+        """Returns the machine's peak rates with `threads` threads, measured once; zeros if they cannot be measured."""
         if threads not in self._peaks:
             self._send(Progress(job.request, "measuring the machine's peak rates"))
-            found = await _measure_peak(threads)
-            if found is None:
+            peak = await _measure_peak(threads)
+            if peak is None:
                 return Peak()
-            self._peaks[threads] = found
+            self._peaks[threads] = peak
         return self._peaks[threads]
 
 
 def profile_warning(report: ProfileReport) -> str:
-    """Returns the reason to doubt the measured peak, or an empty string.
+    """Returns the reason to doubt the measured peak rates, or an empty string.
 
-    No code exceeds the machine's f32 peak: if one seems to, other work has slowed down the measurement.
+    No node can exceed the machine's f32 peak. If one seems to, other processes have slowed down the measurement of the
+    peak.
     """
     if not report.peak.gflops:
         return "the machine's peak rates could not be measured: the engine's log says why"
-    most = max((node.operations / node.seconds for node in report.nodes if node.seconds > 0), default=0.0)
-    if most <= _MARGIN * 1e9 * report.peak.gflops:
+    max_rate = max((node.operations / node.seconds for node in report.nodes if node.seconds > 0), default=0.0)
+    if max_rate <= _PEAK_TOLERANCE * 1e9 * report.peak.gflops:
         return ""
     return "nodes exceed the measured peak: the machine was busy during that measurement; profile again when it is idle"
 
 
 async def _measure_peak(threads: int) -> Peak | None:
     try:
-        found = await call_in_process(_LIMITS, threads, dict[str, float], _LIMITS_SECONDS)
+        rates = await call_in_process(_MEASURE_LIMITS, threads, dict[str, float], _MEASURE_LIMITS_SECONDS)
     except (TookTooLong, CallFailed):
         return None
-    return Peak(found["gflops"], found["gbytes"], found["gflops_f64"], found["giops_i32"])
+    return Peak(rates["gflops"], rates["gbytes"], rates["gflops_f64"], rates["giops_i32"])

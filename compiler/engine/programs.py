@@ -1,4 +1,4 @@
-"""The engine's records of opened programs: enough to restart any worker without losing anything."""
+"""The engine's records of opened programs and their compilations: all that it needs to restart any worker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from buddy.compiler.protocol import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import EAGER, Frontend, PluginFile, Recipe, digest
 from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded
 
-_MAX_RESULTS = 16
+_MAX_CACHED_RESULTS = 16
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class ProgramKey:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """A captured graph; `key` is a hash of `data`, the graph as plain bytes, and of the script's `own` code.
+    """A captured graph: `data` is the graph as plain bytes, `fx` its first stage, `key` a hash of `data` and `own`.
 
-    `own` is "" unless the script has added to the registries: such a graph is compiled in the process that ran the
-    script. `fx` is its first stage.
+    `own` is a hash of the code by which the script has added to the registries, "" if it has added nothing. If it is
+    not "", the graph has to be compiled in the process that ran the script.
     """
 
     key: str
@@ -45,8 +45,9 @@ class GraphRecord:
 
 @dataclass(frozen=True)
 class OpenedProgram:
-    """`extracts` describe the last graphs: for each, the number of the graph that it was extracted from, and its
-    nodes.
+    """An opened program: first the captured graphs, then the extracted subgraphs.
+
+    `extracts` has an entry for each subgraph: the number of the graph that it was extracted from, and its nodes.
     """
 
     key: ProgramKey
@@ -57,17 +58,17 @@ class OpenedProgram:
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
-        """Returns the number of the graph that was extracted from these nodes, if any."""
-        captured = len(self.graphs) - len(self.extracts)
-        found = {extract: captured + place for place, extract in enumerate(self.extracts)}
-        return found.get((graph, nodes))
+        """Returns the number of the subgraph that consists of `nodes` of graph number `graph`, or `None`."""
+        first = len(self.graphs) - len(self.extracts)
+        numbers = {extract: number for number, extract in enumerate(self.extracts, first)}
+        return numbers.get((graph, nodes))
 
     def with_import(self, graph: int, record: GraphRecord) -> OpenedProgram:
-        """Returns this program with `record` in place of a graph."""
+        """Returns this program with `record` in place of graph number `graph`."""
         return replace(self, graphs=(*self.graphs[:graph], record, *self.graphs[graph + 1 :]))
 
     def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> OpenedProgram:
-        """Returns this program with another graph."""
+        """Returns this program with `data`, which was extracted from `nodes` of graph number `graph`, as last graph."""
         record = record_of(data, self.graphs[graph].own)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
@@ -85,7 +86,7 @@ class CompileResult:
 
     @property
     def nodes(self) -> tuple[int, int]:
-        """The numbers of compiled nodes and of nodes in eager."""
+        """The numbers of compiled nodes, and of nodes that run in eager."""
         eager = sum(assignment.lowering == EAGER for assignment in self.assignments)
         return len(self.assignments) - eager, eager
 
@@ -101,28 +102,33 @@ def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
 
 
 class Programs:
-    """Opened programs, the latest last; `imports` maps keys of graphs to the graphs imported by another frontend."""
+    """The opened programs, the latest last.
+
+    `imports` maps the keys of captured graphs to records of the same graphs with their import by another frontend.
+    """
 
     def __init__(self) -> None:
-        self._find_program: OrderedDict[ProgramKey, OpenedProgram] = OrderedDict()
+        self._programs: OrderedDict[ProgramKey, OpenedProgram] = OrderedDict()
         self.imports: dict[str, GraphRecord] = {}
 
     def add(self, program: OpenedProgram) -> OpenedProgram | None:
-        """Adds `program`; returns the one that it replaces."""
-        replaced = self._find_program.get(program.key)
-        self._find_program[program.key] = program
-        self._find_program.move_to_end(program.key)
+        """Adds `program`; returns the program with the same key that it replaces, or `None`."""
+        replaced = self._programs.get(program.key)
+        self._programs[program.key] = program
+        self._programs.move_to_end(program.key)
         return replaced
 
     def find(self, recipe: Recipe) -> OpenedProgram | None:
-        """The program of `recipe`: the latest one opened with its source and arguments; "" is the latest of all.
+        """Returns the program of `recipe`: the latest one that was opened with its source and arguments, or `None`.
 
-        One that was opened with the recipe's plug-ins and frontend is preferred.
+        If the recipe's source is "", any source matches. A program that was also opened with the recipe's plug-ins and
+        frontend is preferred.
         """
-        latest = [program for program in reversed(self._find_program.values()) if _matches(program.key, recipe)]
-        wanted = recipe.plugins, recipe.frontend
-        same = (program for program in latest if (program.key.plugins, program.key.frontend) == wanted)
-        return next(same, latest[0] if latest else None)
+        matching = [program for program in reversed(self._programs.values()) if _matches(program.key, recipe)]
+        for program in matching:
+            if (program.key.plugins, program.key.frontend) == (recipe.plugins, recipe.frontend):
+                return program
+        return matching[0] if matching else None
 
 
 def _matches(key: ProgramKey, recipe: Recipe) -> bool:
@@ -133,23 +139,24 @@ class CompileResults:
     """A cache of the latest compilations, by graph and recipe."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
+        self._results: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
 
     def get(self, graph: str, recipe: Recipe) -> CompileResult | None:
-        found = self._kept.get((graph, _identity(recipe)))
-        if found is not None:
-            self._kept.move_to_end((graph, _identity(recipe)))
-        return found
+        key = graph, _identity(recipe)
+        result = self._results.get(key)
+        if result is not None:
+            self._results.move_to_end(key)
+        return result
 
     def put(self, graph: str, recipe: Recipe, result: CompileResult) -> None:
-        self._kept[graph, _identity(recipe)] = result
-        while len(self._kept) > _MAX_RESULTS:
-            self._kept.popitem(last=False)
+        self._results[graph, _identity(recipe)] = result
+        while len(self._results) > _MAX_CACHED_RESULTS:
+            self._results.popitem(last=False)
 
 
 def _identity(recipe: Recipe) -> bytes:
-    """What determines the stages of a graph: the recipe except for the fields that identify the program, and the
-    user's `mlir-opt`.
+    """Returns all that determines the stages of a graph, as bytes: the recipe without the fields that name the program
+    and the preset, and the user's `mlir-opt`.
     """
-    bare = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
-    return msgspec.msgpack.encode((bare, mlir_tool.identity()))
+    relevant = msgspec.structs.replace(recipe, source="", arguments=(), graph=0, preset="")
+    return msgspec.msgpack.encode((relevant, mlir_tool.identity()))

@@ -18,16 +18,16 @@ from pathlib import Path
 
 from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 from buddy.compiler.support.processes.interpreters import start_detached
-from buddy.compiler.support.processes.lifetime import kill_group, other_end
+from buddy.compiler.support.processes.lifetime import kill_group, peer_pid
 
 _ENGINE = "buddy.compiler.engine.resumable_connection"
-_READ = 1 << 16
-_TAIL = 2000
-_DAY = 24 * 3600.0
-# An engine sends a heartbeat when a connection greets it, and then every `BEAT` seconds. A missing one is reported
-# before the client considers the connection dead.
-_FIRST_BEAT = 8.0
-_LATER_BEATS = SILENCE - BEAT
+_READ_BYTES = 1 << 16
+_LOG_TAIL_BYTES = 2000
+_DAY_SECONDS = 24 * 3600.0
+# Time limits for the heartbeats of an engine, which sends one when a connection greets it, and then every `BEAT`
+# seconds. With these limits, the relay reports a missing heartbeat before the client considers the connection dead.
+_FIRST_BEAT_SECONDS = 8.0
+_LATER_BEAT_SECONDS = SILENCE - BEAT
 # Time limit for an engine to notice the end of a connection, and to exit if that was requested, in seconds.
 _EXIT_SECONDS = 1.5
 
@@ -45,10 +45,10 @@ def engines_folder() -> Path:
     folder = Path(tempfile.gettempdir()) / f"buddy-tui-{os.getuid()}"
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except OSError as error:
         raise RelayError(f"{folder}: {error.strerror or error}") from error
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o077:
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise RelayError(f"{folder} is accessible to other users: remove it, or set TMPDIR to another place")
     return folder
 
@@ -56,7 +56,7 @@ def engines_folder() -> Path:
 def run_relay(name: str, patience: float, *, start: bool) -> int:
     """Relays until the connection or the engine ends; returns the exit code.
 
-    `start` says whether to start an engine if none is called `name`; it exits after `patience` seconds without a
+    If no engine is called `name`, `start` says whether to start one. An engine exits after `patience` seconds without a
     connection.
     """
     try:
@@ -73,7 +73,7 @@ def run_relay(name: str, patience: float, *, start: bool) -> int:
     try:
         with engine:
             # The client decides how long an engine may take to start.
-            if not _relay(engine, math.inf if start else _FIRST_BEAT):
+            if not _relay(engine, math.inf if start else _FIRST_BEAT_SECONDS):
                 os.write(1, refusal(_exit_reason(path)))
                 return 1
     except TimeoutError:
@@ -82,10 +82,10 @@ def run_relay(name: str, patience: float, *, start: bool) -> int:
 
 
 def end_engine(name: str) -> int:
-    """Ends the engine called `name`, killing it if it does not exit at once; returns the exit code.
+    """Ends the engine called `name`, and kills it if it does not exit within `_EXIT_SECONDS`; returns the exit code.
 
-    Only a kill ends an engine that a signal has stopped. Its process is only known on Linux: elsewhere it exits when it
-    is continued and finds that its connection is closed.
+    An engine that a signal has stopped can only be killed. Its process id is only known on Linux: on other systems it
+    exits when it is continued and finds that its connection is closed.
     """
     try:
         path = engines_folder() / name
@@ -95,12 +95,12 @@ def end_engine(name: str) -> int:
     if engine is None:
         return 0
     with engine:
-        pid, until = other_end(engine), time.monotonic() + _EXIT_SECONDS
-        while _is_engine(pid, path) and time.monotonic() < until:
+        pid, deadline = peer_pid(engine), time.monotonic() + _EXIT_SECONDS
+        while _is_engine(pid, path) and time.monotonic() < deadline:
             time.sleep(0.02)
         if _is_engine(pid, path):
             kill_group(pid)
-            _exit_reason(path)
+            _exit_reason(path)  # removes the files of the engine
     return 0
 
 
@@ -146,10 +146,10 @@ def _start_engine(path: Path, patience: float) -> socket.socket | None:
 
 
 def _remove_leftovers(folder: Path) -> None:
-    """Removes what killed engines have left: sockets without a listener, and logs after a day."""
+    """Removes the files that killed engines have left for a day: sockets without a listener, and their logs."""
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            if time.time() - path.lstat().st_mtime < _DAY:
+            if time.time() - path.lstat().st_mtime < _DAY_SECONDS:
                 continue
             engine = _connect(path.with_suffix(""))
             if engine is None:
@@ -164,51 +164,54 @@ def log_path(path: Path) -> Path:
 
 
 def _exit_reason(path: Path) -> str:
-    """Returns the reason why the engine has exited: the end of its log, if it exists."""
+    """Returns the reason why the engine has exited, from the end of its log; removes its log and socket."""
     with contextlib.suppress(OSError):
-        tail = log_path(path).read_bytes()[-_TAIL:].decode(errors="replace").strip()
+        tail = log_path(path).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         log_path(path).unlink()
         path.unlink(missing_ok=True)
-        return f"it ended: {tail.rpartition(chr(10))[2] or 'killed from outside, perhaps because memory ran out'}"
+        last_line = tail.rpartition("\n")[2]
+        return f"it ended: {last_line or 'killed from outside, perhaps because memory ran out'}"
     return "it had no connection for too long, or the machine was restarted"
 
 
 def _relay(engine: socket.socket, patience: float) -> bool:
-    """Relays bytes both ways until either side ends; returns false if the engine ended without sending anything.
+    """Relays bytes in both directions until either side ends. Returns false if the engine ended without sending any.
 
-    Raises `TimeoutError` if the engine sends nothing for `patience` seconds after the greeting, or misses a later
-    heartbeat.
+    Raises `TimeoutError` if the engine sends nothing for `patience` seconds after the client's first bytes, or later
+    for `_LATER_BEAT_SECONDS`.
     """
-    ways, said, silent_since = {0: engine.fileno(), engine.fileno(): 1}, False, math.inf
+    # The file descriptor to write to, for each that is read: stdin to the engine, the engine to stdout.
+    targets = {0: engine.fileno(), engine.fileno(): 1}
+    has_sent, silent_since = False, math.inf
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         while True:
-            ready, _, _ = select.select(list(ways), [], [], 1.0)
+            ready, _, _ = select.select(list(targets), [], [], 1.0)
             for source in ready:
-                data = os.read(source, _READ)
+                data = os.read(source, _READ_BYTES)
                 if not data and source == 0:
                     return _wait_until_closed(engine)
                 if not data:
-                    return said
-                _write(ways[source], data)
+                    return has_sent
+                _write(targets[source], data)
                 if source != 0:
-                    said, patience = True, _LATER_BEATS
+                    has_sent, patience = True, _LATER_BEAT_SECONDS
             if engine.fileno() in ready or (0 in ready and silent_since == math.inf):
                 silent_since = time.monotonic()
             if time.monotonic() - silent_since > patience:
                 raise TimeoutError
-    return said
+    return has_sent
 
 
 def _wait_until_closed(engine: socket.socket) -> bool:
-    """Waits until the engine has read everything and closes the connection too.
+    """Waits until the engine has read everything and closes the connection; returns true.
 
-    Closing earlier would make an engine that is writing stop reading. Raises `TimeoutError` if the engine does not
-    close it.
+    If this side closed the connection first, an engine that is writing would stop reading. Raises `TimeoutError` if the
+    engine does not close the connection.
     """
     with contextlib.suppress(OSError):
         engine.shutdown(socket.SHUT_WR)
     engine.settimeout(_EXIT_SECONDS)
-    while engine.recv(_READ):
+    while engine.recv(_READ_BYTES):
         continue
     return True
 

@@ -22,7 +22,7 @@ from buddy.compiler.protocol.wire import (
     SILENCE,
     FrameBuffer,
     GoneError,
-    Greeted,
+    GreetingReader,
     ResumableStream,
     StreamError,
     encode,
@@ -32,14 +32,14 @@ from buddy.compiler.protocol.wire import (
 
 
 def serve_socket(*words: str) -> int:
-    """Serves the client; removes the socket's file and the log at an orderly exit.
+    """Serves one client and returns the exit code; removes the socket's file, and the log if the code is 0.
 
-    The words are the socket's file descriptor, its path, and the seconds without a connection.
+    `words` are the file descriptor of the listening socket, its path, and the seconds without a connection after which
+    the engine exits.
     """
     descriptor, path, patience = int(words[0]), Path(words[1]), float(words[2])
     os.set_inheritable(descriptor, False)
-    # Independent of the client's log level, and without the script's output: the file is not truncated while the engine
-    # runs.
+    # Only warnings, whatever the client's log level, and no output of the script: the file grows while the engine runs.
     handler = logging.StreamHandler(sys.stderr)
     handler.setLevel(logging.WARNING)
     logging.basicConfig(handlers=[handler], format="%(asctime)s %(message)s")
@@ -64,16 +64,17 @@ def serve_socket(*words: str) -> int:
 
 
 log = logging.getLogger("buddy.engine")
-_READ = 1 << 18
+_READ_BYTES = 1 << 18
 _GREETING_SECONDS = 10.0
-# A relay that has started an engine connects at once; if it does not, it has died in between.
+# The time in which the relay that started the engine has to connect. It connects at once, unless it has been killed.
 _UNCLAIMED_SECONDS = 60.0
-# Beyond this limit, an engine without a client would use more memory for unsent data than for its stages.
-_MAX_UNCONFIRMED = 1 << 28
+# With more unconfirmed data than this, an engine without a client exits: the data would need more memory than the
+# stages.
+_MAX_UNCONFIRMED_BYTES = 1 << 28
 
 
 class ResumableConnection:
-    """Like `Connection`, over the current link; `lost` is set after `patience` seconds without a link.
+    """A `ClientConnection` over a sequence of links; `lost` is set after `patience` seconds without a link.
 
     The first link may take a minute even if `patience` is shorter, because the relay is still starting.
     """
@@ -83,7 +84,7 @@ class ResumableConnection:
         self._stream = ResumableStream()
         self._incoming: asyncio.Queue[bytes] = asyncio.Queue()
         self._link: asyncio.StreamWriter | None = None
-        self._alone: asyncio.TimerHandle | None = None
+        self._exit_timer: asyncio.TimerHandle | None = None
         self._tasks: list[Any] = []
         self.lost = asyncio.Event()
 
@@ -105,7 +106,7 @@ class ResumableConnection:
         record = self._stream.write(encode(frame))
         if self._link is not None:
             self._link.write(record)
-        elif self._stream.unconfirmed > _MAX_UNCONFIRMED:
+        elif self._stream.unconfirmed > _MAX_UNCONFIRMED_BYTES:
             log.error("the client is disconnected, and too much data is waiting for it")
             self.lost.set()
 
@@ -115,7 +116,7 @@ class ResumableConnection:
         return self._stream.unconfirmed
 
     async def flush(self, timeout: float) -> None:
-        """Waits up to `timeout` seconds for the client to confirm the rest."""
+        """Closes the link, and waits up to `timeout` seconds until all data has been written to it."""
         link, self._link = self._link, None
         if link is not None:
             link.close()
@@ -127,8 +128,8 @@ class ResumableConnection:
     async def _accept_link(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Resumes over a new link and aborts the previous one, which may be dead without notice."""
         try:
-            theirs, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
-            again = self._stream.resume(theirs)
+            received_count, data = await asyncio.wait_for(_read_greeting(reader), _GREETING_SECONDS)
+            missing_records = self._stream.resume(received_count)
         except (GoneError, StreamError, OSError, asyncio.TimeoutError) as error:
             writer.write(refusal(str(error) or "the client sent no greeting"))
             writer.close()
@@ -136,39 +137,40 @@ class ResumableConnection:
         if self._link is not None:
             self._drop_link(self._link)
         self._take_link(writer)
-        writer.write(greeting(self._stream.received) + again)
+        writer.write(greeting(self._stream.received) + missing_records)
         await self._listen(reader, writer, data)
 
     async def _listen(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, data: bytes) -> None:
+        """Receives records over a link until it ends, starting with `data`, which came with the greeting."""
         try:
             while self._link is writer:
                 if payload := self._stream.feed(data):
                     self._incoming.put_nowait(payload)
                 if self._stream.owes_count:
                     writer.write(self._stream.count())
-                data = await asyncio.wait_for(reader.read(_READ), SILENCE)
+                data = await asyncio.wait_for(reader.read(_READ_BYTES), SILENCE)
                 if not data:
                     break
         except (StreamError, OSError, asyncio.TimeoutError) as error:
-            log.info("the link failed: %s", error or "nothing came over it")
+            log.info("the link failed: %s", error or f"no data for {SILENCE:g} s")
         self._drop_link(writer)
 
     def _take_link(self, link: asyncio.StreamWriter) -> None:
         self._link = link
-        if self._alone is not None:
-            self._alone.cancel()
-        log.info("a client has come")
+        if self._exit_timer is not None:
+            self._exit_timer.cancel()
+        log.info("the client has connected")
 
     def _drop_link(self, link: asyncio.StreamWriter) -> None:
         if self._link is link:
-            # Closing would wait for a hanging link to send the rest, which is kept for the next link anyway.
+            # Closing would wait until a hanging link has sent its data, which is sent again over the next link anyway.
             link.transport.abort()
             self._link = None
             self._exit_unless_connected(self._patience)
             log.info("the client's link is lost; waiting %g s for it to reconnect", self._patience)
 
     def _exit_unless_connected(self, seconds: float) -> None:
-        self._alone = asyncio.get_running_loop().call_later(seconds, self.lost.set)
+        self._exit_timer = asyncio.get_running_loop().call_later(seconds, self.lost.set)
 
     async def _send_heartbeats(self) -> None:
         while True:
@@ -178,9 +180,9 @@ class ResumableConnection:
 
 
 async def _read_greeting(reader: asyncio.StreamReader) -> tuple[int, bytes]:
-    """Returns how much the client has received, and the bytes after its greeting."""
-    greeted = Greeted()
-    while data := await reader.read(_READ):
-        if (found := greeted.feed(data)) is not None:
-            return found
+    """Returns the number of bytes that the client has received, and the bytes after its greeting."""
+    greeting_reader = GreetingReader()
+    while data := await reader.read(_READ_BYTES):
+        if (greeting_and_rest := greeting_reader.feed(data)) is not None:
+            return greeting_and_rest
     raise StreamError("the link ended before its greeting")

@@ -1,4 +1,7 @@
-"""Windows of the values of the latest runs, which runners store in files. Imports neither torch nor MLIR."""
+"""Reads windows of the tensors of each graph's latest run, which runners store in files.
+
+Imports neither torch nor MLIR.
+"""
 
 from __future__ import annotations
 
@@ -26,14 +29,14 @@ from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 Index = tuple[int | slice, ...]
-_INDEX = "index.json"
+_INDEX_FILE = "index.json"
 # More than any screen shows.
-_MOST_ROWS, _MOST_COLUMNS = 1000, 1000
-_PAGE = 4096
+_MAX_ROWS, _MAX_COLUMNS = 1000, 1000
+_MIN_MAPPED_BYTES = 4096
 
 
 class RunValues:
-    """A folder for each graph's latest run, removed when the engine exits."""
+    """The folders with the tensors of each graph's latest run, which are removed when the engine exits."""
 
     def __init__(self, send: Callable[[Any], None]) -> None:
         self._send = send
@@ -41,7 +44,7 @@ class RunValues:
         self._count = 0
         self._runs: dict[int, Path] = {}
 
-    def fresh(self) -> Path:
+    def new_folder(self) -> Path:
         """Returns an empty folder for the runner of the next run."""
         if self._base is None:
             self._base = scratch_folder("values")
@@ -52,8 +55,8 @@ class RunValues:
 
     def keep(self, graph: int, folder: Path) -> None:
         """Registers `folder` as the values of a graph's latest run, and removes those of the previous run."""
-        before, self._runs[graph] = self._runs.get(graph), folder
-        drop_values(before)
+        drop_values(self._runs.get(graph))
+        self._runs[graph] = folder
 
     def forget(self) -> None:
         """Removes all values, because another program has been opened."""
@@ -69,36 +72,37 @@ class RunValues:
     # ---- requests ------------------------------------------------------------------------------------------------
 
     async def tensors(self, frame: ListValues, job: Job) -> None:
-        found = tuple(_tensor(entry) for entry in self._entries(frame.graph))
-        self._send(ValueList(job.request, found))
+        tensors = tuple(_tensor(entry) for entry in self._entries(frame.graph))
+        self._send(ValueList(job.request, tensors))
 
     async def window(self, frame: FetchValues, job: Job) -> None:
-        sides = ("output", "eager") if frame.which == "difference" else (frame.which,)
-        files = [self._file(frame.graph, side, frame.name) for side in sides]
+        kinds = ("output", "eager") if frame.which == "difference" else (frame.which,)
+        files = [self._file(frame.graph, kind, frame.name) for kind in kinds]
         self._send(await _in_thread(_window, files, frame, frame.name))
 
     async def differences(self, frame: MapDifferences, job: Job) -> None:
-        files = [self._file(frame.graph, side, frame.name) for side in ("output", "eager")]
-        self._send(await _in_thread(_map, files, frame, frame.name))
+        files = [self._file(frame.graph, kind, frame.name) for kind in ("output", "eager")]
+        self._send(await _in_thread(_difference_map, files, frame, frame.name))
 
     def _entries(self, graph: int) -> list[dict[str, Any]]:
         folder = self._runs.get(graph)
         if folder is None:
             raise JobFailed(Diagnostic(f"graph {graph} has not been run", "its values", "run it first"))
         try:
-            found: list[dict[str, Any]] = json.loads((folder / _INDEX).read_text("utf-8"))
+            entries: list[dict[str, Any]] = json.loads((folder / _INDEX_FILE).read_text("utf-8"))
         except (OSError, ValueError) as error:
             raise JobFailed(Diagnostic(f"the values were deleted: {error}", str(folder), "run it again")) from error
-        return found
+        return entries
 
-    def _file(self, graph: int, which: str, name: str) -> Path:
+    def _file(self, graph: int, kind: str, name: str) -> Path:
+        """Returns the file of tensor `name` of a kind ("input", "output" or "eager"). Raises `JobFailed`."""
         for entry in self._entries(graph):
-            if (entry["which"], entry["name"]) == (which, name):
+            if (entry["which"], entry["name"]) == (kind, name):
                 if not entry["file"]:
                     what = f"{name} is too large to be stored"
-                    raise JobFailed(Diagnostic(what, "its values", "`buddy-tui reproduce` writes all of it to a file"))
+                    raise JobFailed(Diagnostic(what, "its values", "write it to a file with `buddy-tui reproduce`"))
                 return self._runs[graph] / str(entry["file"])
-        raise JobFailed(Diagnostic(f"the run has no {which} {name}", "its values"))
+        raise JobFailed(Diagnostic(f"the run has no {kind} {name}", "its values"))
 
 
 def drop_values(folder: Path | None) -> None:
@@ -117,8 +121,11 @@ async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], fr
     def work() -> Any:
         import numpy as np
 
-        # An empty array cannot be mapped, and a short one need not be.
-        return act([np.load(file, mmap_mode="r" if file.stat().st_size > _PAGE else None) for file in files], frame)
+        # An empty array cannot be mapped, and a small one need not be.
+        def load(file: Path) -> Any:
+            return np.load(file, mmap_mode="r" if file.stat().st_size > _MIN_MAPPED_BYTES else None)
+
+        return act([load(file) for file in files], frame)
 
     try:
         return await asyncio.to_thread(work)
@@ -134,8 +141,8 @@ def index_of(text: str, shape: Sequence[int]) -> Index:
     if words.count("...") > 1:
         raise ValueError("... may occur once")
     if "..." in words:
-        place = words.index("...")
-        words[place : place + 1] = [":"] * (len(shape) - len(words) + 1)
+        ellipsis = words.index("...")
+        words[ellipsis : ellipsis + 1] = [":"] * (len(shape) - len(words) + 1)
     if len(words) > len(shape):
         raise ValueError(f"{len(words)} dims are sliced, the tensor has {len(shape)}")
     words += [":"] * (len(shape) - len(words))
@@ -143,6 +150,7 @@ def index_of(text: str, shape: Sequence[int]) -> Index:
 
 
 def _parse_part(word: str, dim: int, size: int) -> int | slice:
+    """Parses the index or slice of dim `dim`, which has `size` elements. Raises `ValueError`."""
     parts = word.split(":")
     try:
         numbers = [int(part) if part.strip() else None for part in parts]
@@ -158,43 +166,45 @@ def _parse_part(word: str, dim: int, size: int) -> int | slice:
 
 
 class _Matrix:
-    """Arrays of one shape, sliced alike, as matrices: the last remaining dim is the row, all others count rows."""
+    """Arrays of one shape, sliced alike, as matrices: columns are the last remaining dim, rows all other dims."""
 
     def __init__(self, arrays: list[Any], slices: str) -> None:
-        whole = arrays[0].shape
-        if any(array.shape != whole for array in arrays):
+        shape = arrays[0].shape
+        if any(array.shape != shape for array in arrays):
             raise ValueError("output and eager have different shapes")
-        index = index_of(slices, whole)
+        index = index_of(slices, shape)
         self.views = [array[index] for array in arrays]
         ranges = [
-            range(*part.indices(size)) for part, size in zip(index, whole, strict=True) if isinstance(part, slice)
+            range(*part.indices(size)) for part, size in zip(index, shape, strict=True) if isinstance(part, slice)
         ]
-        self.lead, self._last = ranges[:-1], ranges[-1] if ranges else range(1)
-        self.height, self.width = math.prod(map(len, self.lead)), len(self._last)
+        self._row_ranges, self._column_range = ranges[:-1], ranges[-1] if ranges else range(1)
+        self.height, self.width = math.prod(map(len, self._row_ranges)), len(self._column_range)
 
     def row(self, view: Any, row: int) -> Any:
-        """Returns a row of one of the views; one element wide if no dim remains."""
-        return view[self._place(row)] if view.ndim else view.reshape(1)
+        """Returns a row of one of the views; it has one element if no dim remains."""
+        return view[self._row_index(row)] if view.ndim else view.reshape(1)
 
-    def _place(self, row: int) -> tuple[int, ...]:
-        place = []
-        for dim in reversed(self.lead):
-            row, at = divmod(row, len(dim))
-            place.append(at)
-        return tuple(reversed(place))
+    def _row_index(self, row: int) -> tuple[int, ...]:
+        """Returns the index of a row in all dims of the views but the last."""
+        index = []
+        for dim in reversed(self._row_ranges):
+            row, position = divmod(row, len(dim))
+            index.append(position)
+        return tuple(reversed(index))
 
     def row_name(self, row: int) -> str:
-        return ",".join(str(dim[at]) for dim, at in zip(self.lead, self._place(row), strict=True))
+        """Returns the index of a row in the tensor, such as `0,3`."""
+        return ",".join(str(dim[i]) for dim, i in zip(self._row_ranges, self._row_index(row), strict=True))
 
     def column_names(self, first: int, end: int) -> tuple[int, ...]:
-        return tuple(self._last[first:end])
+        return tuple(self._column_range[first:end])
 
 
 def _window(arrays: list[Any], frame: FetchValues) -> Values:
     matrix = _Matrix(arrays, frame.slices)
     row, column = max(frame.row, 0), max(frame.column, 0)
-    end = min(row + min(frame.rows, _MOST_ROWS), matrix.height)
-    right = min(column + min(frame.columns, _MOST_COLUMNS), matrix.width)
+    end = min(row + min(frame.rows, _MAX_ROWS), matrix.height)
+    right = min(column + min(frame.columns, _MAX_COLUMNS), matrix.width)
     cells = []
     for number in range(row, end):
         parts = [matrix.row(view, number)[column:right] for view in matrix.views]
@@ -210,14 +220,14 @@ def _element(value: Any) -> bool | int | float | str:
 
 
 def _to_double(array: Any) -> Any:
-    """Converts to double, so that differences are accurate and integers do not wrap around."""
+    """Returns `array` in double precision, so that differences are accurate and integers do not wrap around."""
     import numpy as np
 
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
 def _subtract(ours: Any, theirs: Any) -> Any:
-    """Returns the difference; 0 where both are equal, even if not finite."""
+    """Returns the difference; 0 where both are equal, also if both are the same infinity or both are NaN."""
     import numpy as np
 
     one, other = _to_double(ours), _to_double(theirs)
@@ -225,22 +235,22 @@ def _subtract(ours: Any, theirs: Any) -> Any:
         return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
 
 
-def _map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
+def _difference_map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
     import numpy as np
 
     matrix = _Matrix(arrays, frame.slices)
-    downs = _starts(matrix.height, min(frame.rows, _MOST_ROWS))
-    acrosses = _starts(matrix.width, min(frame.columns, _MOST_COLUMNS))
+    row_starts = _starts(matrix.height, min(frame.rows, _MAX_ROWS))
+    column_starts = _starts(matrix.width, min(frame.columns, _MAX_COLUMNS))
     ours, theirs = (view.reshape(matrix.height, matrix.width) for view in matrix.views)
     blocks = []
-    for top, bottom in pairwise(downs):
+    for top, bottom in pairwise(row_starts):
         difference = np.abs(_subtract(ours[top:bottom], theirs[top:bottom])).max(axis=0)
         worst = np.nan_to_num(difference, nan=math.inf, posinf=math.inf)
-        blocks.append(tuple(float(worst[left:right].max()) for left, right in pairwise(acrosses)))
-    return DifferenceMap(frame.request, tuple(blocks), tuple(downs), tuple(acrosses))
+        blocks.append(tuple(float(worst[left:right].max()) for left, right in pairwise(column_starts)))
+    return DifferenceMap(frame.request, tuple(blocks), tuple(row_starts), tuple(column_starts))
 
 
-def _starts(length: int, most: int) -> list[int]:
-    """Returns the starts of at most `most` non-empty parts of `length`, and the end."""
-    count = min(length, max(most, 1))
+def _starts(length: int, max_count: int) -> list[int]:
+    """Divides `length` into at most `max_count` non-empty parts; returns where they start, then `length`."""
+    count = min(length, max(max_count, 1))
     return [number * length // count for number in range(count + 1)] if count else [0]

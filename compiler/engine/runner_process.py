@@ -1,6 +1,6 @@
-"""Runs work in processes forked from the host: runs, bisections, comparisons of nodes, trials of recipes.
+"""Work in processes forked from the host: runs, profiles, comparisons of nodes, exports, bisections, trials of recipes.
 
-Compiled graphs run in such a process, and graphs that need the script's own registrations are compiled in one.
+Graphs whose script has added to the registries are also compiled in such a process.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from buddy.compiler.protocol.worker_messages import (
     Watched,
     WatchNodes,
 )
-from buddy.compiler.support.files import EXPORT, sweep
+from buddy.compiler.support.files import EXPORT, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
-from buddy.compiler.support.processes.forks import Words, fork_to, reply_in_child
+from buddy.compiler.support.processes.forks import FailureMessages, fork_to, reply_in_child
 from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
@@ -46,12 +46,12 @@ if TYPE_CHECKING:
 
 
 def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
-    """Forks a process that bisects, and exits when done or when its socket is closed."""
-    fork_to(request.address, Refused, lambda channel: channel.send(_outcome(channel, captured, request)))
+    """Forks a process that bisects, and exits when it is done or its socket is closed."""
+    fork_to(request.address, Refused, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
 
-def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
+def _bisect(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
     from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
@@ -61,9 +61,9 @@ def _outcome(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
         os._exit(0)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
-        found = getattr(error, "diagnostic", None)
-        what = f"internal error in the search: {type(error).__name__}: {error}"
-        return Refused(found if isinstance(found, Diagnostic) else Diagnostic(what, "a forked process"))
+        diagnostic = getattr(error, "diagnostic", None)
+        what = f"internal error in the bisection: {type(error).__name__}: {error}"
+        return Refused(diagnostic if isinstance(diagnostic, Diagnostic) else Diagnostic(what, "a forked process"))
 
 
 class NumericsHandler:
@@ -80,7 +80,7 @@ class NumericsHandler:
         self._send(NodesCompared(job.request, watched.report))
 
 
-_RUN_WORDS = Words(
+_RUN_FAILURES = FailureMessages(
     "the run failed",
     Diagnostic(
         "the compiled kernel crashed",
@@ -88,54 +88,54 @@ _RUN_WORDS = Words(
         "the graph and its stages are still available; switch off the last pass you changed, or an op, and run again",
     ),
 )
-_COMPILE_WORDS = Words(
+_COMPILE_FAILURES = FailureMessages(
     "compiling failed",
     Diagnostic(
         "the compiler crashed",
-        "compiling with the script's registrations",
-        "look at the script's own lowerings and passes; the earlier stages are still available",
+        "compiling with what the script has registered",
+        "check the script's own lowerings and passes; the earlier stages are still available",
     ),
 )
-_EXPORT_WORDS = Words(
+_EXPORT_FAILURES = FailureMessages(
     "the export failed",
     Diagnostic("LLVM crashed", "generating code for the export", "choose another target, or fewer kinds"),
 )
 
 
 def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
-    """Runs and compares in a child; the reply is the result, or how the child ended without one."""
+    """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
-    reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_WORDS, request.timeout)
+    reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
 
 
 def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
-    """Runs with and without counters in a child."""
-    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_WORDS, request.timeout)
+    """Runs code with and without counters in a child."""
+    return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
 def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
-    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_WORDS, request.timeout)
+    return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
 def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
-    """Compiles in a child, which has every class, lowering and pass that the script has registered."""
-    return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_WORDS)
+    """Compiles in a child, which has all op classes, lowerings and passes that the script has registered."""
+    return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_FAILURES)
 
 
 def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
     """Exports a compiled program in a child, which generates code for the requested target."""
-    reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_WORDS)
+    reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_FAILURES)
     # A child that was killed leaves its temporary folder.
-    sweep(_folder(request).parent, EXPORT)
+    remove_leftovers(_folder(request).parent, EXPORT)
     return reply
 
 
 def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
-    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_WORDS)
+    return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
 
 
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
@@ -177,7 +177,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
     from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
-    taker = ResultWriter(captured, request.values, request.keep)
+    writer = ResultWriter(captured, request.values, request.keep)
     report = _runner_of(captured, request)(
         repeats=request.repeats,
         threads=request.threads,
@@ -185,10 +185,10 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         compile_seconds=request.compile_seconds,
         graph=request.graph,
         on_progress=lambda what, done: channel.send(Activity(what, done)),
-        on_values=taker.take,
+        on_values=writer.take,
         equal_nan=request.equal_nan,
     )
-    return Executed(report, taker.file)
+    return Executed(report, writer.file)
 
 
 def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:

@@ -1,4 +1,4 @@
-"""The engine's event loop: greets the client, answers simple requests, and passes others to handlers as jobs."""
+"""The engine's server: greets the client, and starts a job for each of its requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 
 import msgspec
 
-from buddy.compiler.engine.backends import refuse_other_backends
+from buddy.compiler.engine.backends import reject_other_backends
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler
@@ -86,22 +86,23 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
 from buddy.compiler.support.target import cores, host
 
 log = logging.getLogger("buddy.engine")
-_MAX_BACKLOG = 4 << 20
+_MAX_BACKLOG_BYTES = 4 << 20
 Stream = Literal["stdout", "stderr"]
-# The exceptions from decoding bytes that are not MessagePack or not of this type; unhashable keys are type errors.
+# The exceptions raised by decoding bytes that are not MessagePack, or not of the expected type. `TypeError` is raised
+# for an unhashable key.
 _UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError)
 
 
 class Greeting(msgspec.Struct):
-    """The part of a first frame that all versions have."""
+    """The fields of a greeting that all versions of the protocol have."""
 
     type: str
     version: int = 0
     log: LogLevel = "info"
 
 
-class Refusal(Exception):
-    """The client cannot be served; the text is the reason."""
+class ClientRejected(Exception):
+    """The client sent no valid greeting; the text is the reason."""
 
 
 class Server:
@@ -110,7 +111,7 @@ class Server:
     def __init__(self, connection: ClientConnection) -> None:
         self._connection = connection
         self._store = TextStore()
-        listener = Listener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG)
+        listener = Listener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG_BYTES)
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
         self._reprinting = ReprintHandler(self._store, self._send)
@@ -123,43 +124,43 @@ class Server:
         self._tuning = TuneHandler(self._session, self._send)
         self._watching = WatchHandler(self._send)
         self._jobs = Jobs(self._send)
-        self._welcomed = False
-        self._utf8: dict[str, codecs.IncrementalDecoder] = {}
+        self._has_greeted = False
+        self._utf8_decoders: dict[str, codecs.IncrementalDecoder] = {}
         self._decoder = FrameDecoder(ClientFrame)
 
     async def serve(self) -> int:
-        """Serves until the client disconnects or requests the end; returns the exit code."""
+        """Serves until the client disconnects or sends `Shutdown`, or a signal arrives; returns the exit code."""
         await self._connection.open()
         self._session.start()
         try:
             await self._run_until_disconnected(self._handle_frames())
             return 0
-        except (WireError, Refusal) as error:
+        except (WireError, ClientRejected) as error:
             log.error("%s", error)
             self._send_now(Failed(0, Diagnostic(str(error), "the connection to the engine", _VERSION_HINT)))
             return 1
         finally:
-            self._welcomed = False
+            self._has_greeted = False
             await self._jobs.close()
             await self._session.close()
             await self._connection.flush(1.0)
 
     async def _run_until_disconnected(self, conversation: Any) -> None:
-        """Runs the conversation until it ends, the client stops reading, or a signal ends the engine."""
-        talking = asyncio.ensure_future(conversation)
-        lost = asyncio.ensure_future(self._connection.lost.wait())
+        """Runs `conversation` until it ends, the connection is lost, or a signal ends the engine."""
+        conversation_task = asyncio.ensure_future(conversation)
+        lost_task = asyncio.ensure_future(self._connection.lost.wait())
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             asyncio.get_running_loop().add_signal_handler(number, self._connection.lost.set)
-        await asyncio.wait([talking, lost], return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
-        if not talking.done():
-            talking.cancel()
+        await asyncio.wait([conversation_task, lost_task], return_when=asyncio.FIRST_COMPLETED)
+        lost_task.cancel()
+        if not conversation_task.done():
+            conversation_task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
-            await talking
+            await conversation_task
 
     async def _handle_frames(self) -> None:
         async for body in self._connection.bodies():
-            if not self._welcomed:
+            if not self._has_greeted:
                 self._greet(body)
                 continue
             try:
@@ -174,7 +175,7 @@ class Server:
     def _greet(self, body: bytes) -> None:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
-        self._welcomed = True
+        self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
         for worker in (self._session.compiler, self._session.host):
@@ -242,7 +243,7 @@ class Server:
         }
         answer = answers[type(frame)]
         if (what := _NATIVE_ONLY.get(type(frame), "")) and not frame.recipe.runs_passes:
-            answer = refuse_other_backends(what)
+            answer = reject_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 
     async def _open(self, frame: Open, job: Job) -> None:
@@ -253,15 +254,15 @@ class Server:
         from buddy.compiler.protocol.presets import presets
 
         try:
-            found = tuple(presets().values())
+            all_presets = tuple(presets().values())
         except ValueError as error:
             raise JobFailed(Diagnostic(str(error), "the presets")) from error
-        self._send(Presets(frame.request, found))
+        self._send(Presets(frame.request, all_presets))
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
     def _send(self, frame: Any) -> None:
-        if self._welcomed:
+        if self._has_greeted:
             self._send_now(frame)
 
     def _send_now(self, frame: Any) -> None:
@@ -280,9 +281,9 @@ class Server:
 
     def _decode(self, key: str, data: bytes) -> str:
         """Decodes UTF-8 that arrives in arbitrary pieces; invalid bytes are replaced."""
-        if key not in self._utf8:
-            self._utf8[key] = codecs.getincrementaldecoder("utf-8")("replace")
-        return self._utf8[key].decode(data)
+        if key not in self._utf8_decoders:
+            self._utf8_decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
+        return self._utf8_decoders[key].decode(data)
 
 
 # Requests that only apply to this compiler's own code, with their names in messages.
@@ -296,31 +297,34 @@ _NATIVE_ONLY: dict[type, str] = {
 
 
 def _slot(frame: Any) -> Any:
-    """Compilations of one graph share a slot: of those that have not started only the newest is kept."""
+    """Returns the slot of a request: of several `Compile` of one graph that have not started, only the newest remains.
+
+    Other requests have no slot (`None`).
+    """
     if not isinstance(frame, Compile) or frame.beside:
         return None
     return (frame.recipe.source, frame.recipe.arguments, frame.recipe.graph)
 
 
 def greeting_of(body: bytes) -> Greeting:
-    """Decodes the greeting from a first frame. Raises `Refusal`."""
+    """Decodes the greeting from a first frame. Raises `ClientRejected`."""
     try:
-        found = msgspec.msgpack.decode(body, type=Greeting)
+        greeting = msgspec.msgpack.decode(body, type=Greeting)
     except _UNREADABLE as error:
-        raise Refusal(f"the first frame is not a greeting: {error}") from error
-    if found.type != "Hello":
-        raise Refusal(f"the first frame must be a greeting, not {found.type!r}")
-    if found.version != PROTOCOL_VERSION:
-        raise Refusal(f"the client speaks protocol {found.version}, this engine {PROTOCOL_VERSION}")
-    return found
+        raise ClientRejected(f"the first frame is not a greeting: {error}") from error
+    if greeting.type != "Hello":
+        raise ClientRejected(f"the first frame must be a greeting, not {greeting.type!r}")
+    if greeting.version != PROTOCOL_VERSION:
+        raise ClientRejected(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
+    return greeting
 
 
 def request_of(body: bytes) -> int:
-    """Returns the request number of a frame that cannot be decoded otherwise, 0 if it has none."""
+    """Returns the request number of a frame that does not decode to a known type, 0 if it has none."""
     with contextlib.suppress(*_UNREADABLE):
-        found = msgspec.msgpack.decode(body)
-        if isinstance(found, dict) and isinstance(found.get("request"), int):
-            return int(found["request"])
+        fields = msgspec.msgpack.decode(body)
+        if isinstance(fields, dict) and isinstance(fields.get("request"), int):
+            return int(fields["request"])
     return 0
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
 from buddy.compiler.engine.catalogue import Discovery, merge_passes
-from buddy.compiler.engine.compiling import CompilationRequest, keep
+from buddy.compiler.engine.compiling import CompilationRequest, store_text
 from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
     CompileResult,
@@ -112,7 +112,7 @@ class EngineSession:
         plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
-        async with self.host.turn:
+        async with self.host.lock:
             job.started = True
             program = await self._load(key, job)
         self._forget(self._programs.add(program), program)
@@ -122,7 +122,7 @@ class EngineSession:
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
     def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
-        """Releases the texts of graphs that a source no longer has."""
+        """Unpins the texts of the graphs of `old` that `new` does not have."""
         kept = {record.key for record in new.graphs}
         for record in old.graphs if old else ():
             if record.key not in kept:
@@ -132,26 +132,26 @@ class EngineSession:
                     self._store.unpin((kind, imported.key))
 
     async def _load(self, key: ProgramKey, job: Job) -> OpenedProgram:
-        """Loads `key` in the host; a host that has loaded something before is replaced."""
-        if self._in_host[0] == self.host.life and self.host.is_ready:
+        """Loads the program in the host; a host that has loaded a program before is replaced."""
+        if self._in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
-        self._in_host = (self.host.life, None)
+        self._in_host = (self.host.generation, None)
         self._progress(job, "running the script")
         try:
             loaded = await self._ask_host(_load_of(key), _describe_load_crash(key), job)
         except JobFailed:
             self._replace_host()
             raise
-        self._in_host = (self.host.life, key)
+        self._in_host = (self.host.generation, key)
         self._keep_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._store.pin(("fx", key), [name for record in program.graphs for name in (record.fx.text, record.info.code)])
         return program
 
     def _replace_host(self) -> None:
-        """Starts a new host, which is warm by the time the script has been corrected."""
-        if self._in_host[0] == self.host.life:
+        """Starts a new host, which is ready when the user has corrected the script."""
+        if self._in_host[0] == self.host.generation:
             self.host.kill("new host for the next attempt")
 
     async def _wait_for_host(self, job: Job) -> None:
@@ -166,7 +166,7 @@ class EngineSession:
             ) from died
 
     async def _ask_host(self, request: Message, crash: Diagnostic, job: Job, stop: Message | None = None) -> Any:
-        """Returns the host's reply; `crash` is the diagnostic if the host exits."""
+        """Returns the host's reply. Raises `JobFailed`, with `crash` if the host exits."""
         try:
             return await self.host.call(request, lambda note: self._handle_host_note(note, job), stop)
         except RequestRefused as refused:
@@ -178,9 +178,9 @@ class EngineSession:
         if isinstance(note, Activity):
             self._progress(job, note.what, note.done)
         elif isinstance(note, RunnerState):
-            ended: Standing = "dead" if note.what else "ready"
-            going: Standing = "stopped" if note.stopped else "busy"
-            self._send(WorkerState("runner", going if note.running else ended, note.what))
+            running_state: Standing = "stopped" if note.stopped else "busy"
+            ended_state: Standing = "dead" if note.what else "ready"
+            self._send(WorkerState("runner", running_state if note.running else ended_state, note.what))
 
     # ---- compiling ----------------------------------------------------------------------------------------------
 
@@ -194,68 +194,67 @@ class EngineSession:
 
     async def _compile(
         self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
-        tell: Send | None = None,
+        send: Send | None = None,
     ) -> CompileResult:  # fmt: skip
-        """Compiles `recipe` and reports to `tell`, or returns the cached result, which is reported again if `repeat`.
+        """Returns the result of compiling `recipe`, from the cache if possible.
 
-        The texts are stored until the next compilation of that `kind`.
+        Stages and progress are sent to `send`, by default the client; those of a cached result only if `repeat`. The
+        texts are stored until the next compilation of that `kind`.
         """
         require_backend(recipe)
         program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
         make = CompilationRequest if recipe.runs_passes else IreeCompilation
-        compilation = make(tell or self._send, self._store, graph, recipe, job.request, kind)
-        async with self.compiler.turn:
+        compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
+        async with self.compiler.lock:
             job.started = True
-            kept = self._results.get(graph.key, recipe)
-            if kept is not None and all(stage.text in self._store for stage in kept.stages):
+            cached = self._results.get(graph.key, recipe)
+            if cached is not None and all(stage.text in self._store for stage in cached.stages):
                 if repeat:
-                    self._report_again(kept, recipe, job)
-                    self._store.pin((kind, graph.key), [stage.text for stage in kept.stages])
-                return kept
-            compile_it = self._compile_where_script_ran if graph.own else self._compile_in_worker
-            made = await compile_it(compilation, program, recipe, job)
+                    self._report_again(cached, recipe, job)
+                    self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
+                return cached
+            run = self._compile_where_script_ran if graph.own else self._compile_in_worker
+            result = await run(compilation, program, recipe, job)
         if isinstance(compilation, IreeCompilation):
-            made = await self.backends.continue_with_iree(compilation, made, job)
-        self._results.put(graph.key, recipe, made)
-        return made
+            result = await self.backends.continue_with_iree(compilation, result, job)
+        self._results.put(graph.key, recipe, result)
+        return result
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
-        """Adds the import by the recipe's frontend to the program's graph, if it was opened by another frontend."""
+        """Returns the program with its graph also imported by the recipe's frontend, if that is needed."""
         graph = _graph(program, recipe)
         if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.enters:
             return program
         imports = self._programs.imports
-        # Only the host has a script's registrations, so such a graph is compiled there.
+        # A graph whose script has added to the registries is compiled in the host, which must have the import too.
         if graph.key not in imports or graph.own:
-            async with self.host.turn:
+            async with self.host.lock:
                 job.started = True
                 await self._reload_in_host(program, recipe, job)
                 self._progress(job, f"importing by {recipe.frontend}")
-                made = await self._ask_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
-            imports[graph.key] = record_of(made.graph, graph.own)
+                reply = await self._ask_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
+            imports[graph.key] = record_of(reply.graph, graph.own)
         return program.with_import(recipe.graph, imports[graph.key])
 
     async def _compile_in_worker(
-        self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
+        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
         graph = _graph(program, recipe)
         await self._send_graph(graph, program.key.plugins, job)
-        return await found.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
+        return await compilation.result(lambda known: CompileGraph(graph.key, recipe, known), self.compiler.call)
 
     async def _compile_where_script_ran(
-        self, found: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
+        self, compilation: CompilationRequest, program: OpenedProgram, recipe: Recipe, job: Job
     ) -> CompileResult:
-        """Compiles in a process forked from the one that ran the script, because only that one has its
-        registrations.
-        """
-        async with self.host.turn:
+        """Compiles in a fork of the host: only the host has what the script has added to the registries."""
+        async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
 
             def call(request: Message, note: Callable[[Message], None]) -> Any:
                 return self.host.call(request, note, StopRunner())
 
-            return await found.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
+            return await compilation.result(lambda known: CompileHere(recipe.graph, recipe, known), call)
 
     async def explain(self, frame: ExplainCode, job: Job) -> None:
         """Collects LLVM's remarks on the code of a recipe."""
@@ -264,12 +263,12 @@ class EngineSession:
         graph = _graph(program, recipe)
         self._progress(job, "collecting LLVM's remarks")
         if graph.own:
-            found = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
+            reply = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
         else:
-            async with self.compiler.turn:
+            async with self.compiler.lock:
                 await self._send_graph(graph, program.key.plugins, job)
-                found = await self._ask_compiler(RemarkCode(graph.key, recipe))
-        self._send(CodeExplained(job.request, recipe.graph, found.remarks))
+                reply = await self._ask_compiler(RemarkCode(graph.key, recipe))
+        self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
     def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
         self._send(Assigned(job.request, recipe.graph, result.assignments))
@@ -282,8 +281,8 @@ class EngineSession:
         """Makes sure that the current compiler worker has `plugins` and `graph`."""
         await self._prepare_compiler(plugins, job)
         if graph.key not in self._in_compiler.graphs:
-            kept = await self._ask_compiler(AddGraph(graph.key, graph.data))
-            self._in_compiler.record_graph(graph.key, kept.keys)
+            stored = await self._ask_compiler(AddGraph(graph.key, graph.data))
+            self._in_compiler.record_graph(graph.key, stored.keys)
 
     async def _prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
@@ -291,12 +290,15 @@ class EngineSession:
         A process cannot unload a plug-in, so a worker with others is replaced.
         """
         await self._wait_for_compiler(job)
-        if self._in_compiler.life == self.compiler.life and self._in_compiler.plugins not in (NO_PLUGINS, plugins):
+        if self._in_compiler.generation == self.compiler.generation and self._in_compiler.plugins not in (
+            NO_PLUGINS,
+            plugins,
+        ):
             await self.compiler.restart("new compiler for other plug-ins")
             await self._wait_for_compiler(job)
-        if self._in_compiler.life != self.compiler.life:
-            self._in_compiler = CompilerPlugins(self.compiler.life)
-        if self._in_compiler.plugins != plugins or not self._in_compiler.asked:
+        if self._in_compiler.generation != self.compiler.generation:
+            self._in_compiler = CompilerPlugins(self.compiler.generation)
+        if self._in_compiler.plugins != plugins or not self._in_compiler.requested:
             used = await self._ask_compiler(UsePlugins(plugins))
             self._in_compiler.use(plugins, tuple(map(str, used.problems)))
         return self._in_compiler.notes
@@ -321,25 +323,25 @@ class EngineSession:
             raise JobFailed(describe_death(died, "the compiler process exited", "the compiler", "try again")) from died
 
     def rows_of(self, source: str, arguments: tuple[str, ...], graph: int) -> tuple[NodeRow, ...]:
-        """Returns the nodes of a graph of the latest program opened from this source; empty before the first."""
+        """Returns the nodes of a graph of the latest program opened with this source and these arguments, or ()."""
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
 
     def load_of(self, recipe: Recipe) -> LoadProgram:
-        """Returns the request that loads the program of `recipe` elsewhere in the same way."""
+        """Returns the request that loads the program of `recipe` in another process."""
         return _load_of(self._find_program(recipe).key)
 
     def _find_program(self, recipe: Recipe) -> OpenedProgram:
-        """Returns the opened program of `recipe`. Raises `JobFailed`."""
+        """Returns the opened program of `recipe`. Raises `JobFailed` if it was not opened, or by another frontend."""
         program = self._programs.find(recipe)
         if program is None:
             what = f"{recipe.source or 'no program'} has not been opened"
             raise JobFailed(Diagnostic(what, "the recipe's source and arguments", "open it first"))
-        opened, asked = program.key.frontend, recipe.frontend
-        if opened != asked and {opened, asked} <= set(OWN_FRONTENDS):
-            what = f"{program.key.source} was opened by {opened}, whose graph differs from {asked}'s"
-            raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {asked}"))
+        opened, required = program.key.frontend, recipe.frontend
+        if opened != required and {opened, required} <= set(OWN_FRONTENDS):
+            what = f"{program.key.source} was opened by {opened}, whose graph differs from {required}'s"
+            raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {required}"))
         return program
 
     # ---- running ------------------------------------------------------------------------------------------------
@@ -349,10 +351,10 @@ class EngineSession:
         program = self._find_program(recipe)
         result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "good")
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
-        async with self.host.turn:
+        async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
             self._progress(job, "running")
-            folder = self.values.fresh() if frame.keep else None
+            folder = self.values.new_folder() if frame.keep else None
             request = Execute(
                 recipe.graph,
                 result.artifact,
@@ -377,17 +379,17 @@ class EngineSession:
         self._send(Ran(job.request, executed.report, executed.values))
 
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
-        """Compiles the recipe of another backend with this compiler too, to run both; reports only progress."""
+        """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress only."""
 
-        def tell(frame: Any) -> None:
+        def send_progress(frame: Any) -> None:
             if isinstance(frame, Progress):
                 self._send(frame)
 
         try:
-            made = await self._compile(program, recipe.for_native(), job, kind="native", tell=tell)
+            result = await self._compile(program, recipe.for_native(), job, kind="native", send=send_progress)
         except JobFailed as failed:
             return NativeCode(problem=str(failed.diagnostic))
-        return NativeCode(made.artifact, made.seconds)
+        return NativeCode(result.artifact, result.seconds)
 
     # ---- parts of a program -------------------------------------------------------------------------------------
 
@@ -398,25 +400,27 @@ class EngineSession:
         """
         program = self._find_program(recipe)
         _graph(program, recipe)
-        async with self.host.turn:
+        async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
             return await self._ask_host(request, _HOST_EXITED, job, stop)
 
     def extracted_before(self, recipe: Recipe, nodes: tuple[str, ...]) -> int | None:
-        """Returns the number of the graph that was extracted from these nodes before, if any."""
+        """Returns the number of the graph that was extracted from these nodes before, or `None`."""
         program = self._programs.find(recipe)
         return program.extract_of(recipe.graph, nodes) if program is not None else None
 
     def add_extract(self, recipe: Recipe, nodes: tuple[str, ...], data: CapturedGraphData) -> int:
-        """Adds another graph to the program of `recipe`; returns its number."""
+        """Adds a graph that was extracted from the graph of `recipe` to its program; returns its number."""
         program = self._programs.find(recipe)
         assert program is not None
         self._keep_texts((data,))
-        grown = program.with_extract(recipe.graph, nodes, data)
-        self._programs.add(grown)
-        record = grown.graphs[-1]
-        self._store.pin(("fx", grown.key, len(grown.graphs)), [record.fx.text, record.info.code])
-        return len(grown.graphs) - 1
+        program_with_extract = program.with_extract(recipe.graph, nodes, data)
+        self._programs.add(program_with_extract)
+        record = program_with_extract.graphs[-1]
+        self._store.pin(
+            ("fx", program_with_extract.key, len(program_with_extract.graphs)), [record.fx.text, record.info.code]
+        )
+        return len(program_with_extract.graphs) - 1
 
     def graph_info(self, recipe: Recipe, number: int) -> GraphInfo:
         program = self._programs.find(recipe)
@@ -425,47 +429,50 @@ class EngineSession:
 
     def _keep_texts(self, graphs: Sequence[CapturedGraphData]) -> None:
         for data in graphs:
-            keep(self._store, data.fx.text)
-            keep(self._store, data.code)
+            store_text(self._store, data.fx.text)
+            store_text(self._store, data.code)
 
     async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
-        """Makes sure that the current host has loaded the program: after a kill it is loaded again."""
-        if self._in_host == (self.host.life, program.key):
+        """Makes sure that the current host has loaded the program: a new host loads it again.
+
+        Raises `JobFailed` if the graph of `recipe` is then another one.
+        """
+        if self._in_host == (self.host.generation, program.key):
             return
-        again = await self._load(program.key, job)
+        reloaded = await self._load(program.key, job)
         for graph, nodes in program.extracts:
-            made = await self._ask_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
-            again = again.with_extract(graph, nodes, made.graph)
-        keys = [record.key for record in again.graphs]
+            reply = await self._ask_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
+            reloaded = reloaded.with_extract(graph, nodes, reply.graph)
+        keys = [record.key for record in reloaded.graphs]
         if keys[recipe.graph : recipe.graph + 1] != [_graph(program, recipe).key]:
-            what = f"{program.key.source} gives other graphs than when it was opened"
+            what = f"{program.key.source} now has other graphs than when it was opened"
             raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
 
     # ---- describing ---------------------------------------------------------------------------------------------
 
     async def passes(self, frame: ListPasses, job: Job) -> None:
-        found, notes = await self._catalogue(DescribePasses(), frame, job)
-        there = await self._discovery.found()
-        tool = PurePath(there.bindings.tool).name if there.bindings is not None else ""
-        notes += (there.problem,) * bool(there.problem)
-        passes = merge_passes(found.passes, there.passes, tool)
-        self._send(Passes(job.request, passes, notes, there.dialects, there.bindings, found.backends))
+        described, notes = await self._catalogue(DescribePasses(), frame, job)
+        registered = await self._discovery.registered_passes()
+        tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
+        notes += (registered.problem,) * bool(registered.problem)
+        passes = merge_passes(described.passes, registered.passes, tool)
+        self._send(Passes(job.request, passes, notes, registered.dialects, registered.bindings, described.backends))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
-        found, notes = await self._catalogue(DescribeOps(), frame, job)
-        self._send(Ops(job.request, found.ops, notes))
+        described, notes = await self._catalogue(DescribeOps(), frame, job)
+        self._send(Ops(job.request, described.ops, notes))
 
     async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
-        """Returns a catalogue with the plug-ins that `frame` names, and the errors of those."""
+        """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
         plugins, _ = resolve_plugins(frame.plugins, frame.directory)
         key = type(request), plugins
         if key not in self._described:
-            async with self.compiler.turn:
+            async with self.compiler.lock:
                 job.started = True
                 notes = await self._prepare_compiler(plugins, job)
                 self._described[key] = await self._ask_compiler(request), notes
-        found: tuple[Any, tuple[str, ...]] = self._described[key]
-        return found
+        reply_and_notes: tuple[Any, tuple[str, ...]] = self._described[key]
+        return reply_and_notes
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 

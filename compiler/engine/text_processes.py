@@ -10,13 +10,14 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from buddy.compiler.protocol.text.diff import Difference, How, difference
-from buddy.compiler.protocol.text.store import Found, search_each
+from buddy.compiler.protocol.text.store import SearchHits, search_each
 from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
 
+# In seconds.
 DIFF_TIMEOUT = 60.0
-MAX_DIFFERENCES = 32
-# Two texts of this many characters are compared in a few milliseconds, less than the start of a process.
-_SMALL = 1 << 16
+_MAX_DIFFERENCES = 32
+# Two texts of this many characters together are compared in a few milliseconds: a process takes longer to start.
+_MAX_CHARACTERS_IN_THREAD = 1 << 16
 
 
 class DiffTooLong(Exception):
@@ -37,36 +38,37 @@ class DiffCache:
     """A cache of differences, keyed by the names of the two texts."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
+        self._differences: OrderedDict[tuple[str, str, str, str], Difference] = OrderedDict()
 
-    async def of(self, names: tuple[str, str], question: DiffRequest) -> Difference:
+    async def of(self, names: tuple[str, str], request: DiffRequest) -> Difference:
         """Returns the difference of the texts called `names`. Cancelling ends the process.
 
-        Raises `DiffTooLong` after `TIMEOUT` seconds.
+        Raises `DiffTooLong` if the comparison takes longer than `DIFF_TIMEOUT`.
         """
-        key = (*names, question.how, question.language)
-        if key not in self._kept:
-            self._kept[key] = await _difference(question)
-        self._kept.move_to_end(key)
-        while len(self._kept) > MAX_DIFFERENCES:
-            self._kept.popitem(last=False)
-        return self._kept[key]
+        key = (*names, request.how, request.language)
+        if key not in self._differences:
+            self._differences[key] = await _difference(request)
+        self._differences.move_to_end(key)
+        while len(self._differences) > _MAX_DIFFERENCES:
+            self._differences.popitem(last=False)
+        return self._differences[key]
 
 
-async def _difference(question: DiffRequest) -> Difference:
-    if len(question.before) + len(question.after) <= _SMALL:
-        return await asyncio.to_thread(compute_difference, question)
+async def _difference(request: DiffRequest) -> Difference:
+    if len(request.before) + len(request.after) <= _MAX_CHARACTERS_IN_THREAD:
+        return await asyncio.to_thread(compute_difference, request)
     try:
-        return await call_in_process(f"{__name__}:compute_difference", question, Difference, DIFF_TIMEOUT)
+        return await call_in_process(f"{__name__}:compute_difference", request, Difference, DIFF_TIMEOUT)
     except TookTooLong:
         raise DiffTooLong(f"the two texts were not compared within {DIFF_TIMEOUT:g} s") from None
 
 
-def compute_difference(question: DiffRequest) -> Difference:
-    """Runs in the other process."""
-    return difference(question.before, question.after, question.how, question.language)
+def compute_difference(request: DiffRequest) -> Difference:
+    """Computes the difference; runs in the separate process."""
+    return difference(request.before, request.after, request.how, request.language)
 
 
+# In seconds.
 SEARCH_TIMEOUT = 10.0
 
 
@@ -84,19 +86,19 @@ class SearchRequest:
     contents: tuple[str, ...]
 
 
-async def search_in_process(question: SearchRequest, timeout: float = SEARCH_TIMEOUT) -> list[Found]:
+async def search_in_process(request: SearchRequest, timeout: float = SEARCH_TIMEOUT) -> list[SearchHits]:
     """Returns the result of `buddy.compiler.protocol.text.store.search_each`, without blocking the event loop.
 
     Raises `SearchTooLong` after `timeout` seconds. Cancelling ends the process.
     """
     try:
-        return await call_in_process(f"{__name__}:run_search", question, list[Found], timeout)
+        return await call_in_process(f"{__name__}:run_search", request, list[SearchHits], timeout)
     except TookTooLong:
         raise SearchTooLong(f"the pattern was not matched against every line within {timeout:g} s") from None
 
 
-def run_search(question: SearchRequest) -> list[Found]:
-    """Runs in the other process."""
+def run_search(request: SearchRequest) -> list[SearchHits]:
+    """Searches the texts; runs in the separate process."""
     return search_each(
-        question.contents, question.pattern, regex=True, ignore_case=question.ignore_case, limit=question.limit
+        request.contents, request.pattern, regex=True, ignore_case=request.ignore_case, limit=request.limit
     )

@@ -1,4 +1,7 @@
-"""Answers requests about stage texts: windows of lines, full texts, search, differences. Long work runs elsewhere."""
+"""Answers requests about stage texts: windows of lines, full texts, searches, differences.
+
+Long work runs in threads, and work that may not end in separate processes.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,15 @@ from buddy.compiler.protocol.text.store import TextStore, check, is_literal
 from buddy.compiler.protocol.texts import PatternError
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
-_SMALL = 1 << 18
-_MAX_WINDOW = 10_000
+# Longer texts are indexed in a thread.
+_MAX_UNINDEXED_CHARACTERS = 1 << 18
+_MAX_WINDOW_LINES = 10_000
 _MAX_CHARACTERS = 1 << 20
-_EXCERPT = 240
+_EXCERPT_CHARACTERS = 240
 
 
 class TextHandler:
-    """The text store, for requests of the client."""
+    """Answers requests about the texts in the store."""
 
     def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
         self._store, self._send = store, send
@@ -55,17 +59,18 @@ class TextHandler:
 
     async def lines(self, frame: FetchLines, job: Job) -> None:
         text = self._find(frame.text)
-        if not text.indexed and len(text.content) > _SMALL:
+        if not text.is_indexed and len(text.content) > _MAX_UNINDEXED_CHARACTERS:
             await asyncio.to_thread(lambda: text.ends)
-        self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW)))
+        self._send(_window(job, frame.text, text, frame.start, min(frame.count, _MAX_WINDOW_LINES)))
 
     async def place(self, frame: FindPlace, job: Job) -> None:
+        """Sends the pages around the own line of a node, then the number of the line."""
         text = self._find(frame.text)
         line = await asyncio.to_thread(text.own_line, frame.node)
-        page = max(1, min(frame.page, _MAX_WINDOW))
+        page = max(1, min(frame.page, _MAX_WINDOW_LINES))
         first = max(0, line - frame.around) // page
         last = min(max(0, line) + frame.around, text.total - 1) // page
-        for number in range(first, min(last, first + _MAX_WINDOW // page) + 1):
+        for number in range(first, min(last, first + _MAX_WINDOW_LINES // page) + 1):
             self._send(_window(job, frame.text, text, number * page, page))
         self._send(SearchResult(job.request, frame.text, (line,) if line >= 0 else ()))
 
@@ -78,22 +83,24 @@ class TextHandler:
         self._send(SearchResult(job.request, frame.text, tuple(lines), more))
 
     async def search_each(self, frame: SearchEach, job: Job) -> None:
-        named = [(name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None]
-        found = await _search_contents([text.content for _, text in named], frame)
-        hits = await asyncio.to_thread(_add_excerpts, named, found, frame.excerpts)
+        stored_texts = [
+            (name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None
+        ]
+        matches = await _search_contents([text.content for _, text in stored_texts], frame)
+        hits = await asyncio.to_thread(_add_excerpts, stored_texts, matches, frame.excerpts)
         self._send(FoundEach(job.request, hits))
 
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
-        found = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)
-        self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in found)))
+        symbols = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)
+        self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in symbols)))
 
     async def types(self, frame: ListTypes, job: Job) -> None:
-        found = await asyncio.to_thread(long_types, self._find(frame.text))
-        self._send(Types(job.request, frame.text, tuple(found)))
+        types = await asyncio.to_thread(long_types, self._find(frame.text))
+        self._send(Types(job.request, frame.text, tuple(types)))
 
     async def region(self, frame: FindRegion, job: Job) -> None:
-        found = await asyncio.to_thread(structure.region_at, self._find(frame.text), frame.line)
-        self._send(Region(job.request, frame.text, *(found or ())))
+        lines = await asyncio.to_thread(structure.region_at, self._find(frame.text), frame.line)
+        self._send(Region(job.request, frame.text, *(lines or ())))
 
     async def characters(self, frame: FetchCharacters, job: Job) -> None:
         text = self._find(frame.text)
@@ -108,13 +115,14 @@ class TextHandler:
 
     async def compare(self, frame: Compare, job: Job) -> None:
         before, after = self._find(frame.before), self._find(frame.after)
-        question = text_processes.DiffRequest(before.content, after.content, frame.how, frame.language)
+        diff_request = text_processes.DiffRequest(before.content, after.content, frame.how, frame.language)
         try:
-            found = await self._differences.of((frame.before, frame.after), question)
+            difference = await self._differences.of((frame.before, frame.after), diff_request)
         except DiffTooLong as error:
-            raise JobFailed(Diagnostic(str(error), "the comparison", "compare stages that are nearer")) from error
-        answer = Compared(job.request, frame.before, frame.after, tuple(found.hunks), found.before, found.after)
-        self._send(answer)
+            todo = "compare stages with fewer passes between them"
+            raise JobFailed(Diagnostic(str(error), "the comparison", todo)) from error
+        hunks, line_counts = tuple(difference.hunks), (difference.before, difference.after)
+        self._send(Compared(job.request, frame.before, frame.after, hunks, *line_counts))
 
     def _find(self, name: str) -> IndexedText:
         text = self._store.get(name)
@@ -126,12 +134,12 @@ class TextHandler:
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
     window = text.window(start, count)
-    found = (window.nodes, window.names, window.derived, window.machine)
-    return Lines(job.request, name, window.start, window.lines, text.total, *found)
+    origins = (window.nodes, window.names, window.derived)
+    return Lines(job.request, name, window.start, window.lines, text.total, *origins, window.machine)
 
 
-async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.Found]:
-    """Returns the matches in each text; a pattern that may never end is matched in a separate process."""
+async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.SearchHits]:
+    """Returns the matches in each text. A regular expression, whose search may never end, is searched in a process."""
     try:
         if not frame.regex or is_literal(frame.pattern):
             return await asyncio.to_thread(
@@ -140,15 +148,17 @@ async def _search_contents(contents: list[str], frame: Search | SearchEach) -> l
         check(frame.pattern)
         return await search_in_process(SearchRequest(frame.pattern, frame.ignore_case, frame.limit, tuple(contents)))
     except (PatternError, SearchTooLong) as error:
-        todo = "change the pattern, or search for it as plain text"
+        todo = "change the pattern, or search for plain text"
         raise JobFailed(Diagnostic(str(error), "the search", todo)) from error
 
 
-def _add_excerpts(named: list[tuple[str, IndexedText]], found: list[searching.Found], count: int) -> tuple[Hits, ...]:
+def _add_excerpts(
+    stored_texts: list[tuple[str, IndexedText]], matches: list[searching.SearchHits], count: int
+) -> tuple[Hits, ...]:
     """Returns the texts with matches, with the first `count` matching lines of each."""
     hits = []
-    for (name, text), (lines, more) in zip(named, found, strict=True):
-        excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT] for line in lines[:count])
+    for (name, text), (lines, more) in zip(stored_texts, matches, strict=True):
+        excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS] for line in lines[:count])
         if lines:
             hits.append(Hits(name, tuple(lines), excerpts, more))
     return tuple(hits)

@@ -17,7 +17,7 @@ from buddy.compiler.tools.tune.tuner import Tuner, TuneWorker
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
 
-_MOST_JOBS = 64
+_MAX_JOBS = 64
 
 
 class TuneHandler:
@@ -32,10 +32,10 @@ class TuneHandler:
         except SpaceError as error:
             raise JobFailed(Diagnostic(str(error), "what to vary")) from error
         self._send(Progress(job.request, "preparing"))
-        async with self._start_workers(frame, job) as hands:
-            hunt = Tuner(frame, space, self._send)
-            left = await hunt.run_workers(hands)
-            self._send(await hunt.finish(left))
+        async with self._start_workers(frame, job) as workers:
+            tuner = Tuner(frame, space, self._send)
+            remaining_workers = await tuner.run_workers(workers)
+            self._send(await tuner.finish(remaining_workers))
 
     @asynccontextmanager
     async def _start_workers(self, frame: Tune, job: Job) -> AsyncIterator[Sequence[TuneWorker]]:
@@ -43,11 +43,11 @@ class TuneHandler:
             from buddy.compiler.tools.tune.cluster import cluster_tune_workers
 
             load = self._session.load_of(frame.recipe)
-            async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as hands:
-                yield hands
+            async with cluster_tune_workers(frame.cluster, load, frame.recipe.graph) as workers:
+                yield workers
             return
         async with ListeningSocket(TuningMessage) as listening:
-            yield [await self._fork_worker(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MOST_JOBS)))]
+            yield [await self._fork_worker(listening, frame, job) for _ in range(max(1, min(frame.jobs, _MAX_JOBS)))]
 
     async def _fork_worker(self, listening: ListeningSocket, frame: Tune, job: Job) -> TuneWorker:
         begin = BeginTuning(frame.recipe.graph, listening.address)
@@ -56,13 +56,13 @@ class TuneHandler:
 
 
 class _ForkedTuneWorker:
-    """A process forked from the host."""
+    """A process forked from the host that tries recipes."""
 
     def __init__(self, peer: Peer) -> None:
         self._peer, self._messages = peer, peer.messages()
 
-    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
-        await self._peer.send(question)
+    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+        await self._peer.send(request)
         async for message in self._messages:
             if not isinstance(message, Trouble):
                 return message

@@ -1,4 +1,4 @@
-"""A supervised worker: a sequence of processes under one name, called one request at a time."""
+"""A supervised worker: a process that is restarted when it exits, and answers one request at a time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from buddy.compiler.support.machine_load import seconds_waited
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
 _MAX_FALSE_STARTS = 3
-_GRACE = 3.0
-# Seconds after which a process that has not started is killed, and the requests that wait for it fail. A start takes a
-# few seconds. The time in which the process waits for a core does not count, because another one would wait as long.
+# The time in seconds in which a process has to reply to a request to stop.
+_STOP_SECONDS = 3.0
+# The time in seconds after which `give_up_start` replaces a process that has not started; a start takes a few seconds.
+# Time in which the process waits for a core does not count, because its replacement would wait as long.
 START_SECONDS = 10.0
-_POLL = 0.005
+_POLL_SECONDS = 0.005
 
 log = logging.getLogger("buddy.engine")
 Handler = Callable[[Message], None]
 
 
 class WorkerDied(Exception):
-    """The process exited before it replied. `how` describes the exit, `tail` is the stderr output since the request."""
+    """The process exited before it replied. `how` describes the exit; `tail` is the end of its stderr output."""
 
     def __init__(self, worker: str, how: str, tail: str = "") -> None:
         super().__init__(f"the {worker} worker ended: {how}")
@@ -45,7 +46,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True)
 class Listener:
-    """Receives the workers' states and output; `congested` says when output should wait."""
+    """Receives the workers' states and output; `congested` says whether reading of output must wait."""
 
     state: Callable[[WorkerState], None]
     printed: Callable[[str, str, bytes], None]
@@ -55,14 +56,14 @@ class Listener:
 class EngineWorker:
     """Starts the process of `function`, restarts it when it exits, and calls it.
 
-    `life` counts the processes: state sent to one process must be sent again to the next. Holding `turn` makes several
-    calls atomic.
+    `generation` is the number of processes started so far; data that was sent to one process must be sent again to the
+    next. A caller that makes several calls to the same process holds `lock`.
     """
 
     def __init__(self, name: str, function: str, replies: Any, listener: Listener) -> None:
         self.name = name
-        self.turn = asyncio.Lock()
-        self.life = 0
+        self.lock = asyncio.Lock()
+        self.generation = 0
         self.state = WorkerState(name, "dead", "not started")
         self._function, self._decoder = function, FrameDecoder(replies)
         self._listener = listener
@@ -71,20 +72,20 @@ class EngineWorker:
         self._reply: asyncio.Future[Reply] | None = None
         self._handler: Handler | None = None
         self._why_killed = ""
-        self._asked_to_end = False
+        self._kill_requested = False
         self._false_starts = 0
-        self._began = 0.0
+        self._start_time = 0.0
         self._closing = False
 
-    # ---- life ----------------------------------------------------------------------------------------------------
+    # ---- start and end -------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Starts a process unless there is one."""
+        """Starts a process unless one exists."""
         if self._process is not None or self._closing:
             return
-        self.life += 1
-        self._began = time.monotonic()
-        self._why_killed, self._asked_to_end = "", False
+        self.generation += 1
+        self._start_time = time.monotonic()
+        self._why_killed, self._kill_requested = "", False
         self._ready = _future()
         self._set_state("starting")
         events = ProcessEvents(
@@ -98,7 +99,7 @@ class EngineWorker:
 
     def kill(self, why: str) -> None:
         """Kills the process; another one starts when it has exited."""
-        self._asked_to_end = self._process is not None
+        self._kill_requested = self._process is not None
         self._kill(why)
 
     def _kill(self, why: str) -> None:
@@ -107,34 +108,34 @@ class EngineWorker:
             self._process.kill()
 
     def give_up_start(self) -> None:
-        """Replaces a process that has not started within `START_SECONDS` seconds."""
+        """Replaces a process that has not started within `START_SECONDS`, or that a signal stopped while it started."""
         if not self.is_ready and (self.state.state == "stopped" or self._seconds_to_start() > START_SECONDS):
             self.kill("it did not start in time")
 
     def _seconds_to_start(self) -> float:
         pid = self._process.pid if self._process is not None else 0
-        return time.monotonic() - self._began - seconds_waited(pid)
+        return time.monotonic() - self._start_time - seconds_waited(pid)
 
     async def restart(self, why: str) -> None:
         """Kills the process and waits until its replacement has started."""
-        life = self.life
+        generation = self.generation
         self.kill(why)
-        while self.life == life and self._process is not None:
-            await asyncio.sleep(_POLL)
+        while self.generation == generation and self._process is not None:
+            await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
         """Kills the process for good and waits until it has exited."""
         self._closing = True
         self.kill("the engine ends")
         while self._process is not None:
-            await asyncio.sleep(_POLL)
+            await asyncio.sleep(_POLL_SECONDS)
 
     @property
     def is_ready(self) -> bool:
         return self._ready is not None and self._ready.done() and self._process is not None
 
     async def ready(self) -> None:
-        """Waits until a process can be called; raises `WorkerDied` if several processes in sequence fail to start."""
+        """Waits until the process can be called. Raises `WorkerDied` if several processes in sequence fail to start."""
         for attempt in range(1, _MAX_FALSE_STARTS + 1):
             self.start()
             assert self._ready is not None
@@ -147,10 +148,10 @@ class EngineWorker:
     # ---- calls --------------------------------------------------------------------------------------------------
 
     async def call(self, request: Message, handler: Handler | None = None, stop: Message | None = None) -> Any:
-        """Sends `request` and waits for its reply; earlier messages go to `handler`.
+        """Sends `request`, and returns the reply to it. Notes that come before the reply go to `handler`.
 
-        Cancelling the call kills the process, unless it replies to `stop` within a few seconds. Raises `WorkerDied`,
-        and `RequestRefused` if the reply is a failure.
+        If the call is cancelled, `stop` is sent, and the process is killed unless it replies within a few seconds.
+        Raises `WorkerDied` if the process exits, and `RequestRefused` if the reply is `Refused`.
         """
         await self.ready()
         assert self._process is not None
@@ -162,27 +163,27 @@ class EngineWorker:
         try:
             return _check_reply(await asyncio.shield(self._reply))
         except asyncio.CancelledError:
-            await self._abandon(stop)
+            await self._end_call(stop)
             raise
         finally:
             self._reply = self._handler = None
             if self.is_ready:
                 self._set_state("ready")
 
-    async def _abandon(self, stop: Message | None) -> None:
-        """Ends the running call: by `stop` if possible, otherwise by killing the process."""
+    async def _end_call(self, stop: Message | None) -> None:
+        """Ends the running call, by sending `stop` if possible, otherwise by killing the process."""
         reply, process = self._reply, self._process
         if reply is None or process is None or reply.done():
             return
         self._handler = None
         if stop is not None:
             process.send(encode(stop))
-            await asyncio.wait([reply], timeout=_GRACE)
+            await asyncio.wait([reply], timeout=_STOP_SECONDS)
         if not reply.done():
             self.kill("cancelled")
-            await asyncio.wait([reply], timeout=_GRACE)
+            await asyncio.wait([reply], timeout=_STOP_SECONDS)
         if reply.done():
-            reply.exception()
+            reply.exception()  # marks the exception as retrieved; asyncio logs others
 
     # ---- messages from the process ---------------------------------------------------------------------------------
 
@@ -203,7 +204,7 @@ class EngineWorker:
             self._handle(message, self._handler)
 
     def _handle(self, message: Message, handler: Handler) -> None:
-        """Handles a note; an exception ends the call, because its request would otherwise wait forever."""
+        """Handles a note. If `handler` raises, kills the process, because the call would otherwise never end."""
         try:
             handler(message)
         except Exception as error:
@@ -224,7 +225,7 @@ class EngineWorker:
 
     def _report_stop(self, stopped: bool) -> None:
         if stopped:
-            self._set_state("stopped", "stopped by a signal; continue it, or cancel to start a new one")
+            self._set_state("stopped", "stopped by a signal; continue the process, or cancel to start a new one")
         elif self.is_ready:
             self._set_state("busy" if self._reply is not None else "ready", "continued")
         else:
@@ -233,26 +234,26 @@ class EngineWorker:
     def _handle_exit(self, how: str) -> None:
         assert self._process is not None
         tail, self._process = self._process.tail, None
-        came_up = self._ready is not None and self._ready.done()
-        self._false_starts += not came_up
+        had_started = self._ready is not None and self._ready.done()
+        self._false_starts += not had_started
         again = self._false_starts < _MAX_FALSE_STARTS and not self._closing
         died = WorkerDied(self.name, self._why_killed or how, tail)
-        self._set_state("dead", died.how, self._end_kind(came_up), again)
+        self._set_state("dead", died.how, self._end_kind(had_started), again)
         for future in (self._ready, self._reply):
             if future is not None and not future.done():
                 future.set_exception(died)
-                future.exception()
+                future.exception()  # marks the exception as retrieved; asyncio logs others
         if again:
             self.start()
         else:
             self._false_starts = 0
 
-    def _end_kind(self, came_up: bool) -> WorkerEnd:
-        if self._asked_to_end:
+    def _end_kind(self, had_started: bool) -> WorkerEnd:
+        if self._kill_requested:
             return "asked"
         if self._reply is not None and not self._reply.done():
             return "request"
-        return "idle" if came_up else "start"
+        return "idle" if had_started else "start"
 
     def _set_state(self, state: Any, what: str = "", end: WorkerEnd = "", again: bool = False) -> None:
         self.state = WorkerState(self.name, state, what, end, again)
@@ -261,7 +262,7 @@ class EngineWorker:
 
 
 def describe_death(died: WorkerDied, what: str, where: str, todo: str) -> Diagnostic:
-    """Returns the diagnostic of a worker's exit; `what` is followed by how it exited."""
+    """Returns the diagnostic of a worker's exit: `what`, followed by how the process exited in parentheses."""
     return Diagnostic(f"{what} ({died.how})", where, todo, detail=died.tail)
 
 

@@ -30,14 +30,14 @@ from buddy.compiler.protocol.worker_messages import GraphImported, Refused
 from buddy.compiler.runtime import torch_ops
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Words, reply_in_child
+from buddy.compiler.support.processes.forks import FailureMessages, reply_in_child
 
 # The file name in the importer's locations.
 FILE = "graph"
 _ENTRY = "main"
 _LINE = re.compile(rf'"{FILE}":(\d+):')
 _REMOVE_OP = "use the frontend dynamo, or remove the op from the program"
-_IN_CHILD = Words(
+_IN_CHILD = FailureMessages(
     "the import by torch-mlir failed",
     Diagnostic("torch-mlir's importer crashed", "importing the captured graph", "use the frontend dynamo"),
 )

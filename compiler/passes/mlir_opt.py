@@ -20,7 +20,7 @@ from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.passes.replace_ir import replace_contents
 from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.support.processes.lifetime import describe_exit, run_below
+from buddy.compiler.support.processes.lifetime import describe_exit, run_owned
 
 # Time limits of one pass in the tool, and of the list of passes.
 _PASS_SECONDS = 300.0
@@ -106,7 +106,7 @@ def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
     flags = ["--mlir-print-debuginfo", "--mlir-print-op-generic", "--allow-unregistered-dialect"]
     command = [mlir_opt.path, f"--pass-pipeline=builtin.module({nested})", *flags, "-o", "-", "-"]
     try:
-        result = run_below(command, _PASS_SECONDS, text)
+        result = run_owned(command, _PASS_SECONDS, text)
     except subprocess.TimeoutExpired as error:
         raise ToolError(f"{mlir_opt.name} was stopped after {_PASS_SECONDS:g} s") from error
     except OSError as error:

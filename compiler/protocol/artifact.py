@@ -3,9 +3,9 @@
 Imports neither torch nor MLIR.
 
 The entry function `<entry>` takes one pointer per buffer, each to a dense row-major tensor: inputs in the order of
-`arguments`, then the values of `symbols` (an `i64` each), then results in the order of `results`, then, unless `arena`
-is 0, `arena` bytes of scratch memory, aligned to 64 bytes. The caller owns every buffer. Tensors that are known to be
-empty at compile time are not passed. Concurrent calls need separate arenas.
+`arguments`, then the values of `symbols` (an `i64` each, passed by value), then results in the order of `results`,
+then, unless `arena` is 0, `arena` bytes of scratch memory, aligned to 64 bytes. The caller owns every buffer. Tensors
+that are known to be empty at compile time are not passed. Concurrent calls need separate arenas.
 
 If `threads` is more than 1, objects call `buddy_fork(task, data, threads)`, which the caller provides: it has to call
 `task(data, i, n)`, with `i32` values, for every `i` below some `n` from 1 to `threads`, concurrently if possible.
@@ -28,7 +28,7 @@ class Buffer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Pointer(msgspec.Struct, frozen=True, tag="pointer"):
-    """The address of buffer number `buffer`: arguments first, then results, then the program's own buffers."""
+    """The address of buffer number `buffer`, counted over arguments, then results, then `DeviceProgram.buffers`."""
 
     buffer: int
 
@@ -40,6 +40,7 @@ class KernelScalar(msgspec.Struct, frozen=True, tag="scalar"):
     value: int | float
 
 
+# An argument of a kernel.
 Word = Pointer | KernelScalar
 
 
@@ -64,7 +65,11 @@ class Copy(msgspec.Struct, frozen=True, tag="copy"):
 
 
 class DeviceProgram(msgspec.Struct, frozen=True):
-    """`modules` are texts of PTX, each with kernels of distinct names, for `chip` (`sm_75`) and all later chips."""
+    """A program for a GPU: `steps` run in order.
+
+    `modules` are PTX texts for `chip`, such as `sm_75`, and all later chips. No two kernels have the same name.
+    `buffers` is the device memory that the program needs besides arguments and results.
+    """
 
     chip: str
     modules: tuple[str, ...]
@@ -72,6 +77,7 @@ class DeviceProgram(msgspec.Struct, frozen=True):
     steps: tuple[Launch | Copy, ...]
 
 
+# The functions that objects call and the caller provides.
 FORK = "buddy_fork"
 COUNTERS = "buddy_counters"
 
@@ -91,6 +97,7 @@ class TensorSpec(msgspec.Struct, frozen=True):
         sizes = [size for size in self.shape if isinstance(size, int)]
         if len(sizes) < len(self.shape):
             return None
+        # The bits of a complex type, such as `complex<f32>`, are those of one of its two parts.
         bits = re.search(r"\d+", self.dtype)
         assert bits is not None
         return math.prod(sizes) * max(int(bits[0]) // 8, 1) * (2 if self.dtype.startswith("complex") else 1)
@@ -114,10 +121,10 @@ class EagerCall(msgspec.Struct, frozen=True):
     """An op that runs in eager: a symbol that the runner provides, which calls `target` on tensors at given addresses.
 
     `arguments` and `keywords` are the op's arguments in the graph's plain form (see `graph.serialize`), in which `{"t":
-    i}` stands for tensor argument `i` of the call. The symbol takes pointers to each of `inputs`, then the values of
-    `symbols` (an `i64` each) that occur in shapes and arguments, then pointers to each of `results`. All tensors are
-    dense and row-major; empty ones are left out. A call with `asks` is made on values for which compiled code has no
-    result, so that eager raises its error; the results of the run are discarded in any case.
+    i}` stands for tensor argument `i` of the call. The symbol takes a pointer to each of `inputs`, then the values of
+    `symbols` (an `i64` each) that occur in shapes and arguments, then a pointer to each of `results`. All tensors are
+    dense and row-major; empty ones are left out. A call with `asks` is made if compiled code finds values that the op
+    rejects, so that eager raises its error; even if eager raises none, the results of the run are discarded.
     """
 
     symbol: str
@@ -131,8 +138,9 @@ class EagerCall(msgspec.Struct, frozen=True):
 
 
 class ArtifactSymbol(msgspec.Struct, frozen=True):
-    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`, or, if `source` is
-    -1, number `index` among the numbers that the program is called with.
+    """Where the value of symbol `name` comes from: dim `index` of graph input number `source`.
+
+    If `source` is -1, it is scalar argument number `index` of the call.
     """
 
     name: str
@@ -141,9 +149,10 @@ class ArtifactSymbol(msgspec.Struct, frozen=True):
 
 
 class TimedRegion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A timed part of a function: the code that comes from `nodes`, in the call that is region `parent`.
+    """A timed part of a function: the code that comes from `nodes`.
 
-    `what` names its first op, `@name` for a call. Regions of the entry have no parent.
+    `what` names its first op, `@name` for a call. `parent` is the region of the call of the function, -1 in the entry
+    function.
     """
 
     nodes: tuple[str, ...]
@@ -157,11 +166,11 @@ class Artifact(msgspec.Struct, frozen=True):
 
     `threads` is the maximum number of threads that share its loops; `arena` is in bytes.
 
-    If there are `regions`, objects call `buddy_counters()`, which the caller provides: it returns the address of a
-    scratch word, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
+    If `regions` is not empty, objects call `buddy_counters()`, which the caller provides: it returns the address of a
+    scratch `i64`, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
 
-    `observed` are the stable names of the nodes whose values a call reports, one after another. `target` is the
-    recipe's: if it is not "", the objects may be for another machine than this one.
+    `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is that of the
+    recipe; if it is not "", the objects may be for another machine than this one.
     """
 
     entry: str
@@ -179,7 +188,7 @@ class Artifact(msgspec.Struct, frozen=True):
 
     @property
     def results_of_eager(self) -> bool:
-        """Whether eager computes values for compiled code. Eager calls that only raise errors do not count."""
+        """Whether compiled code uses results of eager calls. A call that is only made to raise an error has none."""
         return any(call.results for call in self.eager_calls)
 
 

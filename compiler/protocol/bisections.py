@@ -16,9 +16,9 @@ class Criterion(msgspec.Struct, frozen=True, omit_defaults=True):
     """What counts as wrong: an error or a crash (`fails`), results that differ from eager (`differs`), slow code
     (`slower`), or either of the first two (`any`).
 
-    `tolerance` is a multiple of the tolerance of each element type. `slower` is the minimum speedup without a pass for
-    that pass to be the culprit. `each` is the limit in seconds for one step of a trial (a pass, lowering, code
-    generation, the run), `within` the limit for all trials.
+    `tolerance` is multiplied with the tolerance of each element type. `slower` is the minimum speedup that disabling a
+    pass must give for that pass to be the culprit. `each` is the limit in seconds for one step of a trial (a pass,
+    lowering, code generation, the run), `within` that for all trials.
     """
 
     kind: Wrong = "any"
@@ -36,7 +36,7 @@ class Bisect(Request["Bisected"], frozen=True):
 
 
 class Culprit(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A responsible step of the recipe: its index, and the plug-in that it comes from, if any."""
+    """A responsible step of the recipe: its index (`place`), and the plug-in that it comes from (`origin`), if any."""
 
     place: int
     step: PassStep
@@ -59,12 +59,12 @@ class WrongLowering(msgspec.Struct, frozen=True, omit_defaults=True):
 class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of a bisection.
 
-    `wrong` describes the failure, if any. `steps` are the responsible passes, or `lowerings` if no pass
-    is. `nodes` is the smallest subgraph that fails by itself, with its real inputs; `in_eager` the smallest set of
-    nodes that makes the whole program right if they run in eager, with identical layers together. `recipe` is right
-    (`confirmed` if that was tried on the whole program). `before` is the module of `nodes` before the culprit pass,
-    `after` the output of the pass, `functions` those in which the two differ, and `command` runs that pass on the file
-    `name`.
+    `told` summarises the result in a sentence. `wrong` describes the failure, if any. `steps` are the responsible
+    passes; if no pass is responsible, `lowerings` are the responsible lowerings. `nodes` is the smallest subgraph that
+    fails by itself on its real inputs; `in_eager` the smallest set of nodes that must run in eager for the whole
+    program to be right, where equal layers count as one. `recipe` gives right results (`confirmed` if this was tried on
+    the whole program). `before` is the module of `nodes` before the culprit pass, `after` the output of the pass,
+    `functions` the functions in which the two differ, and `command` runs that pass on the file `name`.
     """
 
     told: str
@@ -86,7 +86,7 @@ class BisectionResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Bisected(Frame, frozen=True):
-    """The result of the search."""
+    """The result of the bisection."""
 
     request: int
     finding: BisectionResult

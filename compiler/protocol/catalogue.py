@@ -56,7 +56,10 @@ class DeviceInfo(msgspec.Struct, frozen=True):
 
 
 class BackendDescribed(Frame, frozen=True):
-    """`versions` are those of its packages; `defaults` are the flags that apply unless others are given."""
+    """The description of backend `name`: its packages' versions, and its flags, targets and devices.
+
+    `defaults` are the flags that are used unless a recipe replaces them.
+    """
 
     request: int
     name: str
@@ -85,7 +88,7 @@ class ListOps(Request["Ops"], frozen=True):
 
 
 class ListPresets(Request["Presets"], frozen=True):
-    """The recipes to start from: `Presets`."""
+    """List the presets; answered by `Presets`."""
 
 
 class Passes(Frame, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 from buddy.compiler.protocol.plain_values import Diagnostic, Stage
 
 PROTOCOL_VERSION = 6
-MAX_FRAME = 1 << 30
+MAX_FRAME = 1 << 30  # bytes
 
 
 class Frame(msgspec.Struct, frozen=True, tag_field="type", tag=True, omit_defaults=True):
@@ -24,7 +24,7 @@ Answer_co = TypeVar("Answer_co", covariant=True)
 class Request(Frame, Generic[Answer_co], frozen=True):
     """Base of requests. One frame ends a request: an `Answer_co`, or a `Failed`.
 
-    All answers repeat `request`, the number that the client assigns when it sends the frame; before, it is 0.
+    `request` is the number that the client assigns when it sends the request, 0 until then. All answers repeat it.
     """
 
     request: int
@@ -32,17 +32,17 @@ class Request(Frame, Generic[Answer_co], frozen=True):
 
 @cache
 def answer_type(request: type[Request[Any]]) -> type[Any]:
-    """The type of the frame that answers requests of a type."""
+    """Returns the type of the frame that answers requests of type `request`."""
     (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
-    (found,) = (frame for frame in _frames(Frame) if frame.__name__ == answer.__forward_arg__)
-    return found
+    (answer_frame,) = (frame for frame in _subclasses(Frame) if frame.__name__ == answer.__forward_arg__)
+    return answer_frame
 
 
-def _frames(base: type[Any]) -> Iterator[type[Any]]:
-    """Yields all classes below `base`."""
-    for frame in base.__subclasses__():
-        yield frame
-        yield from _frames(frame)
+def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
+    """Yields all direct and indirect subclasses of `base`."""
+    for subclass in base.__subclasses__():
+        yield subclass
+        yield from _subclasses(subclass)
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -51,7 +51,7 @@ WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The greeting; its version is written out even if it is the default. `log` is the minimum log level."""
+    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level."""
 
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
@@ -65,7 +65,7 @@ class Cancel(Frame, frozen=True):
 
 
 class Ping(Request["Pong"], frozen=True):
-    """Check that the engine responds. It answers with `Pong` before it handles later frames."""
+    """Check that the engine responds: it answers with `Pong` before it handles later frames."""
 
 
 class Shutdown(Frame, frozen=True):
@@ -73,6 +73,8 @@ class Shutdown(Frame, frozen=True):
 
 
 class Welcome(Frame, frozen=True):
+    """The engine's greeting. `target` describes its CPU, `packages` are versions by package name."""
+
     version: int
     engine: str
     pid: int
@@ -103,7 +105,7 @@ class Printout(Frame, frozen=True):
 
 
 class Failed(Frame, frozen=True):
-    """The request failed. Stages sent before stay valid; `stages` may add the IR at the failure."""
+    """The request failed. Stages that were sent before stay valid; `stages` may add the IR at the failure."""
 
     request: int
     diagnostic: Diagnostic
@@ -112,11 +114,11 @@ class Failed(Frame, frozen=True):
 
 
 class WorkerState(Frame, frozen=True):
-    """A worker (`host`, `compiler`, `runner`) changed state; `what` is the reason, as a sentence for the user.
+    """A worker, such as `host`, `compiler` or `runner`, changed state; `what` gives the reason to the user.
 
     The state `stopped` means stopped by a signal, such as SIGSTOP or a debugger's; the worker can be continued. `end`
     says when a `dead` worker exited: on request of the engine (`asked`), during a `request`, which fails, while `idle`,
-    or at its `start`; no failure is sent for the last two. `again` means that the worker is being restarted.
+    or at its `start`; in the last two cases no `Failed` is sent. `again` means that the worker is being restarted.
     """
 
     worker: str

@@ -25,8 +25,9 @@ class Export(Request["Exported"], frozen=True):
     """Write the graph of `recipe` as files of these kinds to `folder`, on the engine's machine; answered by `Exported`.
 
     `folder` is relative to `directory`, or to the engine's current directory if that is "". Functions and files are
-    named after `name`, or after the source if it is "". `stage` names the text for `mlir` and `bytecode`; "" is the
-    first stage of MLIR. Existing files are overwritten only with `force`. `command` is printed in the README.
+    named after `name`, or after the source if `name` is "". `stage` names the stage whose IR the kinds `mlir` and
+    `bytecode` write; "" is the first stage of MLIR. Existing files are overwritten only with `force`. `command` is the
+    command line that the exported README repeats.
     """
 
     recipe: Recipe
@@ -50,9 +51,8 @@ class Exported(Frame, frozen=True):
 class Extract(Request["Extracted"], frozen=True):
     """Make a graph of the `nodes` (stable or FX names) of the graph of `recipe`, with their real inputs.
 
-    Answered by `Extracted`.
-
-    It becomes another graph of the program until the program is opened again; the same nodes give the same graph.
+    Answered by `Extracted`. The new graph is another graph of the program until the program is opened again. A second
+    request for the same nodes returns the same graph.
     """
 
     recipe: Recipe

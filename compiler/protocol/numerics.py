@@ -21,9 +21,9 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of a tensor with respect to its reference, over elements where both are finite.
 
     `largest` is the greatest absolute difference, `relative` the root mean square of the differences divided by that of
-    the reference. `share` is the greatest difference divided by the tolerance (an upper bound if it is below 1), -1 if
-    an element is infinite or NaN on one side only; `where` is the first index out of tolerance. `nans` and `infs` are
-    the counts of the tensor.
+    the reference. `share` is the greatest ratio of a difference to its tolerance (an upper bound if it is below 1), -1
+    if an element is infinite or NaN in only one of the tensors; `where` is the first index out of tolerance. `nans` and
+    `infs` are the numbers of NaN and infinite elements of the tensor.
     """
 
     largest: float = 0.0
@@ -39,10 +39,11 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A node's errors: `error` of its value in the compiled program, `own` of the node alone on the reference's inputs.
+    """A node's errors.
 
-    Either is absent if it was not measured; `why` is the reason for a missing `own`. `nans` and `infs` are the
-    reference's.
+    `error` is that of its value in the compiled program, `own` that of the node compiled alone and run on the
+    reference's inputs. An error that was not measured is `None`; `why` is the reason if `own` is `None`. `nans` and
+    `infs` are the numbers of NaN and infinite elements of the reference.
     """
 
     node: str
@@ -60,7 +61,10 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NanOrigin(msgspec.Struct, frozen=True):
-    """The first node whose result has a NaN (or an infinity) while none of its inputs has one."""
+    """The first node whose result has a NaN or an infinity (`kind`), in the compiled program or in eager (`side`).
+
+    A node whose inputs have none is preferred; `inputs_have` says that this node has an input with one.
+    """
 
     kind: Literal["nan", "inf"]
     side: Literal["compiled", "eager"]
@@ -71,11 +75,10 @@ class NanOrigin(msgspec.Struct, frozen=True):
 class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Every node of a graph compared with the reference.
 
-    `first` is the first node out of tolerance; `first_by` says whether its own error or an error of its inputs is the
-    cause; `suspects` are the nodes fused into it whose values were not observed. `results` are the nodes that the graph
-    returns. `seconds` is the duration of the comparison, including compiled program and reference; `compile_seconds`
-    the time to compile the programs for it. `peak` is memory in bytes on top of weights and inputs; 0 if it was not
-    requested.
+    `first` is the first node out of tolerance, and `first_by` says which of its errors is: `own`, or only the `error`
+    of its value in the program; `suspects` are the nodes fused into it whose values were not observed. `results` are
+    the nodes that the graph returns. `seconds` is the duration of the comparison, including the runs of the compiled
+    program and the reference; `compile_seconds` is the time to compile the programs for it.
     """
 
     graph: int
@@ -93,7 +96,7 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def compared(self) -> int:
         """The number of nodes whose value was compared with the reference."""
-        return sum(found.error is not None or found.own is not None for found in self.nodes)
+        return sum(numbers.error is not None or numbers.own is not None for numbers in self.nodes)
 
     @property
     def ok(self) -> bool:
@@ -101,15 +104,15 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return not self.first and self.compared > 0
 
     def by_node(self) -> dict[str, NodeNumbers]:
-        return {found.node: found for found in self.nodes}
+        return {numbers.node: numbers for numbers in self.nodes}
 
 
 class OwnProgram(msgspec.Struct, frozen=True):
-    """The artifact of a node that was compiled alone, and the nodes of the captured graph that are equal to it.
+    """The artifact of a node that was compiled alone, and all equal nodes of the captured graph.
 
-    `uses` has an entry for each of these nodes: the names of the inputs, and stable names of the results with their
-    index in the node's tuple of results, -1 for a single result. If the node only `moves` elements, rounding does not
-    affect its result.
+    `uses` has an entry for each of these nodes: the names of its inputs, and for each result the stable name and the
+    index in the node's tuple of results, -1 for a single result. If the node only `moves` elements, its result is not
+    rounded.
     """
 
     artifact: bytes
@@ -134,12 +137,11 @@ class ObservedProgram(msgspec.Struct, frozen=True):
 
 
 class CompareNodes(Request["NodesCompared"], frozen=True):
-    """Compile a recipe so that its program reports its values, and compare each with eager.
+    """Compile a recipe to a program that reports the values of its nodes, and compare each value with the reference.
 
-    Answered by `Progress`, `NodesCompared`.
-
-    The compilation on the screen is not replaced. With `every`, fused values are written to memory to be compared; with
-    `own`, each node is also compiled alone. The comparison is stopped after `timeout` seconds, including compilation.
+    Answered by `Progress`, then `NodesCompared` or `Failed`. The compilation on the screen is not replaced. With
+    `every`, also fused values are written to memory and compared; with `own`, each node is also compiled alone. The
+    comparison, including compilation, is stopped after `timeout` seconds.
     """
 
     recipe: Recipe

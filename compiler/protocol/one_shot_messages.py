@@ -1,6 +1,6 @@
-"""The requests to processes that answer one request, and their answers.
+"""The requests to one-shot processes, and the answers. A one-shot process answers one request and exits.
 
-These processes (`support.processes`) load MLIR, which may crash or never return, so that the engine need not.
+The processes (`support.processes`) load MLIR, which may crash or never return, so that the engine need not load it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from buddy.compiler.protocol.worker_messages import Message
 
 
 class PassTrials(Message, frozen=True):
-    """A module as text, and passes to try on clones of it; answered by `TrialStarted` and `TrialOutcome` of each."""
+    """A module as text, and passes to try on clones of it. Each is answered by `TrialStarted` and `TrialOutcome`."""
 
     content: str
     candidates: tuple[PassStep, ...]
@@ -26,7 +26,7 @@ class TrialStarted(Message, frozen=True):
 
 
 class TrialOutcome(Message, frozen=True):
-    """The changes by candidate number `number`: differences of op counts by name, or the reason of its failure."""
+    """The changes by candidate number `number`: differences of op counts by op name, or why it failed (`problem`)."""
 
     number: int
     changed: bool = False

@@ -17,9 +17,10 @@ Lowers = Literal["", "structured-ops", "loops", "functions"]
 
 @dataclass(frozen=True)
 class Numbers:
-    """How a pass changes results within rounding errors; `without` is the option that prevents this.
+    """How a pass changes results within rounding errors.
 
-    If `without` is `None`, only disabling the pass prevents it.
+    `without` is the option, and its value, that keeps the pass from changing results; if it is `None`, only disabling
+    the pass does.
     """
 
     how: str
@@ -43,26 +44,26 @@ class PassFacts:
     packs_weights: bool = False
     # Its result depends on the recipe's number of threads; the stages before it do not.
     reads_threads: bool = False
-    # A graph pass that prepares the graph for this compiler's kernels, and does not apply to other backends.
+    # A graph pass that prepares the graph for this compiler's kernels, and is disabled for backends without them.
     for_own_kernels: bool = False
     # Only simplifies the IR: no later pass requires it.
     simplifies: bool = False
     # Its option is a module as text, which replaces the input module.
     holds_ir: bool = False
     numbers: Numbers | None = None
-    # The options that a search varies by default, with their values ("": the pass is on or off). With 0 or "auto" the
-    # pass chooses the value.
+    # The options that a search for the fastest recipe varies by default, with their values. The option "" stands for
+    # whether the pass is enabled. With the value 0 or "auto" the pass chooses the value itself.
     tuned: tuple[tuple[str, tuple[Value, ...]], ...] = ()
 
 
-# The option that disables the packing of weights.
+# The option of passes with `packs_weights`: false disables the packing.
 PACK_WEIGHTS = "pack-weights"
 REPLACE_IR = "replace-ir"
 
 _ON_OR_OFF, _OFF_OR_ON = ("", (True, False)), ("", (False, True))
-_NONE = PassFacts()
+_NO_FACTS = PassFacts()
 
-# In the order in which a search varies them.
+# In the order in which a search for the fastest recipe varies them.
 PASSES: Mapping[str, PassFacts] = MappingProxyType({
     # This compiler's own passes over MLIR.
     "contractions-to-kernels": PassFacts(
@@ -100,7 +101,7 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
     "pass-sizes": PassFacts(works_on_buffers=True, plans_memory=True),
     "copies-to-loops": PassFacts(lowers="structured-ops"),
     REPLACE_IR: PassFacts(holds_ir=True),
-    # MLIR's.
+    # MLIR's passes.
     "one-shot-bufferize": PassFacts(bufferizes=True),
     "canonicalize": PassFacts(works_on_buffers=True, simplifies=True),
     "cse": PassFacts(works_on_buffers=True, simplifies=True),
@@ -113,4 +114,4 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
 
 def facts(name: str) -> PassFacts:
     """Returns the facts about the pass `name`; the defaults if it is not in `PASSES`."""
-    return PASSES.get(name, _NONE)
+    return PASSES.get(name, _NO_FACTS)

@@ -10,14 +10,14 @@ from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
 
 class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A module as text, whose arguments are the graph's placeholders and whose results are the graph's results.
+    """A module as text, whose entry function takes the graph's placeholders and returns the graph's results.
 
-    `phase` is the phase of the pipeline that it enters, `entry` the name of the entry function ("" if only one function
-    is public). Every op names the nodes that it comes from by a name location, `loc("linear_1")`, or by several fused
-    ones.
+    `phase` is the phase of the pipeline at which the module enters, `entry` the name of the entry function ("" if only
+    one function is public). Every op names the nodes that it comes from by a name location, `loc("linear_1")`, or by a
+    fused location of several.
 
-    `frontend` is the frontend that produced it in addition to the nodes; a recipe may compile the nodes instead. If it
-    is "", only the IR can be compiled.
+    If a frontend imported the module in addition to capturing nodes, `frontend` is its name, and a recipe may compile
+    the nodes instead. If `frontend` is "", only the module can be compiled.
     """
 
     text: str
@@ -46,10 +46,11 @@ class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A row of the FX table. `stable` survives renumbering; shapes are printed as `128x768`, several joined by `, `.
+    """A row of the FX table: one node.
 
-    `strides` have the same format; `bytes` is the size of all results, 0 if it is known only at the call. `inputs` are
-    the rows of the nodes that it reads.
+    `stable` is a name that does not change if nodes are renumbered. `shape` and `strides` are printed as `128x768`,
+    those of several results joined by `, `. `bytes` is the size of all results, 0 if it is known only at the call.
+    `inputs` are the indices of the nodes that the node reads.
     """
 
     index: int
@@ -69,7 +70,11 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lowering of a node under a recipe: the chosen registry, the alternatives, its function, and the reason."""
+    """The lowering of a node under a recipe.
+
+    `lowering` is the chosen registry or "eager", `choices` are all valid ones, `function` is the function that contains
+    the node, and `reason` says why other lowerings were not used.
+    """
 
     node: str
     lowering: str
@@ -107,10 +112,11 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `step` is the index of the recipe's step that made it, or -1 for the built-in steps (`fx`, `graph`, `lower`,
     `translate`, `codegen`). `text` names the text in the engine's store; equal texts have equal names. `removed` and
-    `added` are the numbers of ops removed and added since the previous stage; `deltas` lists them by op name, the
-    greatest change first. `origins` counts the ops, or bytes of machine code, with nodes of their own, with derived
-    nodes only, and without nodes; `lost` is the number of ops that had none after the pass and were given derived ones.
-    `functions` are those whose machine code was generated, with the milliseconds each took, in parallel processes.
+    `added` are the numbers of ops removed and added since the previous stage; `deltas` are the differences by op name,
+    the greatest first. `origins` counts the ops (or bytes of machine code) that name nodes, that have only derived
+    nodes, and that have no nodes. `lost` is the number of ops that named no node after the pass, for which nodes were
+    derived. `functions` are the functions whose machine code was generated, with the milliseconds that each took in one
+    of several parallel processes.
     """
 
     index: int
@@ -133,7 +139,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An option of a pass; `words` are its valid values if it takes one of a few words."""
+    """An option of a pass; `words` are its valid values if only certain words are valid, else ()."""
 
     name: str
     default: str
@@ -142,7 +148,10 @@ class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PassInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An entry of the pass catalogue; `origin` names the plug-in that it comes from, if any."""
+    """An entry of the pass catalogue. `ours` says whether the pass is part of this compiler, not of MLIR.
+
+    `origin` names the plug-in that the pass comes from, if any.
+    """
 
     name: str
     level: str
@@ -167,7 +176,7 @@ class BackendInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A dialect that the bindings have registered, with its number of ops; `module` is that of its Python classes."""
+    """A dialect that the bindings have registered, with its number of ops, and the Python module of its op classes."""
 
     name: str
     ops: int
@@ -175,10 +184,10 @@ class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BindingsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The origin of MLIR: the bindings' package, whether a variable selects it, its version and folder.
+    """The MLIR bindings in use: their package, version and folder. `named`: an environment variable selects them.
 
-    `tool` is the `mlir-opt` that is used in addition, "" without one; `tool_problem` is the reason why the requested
-    one is not used.
+    `tool` is the path of the `mlir-opt` that is used in addition, "" if none is; `tool_problem` is the reason why the
+    requested `mlir-opt` is not used.
     """
 
     package: str
@@ -192,7 +201,7 @@ class BindingsInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """An ATen target that can be compiled, its op class, and the registries that lower the class.
 
-    The class is "" for a target that a plug-in decomposes; `origin` names the plug-ins that contribute to it.
+    The class is "" for a target that a plug-in decomposes. `origin` names the plug-ins that contribute to the target.
     """
 
     target: str
@@ -204,7 +213,7 @@ class OpInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
     """A named pipeline and its phases, in order: `(name, language)`.
 
-    `device` names the device that its programs run on, if that is not the CPU of this machine.
+    `device` names the device that the compiled programs need, "" if they run on the CPU.
     """
 
     name: str
@@ -214,5 +223,5 @@ class Preset(msgspec.Struct, frozen=True, omit_defaults=True):
     device: str = ""
 
     def suits(self, recipe: Recipe) -> bool:
-        """Returns whether the preset can compile the program of `recipe` as it was opened, for this CPU."""
+        """Returns whether the preset is for the CPU and can compile the program of `recipe` as it was opened."""
         return not self.device and (self.recipe.frontend in OWN_FRONTENDS) == (recipe.frontend in OWN_FRONTENDS)

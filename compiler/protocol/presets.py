@@ -21,20 +21,20 @@ Entry = str | tuple[str, str] | tuple[str, str, dict[str, OptionValue]]
 
 
 def steps_of(phase: str, *entries: Entry) -> list[PassStep]:
-    """Steps of one phase; an entry is a pass name, a name with its anchor, or both with options."""
+    """Returns steps of one phase; an entry is the name of a pass, or a tuple of name, anchor and optionally options."""
     return [step_of(phase, *((entry,) if isinstance(entry, str) else entry)) for entry in entries]
 
 
 def step_of(phase: str, name: str, anchor: str = MODULE, options: dict[str, OptionValue] | None = None) -> PassStep:
-    """One step of a phase."""
+    """Returns one step of a phase."""
     return PassStep(name, "mlir", anchor, tuple((options or {}).items()), phase=phase)
 
 
-# The phases of an import; the last one is named after its dialect.
+# The phases of a program that torch-mlir imports. The last one is named after the target dialect.
 IMPORTED, BACKEND, ONNX = "imported", "torch-backend", "onnx"
 ON_TENSORS: dict[Dialect, str] = {"linalg": "linalg-on-tensors", "tosa": "tosa", "stablehlo": "stablehlo"}
 
-# From ops of ONNX to those of torch: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
+# From ONNX ops to torch ops: `torch-onnx-to-torch-backend-pipeline`, with its shape refinement as one step.
 FROM_ONNX = steps_of(
     IMPORTED,
     ("convert-torch-onnx-to-torch", FUNC),
@@ -110,7 +110,7 @@ FROM_BACKEND: dict[Dialect, list[PassStep]] = {
 
 
 def import_phases(dialect: Dialect) -> tuple[tuple[str, str], ...]:
-    """Returns the phases of an import before those that all programs share."""
+    """Returns the phases from torch-mlir's import to linalg on tensors; all programs share the later phases."""
     names = [IMPORTED, BACKEND, ON_TENSORS[dialect], *([ON_TENSORS["linalg"]] * (dialect == "stablehlo"))]
     return tuple((name, "mlir") for name in names)
 
@@ -147,7 +147,7 @@ _FUSION = steps_of(
     "fold-transposes",
     "fuse-elementwise",
     "canonicalize",
-    # After fusion, so that an in-place computation covers everything between two windows.
+    # Runs after fusion, so that one fused op computes, in place, all that lies between two windowed ops.
     "pad-in-place",
 )
 _UPSTREAM_FUSION = steps_of("fused", "linalg-fuse-elementwise-ops", "canonicalize")
@@ -166,7 +166,7 @@ _TO_BUFFERS = steps_of(
 # Converts loops with independent iterations to parallel loops, whose iterations several threads may share.
 _BUFFERS = [*_TO_BUFFERS, *steps_of("buffers", "tile-dynamic", ("scf-forall-to-parallel", FUNC))]
 
-# Disabled by default: calls a library for matrix products, to compare the kernels with it.
+# Disabled by default: calls a BLAS library for matrix products, to compare our kernels with the library.
 _LIBRARY = [msgspec.structs.replace(step_of("buffers", "contractions-to-blas"), enabled=False)]
 
 # Runs before memory planning, because values that are live within one row, or only in registers, need no buffer.
@@ -278,10 +278,11 @@ def _graph_passes(*enabled: str) -> list[PassStep]:
     return [PassStep(name, "graph", "", enabled=name in enabled, phase="graph") for name in names]
 
 
-# Blockwise attention is exact, as fast as the full matrix of scores at 128 tokens, and faster beyond. Grouped heads
-# need no copies of keys and values, and neither does a cache that only attention reads together with the new entries.
-# The other passes do not change machine code (later passes fold transposes, copies and views) or call torch's library
-# for products, and they blur the correspondence of nodes and ops.
+# The enabled passes: blockwise attention is exact, as fast as the full matrix of scores at 128 tokens, and faster for
+# more tokens. `gqa-attention-fusion` avoids copies of the keys and values of grouped heads, and of a cache that only
+# attention reads together with the new entries. The other passes are disabled: they do not change machine code, because
+# later passes fold transposes, copies and views, or they call torch's library for products; and they blur the
+# correspondence of nodes and ops.
 _GRAPH = _graph_passes("slice-parts", "gqa-attention-fusion", "flash-attention-prefill")
 _UPSTREAM_GRAPH = _graph_passes()
 
@@ -296,18 +297,18 @@ def _preset(
 _SHARED = [*_FUSION, *_MATH, *_BUFFERS, *_LIBRARY, *_ROWS, *_KERNELS, *_MEMORY, *_COUNTING, *_LOOPS, *_LLVM]
 
 
-def _by_torch_mlir(dialect: Dialect, what: str) -> Preset:
-    """torch-mlir's pipeline to one of its three dialects, followed by the common pipeline."""
+def _torch_mlir_preset(dialect: Dialect, target: str) -> Preset:
+    """Returns the preset of torch-mlir's pipeline to `dialect`, described as `target`, and the common pipeline."""
     name = preset_of(TORCH_MLIR, dialect)
     steps = (*TO_BACKEND, *FROM_BACKEND[dialect], *_TO_LINALG, *_SHARED)
     phases = (*PHASES[:2], *import_phases(dialect), *PHASES[3:])
     recipe = Recipe(preset=name, dialect=dialect, steps=steps, frontend=TORCH_MLIR)
-    return Preset(name, f"imported by torch-mlir, by its own passes to {what}, then as by default", recipe, phases)
+    return Preset(name, f"imported by torch-mlir, by its own passes to {target}, then as by default", recipe, phases)
 
 
 def presets() -> dict[str, Preset]:
-    """Returns all presets, in the order in which they are listed, by name."""
-    found = (
+    """Returns all presets by name, in the order in which they are listed."""
+    all_presets = (
         _preset(
             "default",
             "fused, packed and vectorised for this machine",
@@ -325,11 +326,11 @@ def presets() -> dict[str, Preset]:
             _GPU_PHASES,
             "a CUDA device",
         ),
-        _by_torch_mlir("linalg", "linalg on tensors"),
-        _by_torch_mlir("tosa", "TOSA"),
-        _by_torch_mlir("stablehlo", "StableHLO"),
+        _torch_mlir_preset("linalg", "linalg on tensors"),
+        _torch_mlir_preset("tosa", "TOSA"),
+        _torch_mlir_preset("stablehlo", "StableHLO"),
     )
-    return {preset.name: preset for preset in found}
+    return {preset.name: preset for preset in all_presets}
 
 
 def default_recipe(
@@ -357,60 +358,62 @@ def without_packing(recipe: Recipe) -> Recipe:
     return msgspec.structs.replace(recipe, steps=tuple(steps))
 
 
-# Passes are disabled rather than removed, so that a user can enable them again.
+# The phases that have steps in the presets for this CPU, in order.
 _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm")
-_FRONT_PHASE = "fused"
+# The phase of the steps that convert imported dialects.
+_IMPORT_PHASE = "fused"
 
 
 def adapt_to_phase(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
-    """Returns `recipe`, a preset's, adapted to a program whose IR is at phase `enters` and has ops of `dialects`.
+    """Returns a preset's recipe adapted to a program that starts as IR at phase `enters`, with ops of `dialects`.
 
-    Returns the recipe unchanged for a captured program (`enters` is "").
+    Returns the recipe unchanged for a captured program (`enters` is ""). Steps that do not apply are disabled rather
+    than removed, so that a user can enable them again.
     """
     if not enters:
         return recipe
-    front = [step for step in _front(recipe, dialects) if step not in recipe.steps]
+    new_steps = [step for step in _import_steps(recipe, dialects) if step not in recipe.steps]
     steps = [step if _has_work(step, enters) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps]
-    return msgspec.structs.replace(recipe, steps=(*front, *steps))
+    return msgspec.structs.replace(recipe, steps=(*new_steps, *steps))
 
 
-def _front(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
-    """Returns the passes that convert imported dialects to tensors in MLIR's own dialects, in order."""
+def _import_steps(recipe: Recipe, dialects: Collection[str]) -> list[PassStep]:
+    """Returns the steps that convert the imported `dialects` to ops of MLIR's own dialects on tensors, in order."""
     # Functions that the entry function does not call are not part of the program.
-    found: list[PassStep] = steps_of(_FRONT_PHASE, "symbol-dce")
+    steps: list[PassStep] = steps_of(_IMPORT_PHASE, "symbol-dce")
     if "onnx" in dialects:
-        found += FROM_ONNX
+        steps += FROM_ONNX
     if "torch" in dialects:
-        found += [*TO_BACKEND, *FROM_BACKEND[recipe.dialect]]
+        steps += [*TO_BACKEND, *FROM_BACKEND[recipe.dialect]]
     if {"vhlo", "stablehlo", "chlo"} & set(dialects):
-        found += _from_hlo(dialects)
+        steps += _hlo_import_steps(dialects)
     if "complex" in dialects:
-        found += steps_of(_FRONT_PHASE, ("convert-complex-to-standard", FUNC))
+        steps += steps_of(_IMPORT_PHASE, ("convert-complex-to-standard", FUNC))
     if "shape" in dialects:
-        found += steps_of(_FRONT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
-    return [msgspec.structs.replace(step, phase=_FRONT_PHASE) for step in found]
+        steps += steps_of(_IMPORT_PHASE, "shape-to-shape-lowering", "convert-shape-to-std")
+    return [msgspec.structs.replace(step, phase=_IMPORT_PHASE) for step in steps]
 
 
-def _from_hlo(dialects: Collection[str]) -> Iterable[PassStep]:
+def _hlo_import_steps(dialects: Collection[str]) -> Iterable[PassStep]:
     if "vhlo" in dialects:
-        yield from steps_of(_FRONT_PHASE, "vhlo-legalize-to-stablehlo")
+        yield from steps_of(_IMPORT_PHASE, "vhlo-legalize-to-stablehlo")
     if "chlo" in dialects:
-        yield from steps_of(_FRONT_PHASE, ("chlo-legalize-to-stablehlo", FUNC))
+        yield from steps_of(_IMPORT_PHASE, ("chlo-legalize-to-stablehlo", FUNC))
     yield from FROM_STABLEHLO
 
 
 def _has_work(step: PassStep, enters: str) -> bool:
-    """Returns whether an enabled step applies to IR at that phase."""
+    """Returns whether a step is enabled and has something to do for a program that starts as IR at phase `enters`."""
     if not step.enabled or step.level == "graph":
         return False
     if enters == "toplevel" or step.phase not in _PHASES:
         return True
-    at, known = _PHASES.index(step.phase), facts(step.name)
+    phase_index, pass_facts = _PHASES.index(step.phase), facts(step.name)
     if enters == "llvm":
-        # What is put around a function of the LLVM dialect copies results, by ops that become loops.
-        return at >= _PHASES.index("llvm") or known.lowers == "structured-ops"
-    if known.works_on_numbers:
+        # The function that wraps one of the LLVM dialect copies results, by structured ops that become loops.
+        return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
+    if pass_facts.works_on_numbers:
         return True
-    if known.bufferizes or at <= _PHASES.index("fused"):
+    if pass_facts.bufferizes or phase_index <= _PHASES.index("fused"):
         return False
-    return enters == "buffers" or at >= _PHASES.index("loops") or known.works_on_buffers
+    return enters == "buffers" or phase_index >= _PHASES.index("loops") or pass_facts.works_on_buffers

@@ -12,10 +12,10 @@ from buddy.compiler.protocol.run_report import InputChoice, MachineLoad, Timing
 class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
     """The time of one node in a run.
 
-    `seconds` is the time of all code that comes from it. Code of several nodes has one time, which is reported for the
-    node with the most work; the others are `fused`, and their `into` names that node. `operations` and `bytes` are the
-    minimum work and traffic of the node with everything fused into it, by shapes alone; -1 if unknown. `regions` is the
-    number of its timed regions.
+    `seconds` is the time of all code that comes from the node. Code that comes from several nodes is timed as one and
+    reported for the node with the most work: its `fused` are the other nodes, whose `into` names it. `operations` and
+    `bytes` are the minimum work and memory traffic of the node with everything fused into it, derived from shapes; -1
+    if unknown. `regions` is the number of its timed regions.
     """
 
     node: str
@@ -28,7 +28,7 @@ class NodeTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The time of a part of a function in a run, as described by `artifact.Region`; calls include their callees."""
+    """The time of an `artifact.TimedRegion` in a run; the time of a call includes that of its callee."""
 
     nodes: tuple[str, ...]
     function: str
@@ -38,8 +38,9 @@ class RegionTime(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The machine's peak rates in 1e9 per second, with a multiply-add as two operations: f32 operations, bytes read,
-    f64 and i32 operations. 0 if not measured.
+    """The machine's peak rates in 1e9 per second: of f32 operations, bytes read, f64 operations and i32 operations.
+
+    A multiply-add counts as two operations. A rate that was not measured is 0.
     """
 
     gflops: float = 0.0
@@ -48,9 +49,9 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
     giops_i32: float = 0.0
 
     def arithmetic(self, dtype: str) -> float:
-        """Returns the peak for an element type, by the name that rows use for it.
+        """Returns the peak rate of operations on element type `dtype`, named as in `NodeRow.dtype`.
 
-        Here, half precision is computed in f32, and wider integers are at most as fast as those of 32 bits.
+        Compiled code computes half precision in f32. The rate of i32 is an upper bound for wider integers.
         """
         if dtype == "f64":
             return self.gflops_f64
@@ -58,10 +59,10 @@ class Peak(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class HotSpot(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An instruction, `offset` bytes into a function, at which `samples` found a thread.
+    """An instruction, `offset` bytes into a function, at which `samples` samples found a thread.
 
-    The engine adds its text (`text`), its line in the assembly (`line`, -1 if unknown), and its nodes. The time may
-    belong to the previous instruction.
+    The engine adds the instruction's text, its line in the assembly (-1 if unknown) and its nodes. The sampled time may
+    be that of the previous instruction.
     """
 
     function: str
@@ -75,9 +76,9 @@ class HotSpot(msgspec.Struct, frozen=True, omit_defaults=True):
 class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     """Samples of the code without counters, at `hertz` samples per second of user time of its threads.
 
-    Of `samples`, `inside` were in compiled code; `spots` are the instructions with the most of them, `elsewhere` the
-    files whose code had the others ("" for generated code, such as trampolines). `problem` is the reason if there are
-    no samples.
+    Of `samples`, `inside` were in compiled code; `spots` are the instructions with the most samples, `elsewhere` the
+    files of the code that had the others, each with its number ("" for generated code, such as trampolines). `lost` is
+    the number of samples that the kernel dropped. `problem` is the reason if no samples were taken.
     """
 
     samples: int = 0
@@ -92,11 +93,12 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
 class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The profile of a graph's runs.
 
-    `plain` are runs of the code without counters, `counted` those with them, interleaved; `overhead` is the relative
+    `plain` are runs of the code without counters, `counted` runs with counters, interleaved; `overhead` is the relative
     slowdown of the faster half of `counted` against the faster half of `plain` (0.01: 1 %). Times of nodes and regions
-    are means over the faster half of `counted`, so that they add up: `whole` is the duration of these runs, `inside`
-    the time of all nodes in them, `outside` the time of compiled code that belongs to no node: function calls. `same`
-    says whether both gave bitwise equal results.
+    are means over the faster half of `counted`, so that they add up: `whole` is the duration of such a run, `inside`
+    the time of all nodes in it, `outside` the time of compiled code that belongs to no node: function calls. `same`
+    says whether the code with counters and the code without gave bitwise equal results. `counter` names the clock of
+    the counters, which advances `ticks_per_second` times a second.
     """
 
     graph: int
@@ -120,7 +122,8 @@ class ProfileReport(msgspec.Struct, frozen=True, omit_defaults=True):
 class Profile(Request["Profiled"], frozen=True):
     """Compile a recipe with counters in its code, and run it; answered by `Progress`, then `Profiled` or `Failed`.
 
-    The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, once.
+    The compilation on the screen is not replaced. With `peak`, the machine's peak rates are measured, unless they have
+    been before.
     """
 
     recipe: Recipe

@@ -11,7 +11,7 @@ from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, RunReport
 
-# The pass name of remarks on choices of the recipe that were not applied; all other remarks come from passes.
+# Stands for the pass in remarks on choices of the recipe that were not applied; all other remarks come from passes.
 NOT_APPLIED = "recipe"
 # The lowering of a node that a graph pass removed: other nodes do its work.
 FOLDED = "folded"
@@ -20,9 +20,10 @@ FOLDED = "folded"
 class Open(Request["Captured"], frozen=True):
     """Run `source` and capture its graphs. Answered by `Progress`, `Printout`, then `Captured` or `Failed`.
 
-    `plugins` are loaded first; the notes report one whose file has another hash. `shapes`, each as `x=4x128`, replace
-    those of the tensors that the script calls its model with. `frontend` is that of the following recipes: graphs are
-    captured by it, or imported in addition. If the user `trusts` the file, pickles in it may run code.
+    `plugins` are loaded first; `Captured.notes` reports a plug-in whose file no longer has the given hash. `shapes`,
+    such as `x=4x128`, replace the shapes of the tensors that the script calls its model with. `frontend` is the
+    frontend of the recipes that will be compiled: it captures the graphs, or imports them after their capture. If the
+    user `trusts` the file, pickles in it may run code.
     """
 
     source: str
@@ -37,8 +38,8 @@ class Open(Request["Captured"], frozen=True):
 class Compile(Request["Compiled"], frozen=True):
     """Compile a recipe; answered by `Assigned`, a `StageDone` per stage, then `Compiled` or `Failed`.
 
-    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. A compilation with
-    `beside`, to be compared with the recipe on the screen, replaces none and is replaced by none.
+    A newer `Compile` replaces one that has not started; a running one is finished unless cancelled. With `beside` it is
+    made for a comparison with the recipe on the screen: it replaces no other `Compile`, and none replaces it.
     """
 
     recipe: Recipe
@@ -48,8 +49,9 @@ class Compile(Request["Compiled"], frozen=True):
 class Run(Request["Ran"], frozen=True):
     """Compile if needed, run, and compare with eager; answered by the frames of `Compile`, then `Ran` or `Failed`.
 
-    `beside` is as for `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`, the engine stores
-    them for `FetchValues` until the graph's next such run. NaN equals NaN only with `equal_nan`.
+    `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
+    the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
+    only with `equal_nan`. `timeout` is in seconds.
     """
 
     recipe: Recipe
@@ -63,7 +65,7 @@ class Run(Request["Ran"], frozen=True):
 
 
 class Captured(Frame, frozen=True):
-    """The graphs of a program, and the loaded plug-ins, which recipes of it must name.
+    """The graphs of a program, and the loaded plug-ins, which the program's recipes must name.
 
     `files` are the absolute paths of the script and of its imports outside installed packages.
     """
@@ -89,7 +91,7 @@ class StageDone(Frame, frozen=True):
 
 
 class Compiled(Frame, frozen=True):
-    """The compilation is complete: all its stages in order, and its duration (`reused` stages took no time).
+    """The compilation is complete: all its stages in order, and its duration. `reused` stages came from the cache.
 
     `remarks` are tuples (pass or `NOT_APPLIED`, node, text).
     """
@@ -110,12 +112,13 @@ class Ran(Frame, frozen=True):
     values: bytes = b""
 
 
+# `NAME=DIMS`, `NAME=DTYPE` or `NAME=DIMSxDTYPE`, such as `x=4x128xf32`.
 _SHAPE = re.compile(r"(\w+)=(\d+(?:x\d+)*)?(?:(?<=\d)x|(?<==))?([a-z]+[0-9][a-z0-9]*)?")
 
 
 @dataclass(frozen=True)
 class ShapeWord:
-    """`name` is a parameter's name, or its index from 0; `dtype` is spelled as in MLIR, "" if not given."""
+    """A shape for a parameter: `name` is its name, or its index from 0; `dtype` is spelled as in MLIR, or ""."""
 
     name: str
     shape: tuple[int, ...]
@@ -123,20 +126,20 @@ class ShapeWord:
 
 
 def shape_word(text: str) -> ShapeWord:
-    """Parses a shape word. Raises `ValueError`."""
-    found = _SHAPE.fullmatch(text.strip())
-    if found is None or not (found[2] or found[3]):
+    """Parses a shape word, such as `x=4x128xf32`. Raises `ValueError` if `text` is none."""
+    match = _SHAPE.fullmatch(text.strip())
+    if match is None or not (match[2] or match[3]):
         raise ValueError(f"{text!r} is not a shape")
-    return ShapeWord(found[1], tuple(map(int, found[2].split("x"))) if found[2] else (), found[3] or "")
+    return ShapeWord(match[1], tuple(map(int, match[2].split("x"))) if match[2] else (), match[3] or "")
 
 
 def shape_for(words: Sequence[ShapeWord], name: str, number: int) -> ShapeWord | None:
-    """Returns the shape given for a parameter, by its name or its index, or `None`."""
+    """Returns the first of `words` for the parameter called `name`, with index `number`, or `None`."""
     return next((word for word in words if word.name in (name, str(number))), None)
 
 
 def check_names(words: Sequence[ShapeWord], names: Sequence[str]) -> None:
-    """Raises `ValueError` for a word that names none of the parameters, which are called `names`, in order."""
+    """Raises `ValueError` if a word names none of the parameters; `names` are the parameters' names, in order."""
     known = {*names, *map(str, range(len(names)))}
     for word in words:
         if word.name not in known:

@@ -17,9 +17,11 @@ class FollowNode(Request["Followed"], frozen=True):
 
 
 class NodeTrace(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lines of `text` that come from a node: counts of `own` and `derived` ones; the first of them are in `lines`.
+    """The lines of `text` that come from a node.
 
-    `marks` says of each of `lines` whether it is derived, `excerpts` is its text; the node's own lines come first.
+    The ops of `own` lines name the node; for `derived` lines the node was derived, because a pass had dropped the op's
+    location. `lines` are the numbers of the first of these lines, own ones before derived ones. `marks` says for each
+    of `lines` whether it is derived, and `excerpts` has its text.
     """
 
     text: str
@@ -47,7 +49,7 @@ class FindOrigins(Request["OriginsFound"], frozen=True):
 
 
 class LineOrigins(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Of the requested lines, `own` come from the node itself; for `derived` ones a pass had dropped the location."""
+    """The numbers of requested lines that come from `node`: `own` and `derived` ones, as in `NodeTrace`."""
 
     node: str
     own: int
@@ -55,7 +57,10 @@ class LineOrigins(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class OriginsFound(Frame, frozen=True):
-    """The nodes with most lines of their own first; `total` is how many lines the text has."""
+    """The nodes that the requested lines come from, those with most own lines first.
+
+    `total` is the number of lines of the text.
+    """
 
     request: int
     text: str
@@ -76,7 +81,7 @@ class OpenPython(Request["PythonOpened"], frozen=True):
 
 
 class PythonOpened(Frame, frozen=True):
-    """The file is the text `text` of `lines` lines, whose nodes are those of the graph."""
+    """The file is stored as the text `text`, which has `lines` lines, each with the nodes that come from it."""
 
     request: int
     path: str
@@ -101,7 +106,7 @@ class Jumps(Frame, frozen=True):
     last: int = 0
 
 
-# The pass name of remarks from LLVM, which does not print which of its passes they come from.
+# Stands for the pass in remarks from LLVM, which does not say which of its passes they come from.
 LLVM = "llvm"
 
 

@@ -56,7 +56,7 @@ TARGETS = {
 MAX_THREADS = 1024
 MAX_GRAPHS = 2**31
 # The range of integers in frames and saved files.
-LEAST_NUMBER, GREATEST_NUMBER = -(2**63), 2**64 - 1
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 # Values for `StepNote.step` during the parts of a compilation that are not steps of the recipe.
 LOWERING, CODE = -1, -2
 
@@ -171,9 +171,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.backend != IREE
 
     def for_backend(self) -> Recipe:
-        """Returns the part of this recipe for its backend: for another backend, graph passes for our own kernels are
-        off.
-        """
+        """Returns this recipe; for a backend that does not run its passes, without graph passes for our own kernels."""
         if self.runs_passes:
             return self
         steps = (
@@ -188,8 +186,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """Returns the passes of `pipeline` for the graph of `program`, with the choices of lowerings, threads, target
-    and backend of `program`.
+    """Returns `pipeline` with the program, graph, choices of lowerings, threads, plug-ins, target and backend of
+    `program`.
     """
     names = ("source", "arguments", "graph", "choices", "threads", "plugins", "target", "backend", "backend_flags")
     return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
@@ -221,8 +219,7 @@ def digest(*parts: object) -> str:
 
 
 def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
-    """Keys for memoisation: `top` covers everything up to top-level IR, `after_step[i]` that and the enabled steps
-    to `i`.
+    """Returns keys for memoisation: `top` identifies the top-level IR, `after_step[i]` the IR after steps 0 to `i`.
 
     A disabled step has the key of the step before it, so disabling it does not invalidate the preceding stages.
     """
@@ -234,8 +231,8 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
-            sharing = [recipe.threads] if facts(step.name).reads_threads else []
-            key = digest(key, _identity(step), *sharing, *([recipe.target] if recipe.target else []))
+            threads = [recipe.threads] if facts(step.name).reads_threads else []
+            key = digest(key, _identity(step), *threads, *([recipe.target] if recipe.target else []))
         keys.append(key)
     return PrefixKeys(top, tuple(keys))
 
@@ -247,7 +244,7 @@ def _identity(step: PassStep) -> tuple[str, str, str, tuple[tuple[str, OptionVal
 def is_plain_number(value: OptionValue) -> bool:
     """Whether an option's value, if it is a number, is finite and fits into a signed or unsigned 64-bit integer."""
     if isinstance(value, int):
-        return LEAST_NUMBER <= value <= GREATEST_NUMBER
+        return MIN_INTEGER <= value <= MAX_INTEGER
     return not isinstance(value, float) or math.isfinite(value)
 
 
@@ -271,15 +268,15 @@ def from_toml(text: str) -> Recipe:
     Raises `ValueError` that names the field and the reason if the text is not a recipe.
     """
     try:
-        found = msgspec.convert(with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
+        recipe = msgspec.convert(with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
     except RecursionError as error:
         raise ValueError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
         raise ValueError(f"not a recipe: {error}") from error
-    if found.dialect not in dialects_of(found.frontend):
-        what = f"{found.dialect} needs the frontend {TORCH_MLIR}, but the recipe has {found.frontend}"
-        raise ValueError(f"not a recipe: {what} - at `$.dialect`")
-    return found
+    if recipe.dialect not in dialects_of(recipe.frontend):
+        reason = f"{recipe.dialect} needs the frontend {TORCH_MLIR}, but the recipe has {recipe.frontend}"
+        raise ValueError(f"not a recipe: {reason} - at `$.dialect`")
+    return recipe
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:
@@ -292,55 +289,61 @@ def _parse_toml(text: str) -> Mapping[str, object]:
 
 # Options of MLIR's passes that name a file or folder to write, to read, or to execute (MLIR's `gpu-module-to-binary`
 # starts `ptxas` of the given toolkit).
-_PLACES = re.compile(
+_PATH_OPTION = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
 # A step is passed to MLIR's parser as text, so names must be plain, and a value may contain further options or a
 # pipeline of passes with options. IR that has been edited by hand is parsed as a module.
-_NAME, _BREAKS, _INNER = re.compile(r"[\w.-]+"), re.compile(r"[\s{}()<>\"',;=]+"), re.compile(r"([\w.-]+)=\S+")
-# Flags of IREE's compiler that start programs, load plug-ins, or read and write files. Their values are paths in any
-# spelling; so for all other flags only values that are not paths are accepted.
-_FLAGS = re.compile(r"dump|path|file|dir|plugin|toolkit|linker|command|load|preprocess|-to(?:$|-)|bitcode|save|trace")
-_PLAIN = re.compile(r"[\w.,:+\[\]=-]*")
+_PLAIN_NAME, _WORD_BREAKS, _NESTED_OPTION = (
+    re.compile(r"[\w.-]+"),
+    re.compile(r"[\s{}()<>\"',;=]+"),
+    re.compile(r"([\w.-]+)=\S+"),
+)
+# Flags of IREE's compiler that start programs, load plug-ins, or read and write files. The list may be incomplete, so
+# the values of all other flags must match `_PLAIN_VALUE`, which has neither slashes nor `~`.
+_UNSAFE_FLAG = re.compile(
+    r"dump|path|file|dir|plugin|toolkit|linker|command|load|preprocess|-to(?:$|-)|bitcode|save|trace"
+)
+_PLAIN_VALUE = re.compile(r"[\w.,:+\[\]=-]*")
 
 
 def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
-    """Returns what `recipe` may load, execute, read or write, a phrase each; the user has to trust its author for this.
+    """Returns a phrase for each thing that `recipe` may load, execute, read or write only if the user trusts it.
 
-    Plug-ins with `allowed` paths are left out.
+    Plug-ins whose paths are in `allowed` are left out.
     """
     paths = set(allowed)
-    found = [f"plug-in {each.path}, which is Python code" for each in recipe.plugins if each.path not in paths]
-    found += [claim for step in recipe.steps for claim in _claim_of_step(step)]
-    found += [
+    phrases = [f"plug-in {plugin.path}, which is Python code" for plugin in recipe.plugins if plugin.path not in paths]
+    phrases += [phrase for step in recipe.steps for phrase in _claims_of_step(step)]
+    phrases += [
         f"the flag {flag}, which may name files or programs" for flag in recipe.backend_flags if _is_unsafe_flag(flag)
     ]
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(phrases))
 
 
-def refusal(found: Iterable[str]) -> str:
-    """Returns the error message for a recipe with these claims and its remedy, in one line."""
-    return f"it asks for {'; '.join(found)} · --trust allows it, if you trust who wrote it"
+def refusal(phrases: Iterable[str]) -> str:
+    """Returns the error message for a recipe with the `claims` `phrases` and its remedy, in one line."""
+    return f"it asks for {'; '.join(phrases)} · --trust allows it, if you trust who wrote it"
 
 
-def _claim_of_step(step: PassStep) -> Iterator[str]:
-    """Includes disabled steps, because a key enables them."""
+def _claims_of_step(step: PassStep) -> Iterator[str]:
+    """Yields the claims of a step, even if it is disabled, because the user can enable it with a key."""
     if step.level != "mlir" or facts(step.name).holds_ir:
         return
     words = (step.name, step.anchor or "any", *(name for name, _ in step.options))
     yield from (
-        f"the pass {step.name[:60]}, with {word[:60]!r} for a name" for word in words if not _NAME.fullmatch(word)
+        f"the pass {step.name[:60]}, with {word[:60]!r} as a name" for word in words if not _PLAIN_NAME.fullmatch(word)
     )
     for name, value in step.options:
-        if isinstance(value, str) and (place := _place(name, value)):
-            yield f"{place[:60]} of the pass {step.name[:60]}, which names a file"
+        if isinstance(value, str) and (option := _path_option(name, value)):
+            yield f"{option[:60]} of the pass {step.name[:60]}, which names a file"
 
 
-def _place(name: str, text: str) -> str:
-    """Returns the option that names a file: this one, or one inside its text, which MLIR also parses; "" for none."""
-    if text and (_PLACES.search(name) or any(map(_is_path, _BREAKS.split(text)))):
+def _path_option(name: str, text: str) -> str:
+    """Returns the option that names a file: `name=text` itself, or an option nested in `text`; "" if none does."""
+    if text and (_PATH_OPTION.search(name) or any(map(_is_path, _WORD_BREAKS.split(text)))):
         return f"{name}={text}"
-    return next((found[0] for found in _INNER.finditer(text) if _PLACES.search(found[1])), "")
+    return next((match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1])), "")
 
 
 def _is_path(word: str) -> bool:
@@ -349,17 +352,17 @@ def _is_path(word: str) -> bool:
 
 def _is_unsafe_flag(flag: str) -> bool:
     name, _, value = flag.lstrip("-").partition("=")
-    return _FLAGS.search(name) is not None or _PLAIN.fullmatch(value) is None
+    return _UNSAFE_FLAG.search(name) is not None or _PLAIN_VALUE.fullmatch(value) is None
 
 
-_WORDS = {"true": True, "false": False}
-_KINDS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
+_BOOL_WORDS = {"true": True, "false": False}
+_TYPE_DESCRIPTIONS: dict[type, str] = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
 def typed_options(
     name: str, known: Mapping[str, OptionValue], given: Mapping[str, OptionValue]
 ) -> dict[str, OptionValue]:
-    """Returns `given` for pass `name`, whose options have the defaults `known`.
+    """Returns the options `given` for pass `name`, converted to the types of the defaults `known`.
 
     Raises `ValueError` for an unknown option, listing the known ones, or for a value of the wrong type.
     """
@@ -370,14 +373,14 @@ def typed_options(
 
 
 def _convert_option(name: str, key: str, default: OptionValue, value: OptionValue) -> OptionValue:
-    """Returns the value converted to the type of `default`: a text, or another number, may represent the same value."""
+    """Returns `value` converted to the type of `default`. Raises `ValueError` if the conversion would change it."""
     if isinstance(default, str):
         return str(value).lower() if isinstance(value, bool) else str(value)
     kind = type(default)
     try:
-        found = _WORDS[value.lower()] if kind is bool and isinstance(value, str) else kind(value)
+        converted = _BOOL_WORDS[value.lower()] if kind is bool and isinstance(value, str) else kind(value)
     except (KeyError, ValueError, OverflowError):
-        found = None
-    if found is None or (not isinstance(value, str) and found != value):
-        raise ValueError(f"{name}: {key} is {_KINDS.get(kind, kind.__name__)}, not {value!r:.60}")
-    return found
+        converted = None
+    if converted is None or (not isinstance(value, str) and converted != value):
+        raise ValueError(f"{name}: {key} is {_TYPE_DESCRIPTIONS.get(kind, kind.__name__)}, not {value!r:.60}")
+    return converted

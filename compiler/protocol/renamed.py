@@ -17,17 +17,18 @@ ACTION_IDS = {"passes.flavour": "passes.dialect"}
 FILTER_FIELDS = {"road": "lowering"}
 
 
-def with_new_names(names: Mapping[str, Any], table: Mapping[str, str], what: str) -> dict[str, Any]:
-    """`names` with the keys of `table` replaced by their new names.
+def with_new_names(values: Mapping[str, Any], table: Mapping[str, str], kind: str) -> dict[str, Any]:
+    """Returns `values` with the keys of `table` replaced by their new names.
 
-    Warns once for each, with `what` in front. A key whose new name is there as well is left for the caller to reject.
+    Warns of each replaced key, called a `kind` in the message. A key is not replaced if its new name is also a key, so
+    that the caller rejects it.
     """
-    found = dict(names)
+    renamed = dict(values)
     for old, new in table.items():
-        if old in found and new not in found:
-            warn_renamed(f"{what} {old!r}", repr(new))
-            found[new] = found.pop(old)
-    return found
+        if old in renamed and new not in renamed:
+            warn_renamed(f"{kind} {old!r}", repr(new))
+            renamed[new] = renamed.pop(old)
+    return renamed
 
 
 def warn_renamed(old: str, new: str) -> None:
@@ -36,7 +37,7 @@ def warn_renamed(old: str, new: str) -> None:
 
 
 def with_new_field_names(data: Any) -> Any:
-    """Plain values, such as a saved history, with the fields of every recipe in them under their new names."""
+    """Returns `data`, plain values such as a saved history, with new names for the fields of all recipes in it."""
     if isinstance(data, list):
         return [with_new_field_names(value) for value in data]
     if not isinstance(data, dict):

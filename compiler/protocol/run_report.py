@@ -22,8 +22,8 @@ class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     content: bytes = b""
 
     def __str__(self) -> str:
-        told = {"script": "the script's own inputs", "random": f"random inputs, seed {self.seed}"}
-        return told.get(self.kind, f"inputs from {self.title}")
+        descriptions = {"script": "the script's own inputs", "random": f"random inputs, seed {self.seed}"}
+        return descriptions.get(self.kind, f"inputs from {self.title}")
 
 
 OWN_INPUTS = InputChoice()
@@ -32,19 +32,19 @@ OWN_INPUTS = InputChoice()
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The comparison of one output with eager.
 
-    `where` is the first index that differs by more than the element type's tolerance; for an output that is wrong
-    within this tolerance, it is the index with the greatest difference.
+    `where` is the first index that differs by more than the element type's tolerance. If the output is wrong although
+    every element is within this tolerance, it is the index of the greatest difference.
 
-    The verdict `nan` means that the output has NaN at the same places as eager's and is right elsewhere, in a run
-    without `equal_nan`. `nans` and `eager_nans` count the NaN of both; `zero_signs` counts zeros whose sign differs
-    from eager's, which does not affect the verdict.
+    The verdict `nan` means that the output has NaN at the same indices as eager's and is right elsewhere, in a run
+    without `equal_nan`. `nans` and `eager_nans` are the numbers of NaN elements of both; `zero_signs` is the number of
+    zeros whose sign differs from eager's, which does not affect the verdict.
 
-    `spread` is the possible difference of two correct runs, as `runtime.sensitivity` measures it; it is -1 if it was
-    not measured, because the output is within a few roundings of eager's. `rms` and `spread_rms` are the root mean
-    squares of the differences and of the spread.
+    `spread` is the difference that two correct runs may have, as `runtime.sensitivity` measures it; it is -1 if it was
+    not measured, because the output differs from eager's by a few roundings only. `rms` and `spread_rms` are the root
+    mean squares of the differences and of the spread.
 
-    `mean` and `deviation` are those of finite values. `map` holds the greatest absolute difference in each block of
-    the output, in rows along its last dim.
+    `mean` and `deviation` (standard deviation) are those of the finite elements. `map` holds the greatest absolute
+    difference in each block of the output, in rows along its last dim.
     """
 
     name: str
@@ -73,7 +73,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Seconds over `runs` repetitions: median and the quartiles as spread."""
+    """The seconds per run over `runs` repetitions: the median, and the lower and upper quartiles `low` and `high`."""
 
     median: float
     low: float
@@ -99,8 +99,8 @@ class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `average` is the load average of the last minute, in processes; `others` is the number of cores that other processes
     used, of the `cores` available to this one; `waited` is the share (0..1) of the time in which threads of this
-    process were ready to run and had no core. All are -1 if unavailable, `others` also if the timing was too short to
-    measure it; `megahertz` is then 0.
+    process were ready to run and had no core. These three are -1 if unavailable, `others` also if the timing was too
+    short to measure it. `megahertz` is the clock rate of the cores, 0 if unavailable.
     """
 
     average: float
@@ -111,12 +111,15 @@ class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def disturbs(self) -> bool:
-        """Whether others used a tenth of a core or more, or this process had to wait: the timings are then affected."""
+        """Whether the load affects timings: others used a tenth of a core or more, or this process waited 2 %."""
         return self.others >= 0.1 or self.waited >= 0.02
 
 
 class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of another compiler's code in the same run, with interleaved timings; `problem` if it failed."""
+    """The result of another backend's code in the same run, with interleaved timings.
+
+    `problem` is the reason if that code failed, else "".
+    """
 
     name: Backend
     outputs: tuple[OutputReport, ...] = ()
@@ -133,16 +136,16 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def verdict(self) -> str:
         """The worst verdict of its outputs, `unchecked` without outputs."""
-        found = {output.verdict for output in self.outputs}
-        return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in found), "unchecked")
+        verdicts = {output.verdict for output in self.outputs}
+        return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in verdicts), "unchecked")
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of running a graph and comparing it with eager.
 
-    Without a comparison (`compared`), outputs have no verdict.
-
-    `equal_nan` says whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
+    If the run was not compared (`compared` is false), the verdict of each output is `unchecked`. `ratio` is the time of
+    compiled code divided by that of eager. `beside` are the results of other backends in the same run. `equal_nan` says
+    whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
     """
 
     graph: int
@@ -173,19 +176,21 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def ok(self) -> bool:
         """Whether there is an output, and every output was compared and is right."""
-        return not self.not_compared and self.inputs_unchanged and all(each.verdict == "ok" for each in self.outputs)
+        if self.not_compared or not self.inputs_unchanged:
+            return False
+        return all(output.verdict == "ok" for output in self.outputs)
 
     @property
     def word(self) -> str:
         """The verdict in one or two words."""
         if self.wrong:
-            unasked = self.inputs_unchanged and all(each.verdict in ("ok", "nan") for each in self.outputs)
-            return "NaN" if unasked else "MISMATCH"
+            only_nan = self.inputs_unchanged and all(output.verdict in ("ok", "nan") for output in self.outputs)
+            return "NaN" if only_nan else "MISMATCH"
         return "not compared" if self.not_compared else "ok"
 
     @property
     def wrong(self) -> bool:
-        """Whether something is wrong, including unexpected NaN. False for a run without a comparison."""
+        """Whether an input was changed, or an output is wrong or has NaN. False without a comparison."""
         return not self.inputs_unchanged or any(output.verdict not in ("ok", "unchecked") for output in self.outputs)
 
 
@@ -202,8 +207,8 @@ class ListValues(Request["ValueList"], frozen=True):
 class FetchValues(Request["Values"], frozen=True):
     """Get a window of a tensor; answered by `Values`.
 
-    `slices` is as in `tensor[...]` ("" for all of it): `0, :, 3:8`. The remaining dims are shown as a matrix, with the
-    last dim along its rows. A `difference` is the output minus eager.
+    `slices` is an index as in `tensor[0, :, 3:8]`, such as `0, :, 3:8`; "" selects the whole tensor. The selected
+    elements form a matrix, whose columns are the last dim. A `difference` is the output minus eager's.
     """
 
     graph: int
@@ -230,7 +235,7 @@ class MapDifferences(Request["DifferenceMap"], frozen=True):
 
 
 class KeptTensor(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A tensor of a run. A tensor that was too large to store has no values: `kept` is false."""
+    """A tensor of a run. If it was too large to store, `kept` is false and its values cannot be fetched."""
 
     which: Which
     name: str
@@ -245,10 +250,10 @@ class ValueList(Frame, frozen=True):
 
 
 class Values(Frame, frozen=True):
-    """`cells` of the matrix from `row` and `column` on; complex numbers are text.
+    """The cells of the matrix from row `row` and column `column` on; complex numbers are text.
 
-    `height` and `width` are the matrix's. `row_names` are the indices of the rows' dims, such as `0,3`, `column_names`
-    those of the last dim.
+    `height` and `width` are the size of the whole matrix. `row_names` are the indices in all dims but the last, such as
+    `0,3`; `column_names` are the indices in the last dim.
     """
 
     request: int

@@ -32,7 +32,7 @@ class ListSymbols(Request["Symbols"], frozen=True):
 
 
 class ListTypes(Request["Types"], frozen=True):
-    """List the long types that occur more than once in `text`, a text of MLIR; answered by `Types`."""
+    """List the long types that occur more than once in the MLIR text `text`; answered by `Types`."""
 
     text: str
 
@@ -45,7 +45,7 @@ class FindRegion(Request["Region"], frozen=True):
 
 
 class FetchCharacters(Request["Characters"], frozen=True):
-    """Get `count` characters of a line from `start`, constants included; answered by `Characters`."""
+    """Get `count` characters of a line from `start`, with long constants in full; answered by `Characters`."""
 
     text: str
     line: int
@@ -54,7 +54,7 @@ class FetchCharacters(Request["Characters"], frozen=True):
 
 
 class Reprint(Request["Reprinted"], frozen=True):
-    """Print a text of MLIR in MLIR's generic form, as another text; answered by `Reprinted`."""
+    """Print an MLIR text in MLIR's generic form, as another text; answered by `Reprinted`."""
 
     text: str
 
@@ -68,8 +68,9 @@ class DescribeOp(Request["OpSummary"], frozen=True):
 class Lines(Frame, frozen=True):
     """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
 
-    Indices in `derived` are nodes that are not the line's own: a pass had dropped the location of its op. `machine` is
-    the machine code of each line, in hexadecimal digits, for texts that have it.
+    An index in `derived` stands for a node that was derived for the line, because a pass had dropped the location of
+    its op. `total` is the number of lines of the text. `machine` is the machine code of each line, in hexadecimal
+    digits, for texts that have machine code.
     """
 
     request: int
@@ -128,7 +129,7 @@ class Region(Frame, frozen=True):
 
 
 class Characters(Frame, frozen=True):
-    """`content` from character `start` of a line that has `total`."""
+    """The characters `content` of a line, from character `start` on; the line has `total` characters."""
 
     request: int
     text: str
@@ -139,7 +140,7 @@ class Characters(Frame, frozen=True):
 
 
 class Reprinted(Frame, frozen=True):
-    """The text `form` is the generic form of `text`, with `lines` lines."""
+    """The generic form of `text` is stored as the text `form`, which has `lines` lines."""
 
     request: int
     text: str
@@ -166,11 +167,9 @@ class Search(Request["SearchResult"], frozen=True):
 
 
 class SearchEach(Request["FoundEach"], frozen=True):
-    """Search several texts, equal ones once.
+    """Search several texts. A text that is named twice is searched once, and one that is no longer stored is left out.
 
     Answered by `FoundEach`, with the first `excerpts` matching lines of each text.
-
-    Texts that are no longer stored are left out.
     """
 
     texts: tuple[str, ...]
@@ -190,10 +189,11 @@ class FindNode(Request["SearchResult"], frozen=True):
 
 
 class FindPlace(Request["SearchResult"], frozen=True):
-    """Find a node in `text` and get the lines around it, in one answer.
+    """Find a node's own line in `text` and get the lines around it.
 
-    The pages of `page` lines that contain the `around` lines on both sides of the node's own line come as `Lines`, then
-    that line in a `SearchResult`. If the text has no line of the node, the first page is sent.
+    The text is divided into pages of `page` lines. Answered by `Lines` for each page that has one of the `around` lines
+    before or after the node's own line, then by a `SearchResult` with the own line. If no line comes from the node, the
+    first page is sent, and the `SearchResult` has no line.
     """
 
     text: str
@@ -223,7 +223,10 @@ class SearchResult(Frame, frozen=True):
 
 
 class Hits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The matches in a text: the lines' numbers (`more` if there are others), and the first of the lines."""
+    """The matches in a text: the numbers of the matching lines, and the first of these lines as text.
+
+    `more` says that further lines match.
+    """
 
     text: str
     lines: tuple[int, ...]
@@ -239,11 +242,11 @@ class FoundEach(Frame, frozen=True):
 
 
 class Compared(Frame, frozen=True):
-    """Runs of lines that differ, in order: `removed` lines from line `before` on correspond to `added` lines from
-    `after` on.
+    """The runs of lines that differ between the texts `before` and `after`, in order.
 
-    `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
-    `after_lines` are the lengths of the texts.
+    A hunk `(start, removed, other_start, added)` means that the `removed` lines of `before` from line `start` on are
+    replaced by the `added` lines of `after` from line `other_start` on. Between hunks the lines correspond one to one.
+    `before_lines` and `after_lines` are the numbers of lines of the texts.
     """
 
     request: int
@@ -254,19 +257,20 @@ class Compared(Frame, frozen=True):
     after_lines: int
 
 
-# A character between angle brackets, or an arrow, whose head never closes a bracket: so a text matches in only one way.
-# With two ways, matching a line of arrows takes cubic time or worse.
+# One character between angle brackets, or an arrow `->`, whose `>` closes no bracket. Each text matches in only one
+# way: if there were two, matching a line of arrows would take cubic time or worse.
 INSIDE = r"[^<>\n-]|->|-(?!>)"
 # Maximum number of characters of an invalid pattern in a message.
-_SHOWN = 200
+_MAX_PATTERN_CHARACTERS = 200
 
 
 class PatternError(ValueError):
-    """An invalid regular expression; `reason` says where it goes wrong, and includes the pattern."""
+    """An invalid regular expression. `reason` says what is wrong and where; the error's text adds the pattern."""
 
     def __init__(self, reason: str, pattern: str) -> None:
-        shown = repr(pattern) if len(pattern) <= _SHOWN else f"{pattern[:_SHOWN]!r}..."
-        super().__init__(f"{reason} in the pattern {shown}")
+        is_short = len(pattern) <= _MAX_PATTERN_CHARACTERS
+        excerpt = repr(pattern) if is_short else f"{pattern[:_MAX_PATTERN_CHARACTERS]!r}..."
+        super().__init__(f"{reason} in the pattern {excerpt}")
         self.reason = reason
 
 
@@ -293,9 +297,10 @@ class CheckIr(Request["IrChecked"], frozen=True):
 
 
 class TryPasses(Request["TriedAll"], frozen=True):
-    """Preview what each of `candidates` would change in the module `text`; answered by a `Tried` each, then `TriedAll`.
+    """Preview what each of `candidates` would change in the module that is the text `text`.
 
-    A candidate may take `each` seconds, all of them together `timeout`.
+    Answered by a `Tried` for each candidate, then `TriedAll`. One candidate may take `each` seconds, all candidates
+    together `timeout` seconds.
     """
 
     text: str
@@ -315,7 +320,7 @@ class IrChecked(Frame, frozen=True):
 
 
 class Tried(Frame, frozen=True):
-    """The changes by candidate `number`: differences of op counts by name, or the reason of its failure."""
+    """The changes by candidate `number`: differences of op counts by op name, or why it failed (`problem`)."""
 
     request: int
     number: int

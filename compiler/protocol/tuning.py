@@ -1,4 +1,4 @@
-"""Searches for the fastest recipe: the frames, and the parameters that may vary."""
+"""Searches for the fastest recipe: the frames, and the space of recipes that is searched."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 class Variation(msgspec.Struct, frozen=True):
     """A parameter of a recipe, and its possible values.
 
-    `what` is `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, or one of the recipe's fields `threads`, `opt-level`,
-    `dialect`, `partition`; `PASS#2` is the second step of that name. An empty text stands for the pass's default, or
-    the dialect's default lowering.
+    `what` names the parameter: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, or one of the recipe's fields
+    `threads`, `opt-level`, `dialect`, `partition`; `PASS#2` is the second step of that name. The value "" stands for
+    the pass's default, or the dialect's default lowering.
     """
 
     what: str
@@ -28,12 +28,11 @@ class Variation(msgspec.Struct, frozen=True):
 
 
 class Tune(Request["Tuned"], frozen=True):
-    """Search for the fastest recipe around `recipe`.
+    """Search for the fastest recipe among those that differ from `recipe` by `variations`.
 
-    Answered by an `Attempted` for each one tried, then `Tuned` or `Failed`.
-
-    `jobs` processes try recipes, each on a copy of the program; with `cluster`, the address of a Dask scheduler, its
-    workers do. No new recipe is started after `seconds`; a recipe that takes more than `each` seconds is stopped.
+    Answered by an `Attempted` for each recipe that is tried, then `Tuned` or `Failed`. `jobs` processes try recipes,
+    each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
+    No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
     """
 
     recipe: Recipe
@@ -46,10 +45,11 @@ class Tune(Request["Tuned"], frozen=True):
 
 
 class Attempted(Frame, frozen=True):
-    """Recipe number `number` of the search: the median time of a run (`median`, in seconds) and its ratio to eager's.
+    """The result for recipe number `number` of the search.
 
-    `ratio` is the median of compiled over eager in paired runs, `problem` the reason if it is missing. `best` marks the
-    fastest so far.
+    `median` and `eager` are the median times of a run of compiled code and of eager, in seconds. `ratio` is the median
+    of their ratios in paired runs; if it was not measured, `problem` is the reason. `best` marks the fastest recipe so
+    far. `elapsed` are the seconds since the search started.
     """
 
     request: int
@@ -67,9 +67,9 @@ class Attempted(Frame, frozen=True):
 class Tuned(Frame, frozen=True):
     """The end of a search: the fastest recipe, or the first one if none was clearly faster.
 
-    `ratio` is that recipe's time relative to eager, as it was tried; `gain` is its speedup over the first recipe, from
-    final interleaved runs of both, with the 95 % confidence interval (1 if it is the first one, 0 if it cannot be
-    timed). `tried` recipes of a space of `size` were run.
+    `ratio` is the time of that recipe relative to eager, as measured in the search; `gain` is its speedup over the
+    first recipe, from final interleaved runs of both, with a 95 % confidence interval (1 if it is the first recipe, 0
+    if it cannot be timed). Of the `size` recipes of the space, `tried` were run.
     """
 
     request: int
@@ -97,19 +97,19 @@ LOWERING = "lowering:"
 USUAL = (
     *(
         Variation(f"{name}.{option}" if option else name, values)
-        for name, found in PASSES.items()
-        for option, values in found.tuned
+        for name, pass_facts in PASSES.items()
+        for option, values in pass_facts.tuned
     ),
     Variation(OPT_LEVEL, (2, 3)),
 )
 
 
-# Values of options that leave the choice to the pass.
-_OWN_CHOICE = ("", 0, "auto")
+# Values of an option that let the pass choose.
+_CHOSEN_BY_PASS = ("", 0, "auto")
 
 
 class SpaceError(ValueError):
-    """A variation that does not apply to the recipe; the text names it, and the valid ones."""
+    """A variation that does not apply to the recipe, or a recipe without usual variations; the text says which."""
 
 
 @dataclass(frozen=True)
@@ -120,13 +120,14 @@ class Space:
     variations: tuple[Variation, ...]
 
     def recipe(self, point: Point) -> Recipe:
+        """Returns the recipe at a point."""
         chosen = zip(self.variations, point, strict=True)
         return reduce(lambda recipe, pair: with_value(recipe, pair[0].what, pair[0].values[pair[1]]), chosen, self.base)
 
     def words(self, point: Point) -> tuple[str, ...]:
         """Returns a point as text, one choice after another, such as `contractions-to-kernels.rows=4`."""
         chosen = zip(self.variations, point, strict=True)
-        return tuple(f"{variation.what}={value_text(variation.values[place])}" for variation, place in chosen)
+        return tuple(f"{variation.what}={value_text(variation.values[index])}" for variation, index in chosen)
 
     @cached_property
     def size(self) -> int:
@@ -134,62 +135,64 @@ class Space:
 
     @cached_property
     def start(self) -> Point:
-        """The point of `base` itself: its own value is the first of each variation."""
+        """The point of `base` itself: `space_of` puts the value of `base` first in each variation."""
         return (0,) * len(self.variations)
 
     @cached_property
     def natural(self) -> Point:
-        """The point at which passes choose their options themselves, as far as that is among the values."""
-        return tuple(_chosen_by_pass(variation) for variation in self.variations)
+        """The point at which passes choose their options themselves, or use the value of `base` if they cannot."""
+        return tuple(_index_chosen_by_pass(variation) for variation in self.variations)
 
 
-def _chosen_by_pass(variation: Variation) -> int:
+def _index_chosen_by_pass(variation: Variation) -> int:
     if "." not in variation.what:
         return 0
-    own = (place for place, value in enumerate(variation.values) if any(_same(value, each) for each in _OWN_CHOICE))
-    return next(own, 0)
+    for index, value in enumerate(variation.values):
+        if any(_is_same(value, choice) for choice in _CHOSEN_BY_PASS):
+            return index
+    return 0
 
 
 def space_of(base: Recipe, variations: Sequence[Variation] = ()) -> Space:
-    """Returns the space around `base`, which is one of its points even if a variation does not list its value.
+    """Returns the space of recipes that differ from `base` by `variations`, by default the usual ones that apply.
 
-    Without `variations`, the usual ones that apply. Raises `SpaceError`.
+    The value of `base` is added to each variation, as its first value. Raises `SpaceError`.
     """
     if not variations:
         variations = [usual for usual in USUAL if _applies(base, usual.what)]
     if not variations:
         raise SpaceError("this recipe has none of the usual variations; name the parameters to vary")
-    found = {}
+    complete = {}
     for variation in variations:
-        if variation.what in found:
+        if variation.what in complete:
             raise SpaceError(f"{variation.what} is varied twice")
-        own = present(base, variation.what)
-        values = [own, *(value for value in variation.values if not _same(value, own))]
-        with_value(base, variation.what, values[-1])
-        found[variation.what] = Variation(variation.what, tuple(values))
-    return Space(base, tuple(found.values()))
+        base_value = present_value(base, variation.what)
+        values = [base_value, *(value for value in variation.values if not _is_same(value, base_value))]
+        with_value(base, variation.what, values[-1])  # raises if the type of the values is wrong
+        complete[variation.what] = Variation(variation.what, tuple(values))
+    return Space(base, tuple(complete.values()))
 
 
-def _same(first: OptionValue, second: OptionValue) -> bool:
+def _is_same(first: OptionValue, second: OptionValue) -> bool:
     return type(first) is type(second) and first == second
 
 
 def _applies(recipe: Recipe, what: str) -> bool:
     try:
-        present(recipe, what)
+        present_value(recipe, what)
     except SpaceError:
         return False
-    return "." not in what or recipe.steps[_step(recipe, what)].enabled
+    return "." not in what or recipe.steps[_step_index(recipe, what)].enabled
 
 
-def present(recipe: Recipe, what: str) -> OptionValue:
+def present_value(recipe: Recipe, what: str) -> OptionValue:
     """Returns the value of `what` in a recipe; an option that is left to its pass is `DEFAULT`. Raises `SpaceError`."""
     if what in _FIELDS:
-        own: OptionValue = getattr(recipe, _FIELDS[what])
-        return own
+        field: OptionValue = getattr(recipe, _FIELDS[what])
+        return field
     if what.startswith(LOWERING):
         return recipe.choice_map().get(what.removeprefix(LOWERING), DEFAULT)
-    step = recipe.steps[_step(recipe, what)]
+    step = recipe.steps[_step_index(recipe, what)]
     _, dot, option = what.partition(".")
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
 
@@ -201,13 +204,13 @@ DEFAULT = ""
 def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
     """Returns the recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
     if what in _FIELDS:
-        own = present(recipe, what)
-        if type(value) is not type(own):
-            raise SpaceError(f"{what} is {value_text(own)} in the recipe; {value_text(value)} has another type")
+        present = present_value(recipe, what)
+        if type(value) is not type(present):
+            raise SpaceError(f"{what} is {value_text(present)} in the recipe; {value_text(value)} has another type")
         return replace(recipe, **{_FIELDS[what]: value})
     if what.startswith(LOWERING):
         return recipe.with_choice(what.removeprefix(LOWERING), str(value) or None)
-    index, (_, dot, option) = _step(recipe, what), what.partition(".")
+    index, (_, dot, option) = _step_index(recipe, what), what.partition(".")
     if not dot:
         if not isinstance(value, bool):
             raise SpaceError(f"{what} is on or off, not {value_text(value)}")
@@ -216,19 +219,19 @@ def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
 
 
 def _with_option(step: PassStep, option: str, value: OptionValue) -> tuple[tuple[str, OptionValue], ...]:
-    kept = {name: own for name, own in step.options if name != option}
-    return tuple((kept if value == DEFAULT else kept | {option: value}).items())
+    others = {name: present for name, present in step.options if name != option}
+    return tuple((others if value == DEFAULT else others | {option: value}).items())
 
 
-def _step(recipe: Recipe, what: str) -> int:
+def _step_index(recipe: Recipe, what: str) -> int:
     """Returns the index of the step that `what` names: `PASS`, or `PASS#2` for the second of that name."""
     name, _, number = what.partition(".")[0].partition("#")
-    places = [index for index, step in enumerate(recipe.steps) if step.name == name]
-    wanted = int(number) - 1 if number.isdecimal() and int(number) else 0
-    if wanted < len(places):
-        return places[wanted]
-    if places:
-        raise SpaceError(f"{what}: the recipe has {name} only {len(places)} times")
+    indices = [index for index, step in enumerate(recipe.steps) if step.name == name]
+    occurrence = int(number) - 1 if number.isdecimal() and int(number) else 0
+    if occurrence < len(indices):
+        return indices[occurrence]
+    if indices:
+        raise SpaceError(f"{what}: {name} occurs only {len(indices)} times in the recipe")
     fields = ", ".join(_FIELDS)
     raise SpaceError(f"{what}: the recipe has no such pass; {fields} and {LOWERING}NODE can be varied too")
 

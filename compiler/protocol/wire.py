@@ -1,9 +1,10 @@
 """Encodes frames as bytes, and resumes a byte stream after a lost connection.
 
-Each side keeps the bytes that it has written until the other side confirms them. A connection begins with a line of
-text in each direction, which may follow output of a login shell: `buddy-link 1 COUNT` gives the number of bytes
-received so far, `buddy-link 1 gone REASON` ends the stream. Records follow: `D`, a 4-byte little-endian length and
-bytes of the stream; or `A` and an 8-byte count of received bytes, the heartbeat that is sent every `BEAT` seconds.
+Each side keeps the bytes that it has written until the other side confirms them. A connection begins with a greeting,
+a line of text in each direction, which may follow output of a login shell: `buddy-link 1 COUNT` gives the number of
+bytes received so far, `buddy-link 1 gone REASON` ends the stream. Records follow: `D`, a 4-byte little-endian length
+and bytes of the stream; or `A` and an 8-byte little-endian count of received bytes, which confirms them and is also the
+heartbeat that is sent every `BEAT` seconds.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ import msgspec
 from buddy.compiler.protocol import MAX_FRAME
 
 LINK_VERSION = 1
+# The time between two heartbeats, in seconds.
 BEAT = 3.0
-# Five heartbeats: tolerates occasional packet loss, and detects a dead connection before users notice it.
+# The time in seconds after which a connection without data counts as lost. Five heartbeats tolerate occasional packet
+# loss, and detect a dead connection before users notice it.
 SILENCE = 15.0
 # The exit code of the remote process if the connection works but the engine does not respond (`EX_TEMPFAIL`).
 UNANSWERED = 75
 
-_MARK = b"buddy-link "
-_MAX_NOISE = 1 << 16
-_PIECE = 1 << 16
-_DATA, _COUNT = b"D"[0], b"A"[0]
+_GREETING_PREFIX = b"buddy-link "
+_MAX_NOISE_BYTES = 1 << 16
+_MAX_RECORD_BYTES = 1 << 16
+_DATA_KIND, _COUNT_KIND = b"D"[0], b"A"[0]
 
 
 class StreamError(Exception):
@@ -36,16 +39,16 @@ class GoneError(Exception):
 
 
 def greeting(received: int) -> bytes:
-    """Returns the first line over a connection from a side that has `received` bytes of the other's stream."""
-    return b"%s%d %d\n" % (_MARK, LINK_VERSION, received)
+    """Returns the greeting of a side that has received `received` bytes of the other side's stream."""
+    return b"%s%d %d\n" % (_GREETING_PREFIX, LINK_VERSION, received)
 
 
 def refusal(reason: str) -> bytes:
-    """Returns the first line from a side that cannot resume, with the reason."""
-    return b"%s%d gone %s\n" % (_MARK, LINK_VERSION, " ".join(reason.split()).encode())
+    """Returns the greeting of a side that cannot resume the stream, with the reason."""
+    return b"%s%d gone %s\n" % (_GREETING_PREFIX, LINK_VERSION, " ".join(reason.split()).encode())
 
 
-class Greeted:
+class GreetingReader:
     """Finds the other side's greeting in the received bytes."""
 
     def __init__(self) -> None:
@@ -53,26 +56,29 @@ class Greeted:
 
     @property
     def noise(self) -> str:
-        """The bytes received before the greeting."""
+        """The text received so far, while no greeting has come."""
         return self._bytes.decode(errors="replace").strip()
 
     def feed(self, data: bytes) -> tuple[int, bytes] | None:
-        """Returns how much the other side has received, and the bytes after its greeting; `None` if incomplete.
+        """Returns how many bytes the other side has received, and the bytes after its greeting.
 
-        Raises `StreamError` if no greeting comes within the number of bytes that a shell may print, or if its version
-        differs, and `GoneError` if the other side cannot resume.
+        Returns `None` if the greeting is not complete. Raises `StreamError` if no greeting comes within the number of
+        bytes that a shell may print, if the greeting is malformed or if its version differs, and `GoneError` if the
+        other side cannot resume.
         """
         self._bytes += data
-        place = self._bytes.find(_MARK)
-        end = self._bytes.find(b"\n", place)
-        if place < 0 or end < 0:
-            if len(self._bytes) > _MAX_NOISE:
+        start = self._bytes.find(_GREETING_PREFIX)
+        end = self._bytes.find(b"\n", start)
+        if start < 0 or end < 0:
+            if len(self._bytes) > _MAX_NOISE_BYTES:
                 raise StreamError(f"the data from the other side is not from an engine: {self.noise[:60]!r}…")
             return None
-        return _greeting(self._bytes[place + len(_MARK) : end].decode(errors="replace")), self._bytes[end + 1 :]
+        line = self._bytes[start + len(_GREETING_PREFIX) : end].decode(errors="replace")
+        return _parse_greeting(line), self._bytes[end + 1 :]
 
 
-def _greeting(line: str) -> int:
+def _parse_greeting(line: str) -> int:
+    """Returns the count in a greeting without its prefix. Raises `StreamError` or `GoneError`."""
     version, _, rest = line.partition(" ")
     if version != str(LINK_VERSION):
         raise StreamError(f"the other side speaks version {version[:20]} of the protocol, this side {LINK_VERSION}")
@@ -88,75 +94,82 @@ class ResumableStream:
 
     def __init__(self) -> None:
         self.received = 0
-        self._told = 0
-        self._kept = bytearray()
-        self._first = 0
+        self._last_count = 0
+        self._unconfirmed = bytearray()
+        self._confirmed = 0
         self._incoming = bytearray()
 
     @property
     def unconfirmed(self) -> int:
         """The number of bytes that the other side has not confirmed."""
-        return len(self._kept)
+        return len(self._unconfirmed)
 
     def write(self, data: bytes) -> bytes:
-        """Returns `data` as a record to send over the connection, and keeps it until the other side confirms it."""
-        self._kept += data
+        """Returns `data` as records to send over the connection, and keeps it until the other side confirms it."""
+        self._unconfirmed += data
         return _records(data)
 
     def count(self) -> bytes:
-        """Returns the record with the number of received bytes."""
-        self._told = self.received
+        """Returns the record that confirms all bytes received so far."""
+        self._last_count = self.received
         return b"A" + self.received.to_bytes(8, "little")
 
     @property
     def owes_count(self) -> bool:
-        """Whether enough has arrived since the last count that it should be confirmed now."""
-        return self.received - self._told >= _PIECE
+        """Whether so many bytes have arrived since the last count that they should be confirmed now."""
+        return self.received - self._last_count >= _MAX_RECORD_BYTES
 
     def feed(self, data: bytes) -> bytes:
-        """Returns the bytes of the other side's stream in `data`.
+        """Returns the bytes of the other side's stream in the records that are complete now.
 
-        Raises `StreamError` if `data` is not a record. If valid records come first, it raises only at the next call:
-        those records count as received, so they must not be lost.
+        Raises `StreamError` if the received bytes are not records. If valid data records come before the error, returns
+        their bytes, which count as received, and raises at the next call.
         """
         self._incoming += data
-        found = bytearray()
+        stream_bytes = bytearray()
         try:
             while (record := self._next_record()) is not None:
-                found += record
+                stream_bytes += record
         except StreamError:
-            if not found:
+            if not stream_bytes:
                 raise
-        return bytes(found)
+        return bytes(stream_bytes)
 
-    def resume(self, theirs: int) -> bytes:
-        """Resumes over a new connection with a side that has `theirs` bytes of this stream; returns what to send first.
+    def resume(self, received_count: int) -> bytes:
+        """Returns the records to send first over a new connection to a side that has received `received_count` bytes.
 
-        Raises `GoneError` if the missing bytes are no longer kept, or never were.
+        Raises `GoneError` if this side no longer keeps all later bytes, or has not written so many bytes.
         """
-        if not self._first <= theirs <= self._first + len(self._kept):
-            raise GoneError(f"the stream is at another position there ({theirs:,}) than here ({self._first:,})")
+        if not self._confirmed <= received_count <= self._confirmed + len(self._unconfirmed):
+            sent = f"{self._confirmed:,} to {self._confirmed + len(self._unconfirmed):,}"
+            raise GoneError(
+                f"the other side has {received_count:,} bytes of the stream; this side can resume at {sent}"
+            )
         self._incoming.clear()
-        self._confirm(theirs)
-        return _records(bytes(self._kept))
+        self._confirm(received_count)
+        return _records(bytes(self._unconfirmed))
 
-    def _confirm(self, theirs: int) -> None:
-        del self._kept[: theirs - self._first]
-        self._first = theirs
+    def _confirm(self, received_count: int) -> None:
+        del self._unconfirmed[: received_count - self._confirmed]
+        self._confirmed = received_count
 
     def _next_record(self) -> bytes | None:
-        kind = self._incoming[0] if self._incoming else _DATA
-        if kind not in (_DATA, _COUNT):
+        """Removes the next record from the incoming bytes, and returns its data: none for a count.
+
+        Returns `None` if no record is complete.
+        """
+        kind = self._incoming[0] if self._incoming else _DATA_KIND
+        if kind not in (_DATA_KIND, _COUNT_KIND):
             raise StreamError(f"this is not a record: {bytes(self._incoming[:60])!r}")
-        head = 5 if kind == _DATA else 9
+        head = 5 if kind == _DATA_KIND else 9
         if len(self._incoming) < head:
             return None
         number = int.from_bytes(self._incoming[1:head], "little")
-        return self._data(number) if kind == _DATA else self._take_count(number)
+        return self._take_data(number) if kind == _DATA_KIND else self._take_count(number)
 
-    def _data(self, length: int) -> bytes | None:
-        if not 0 < length <= _PIECE:
-            raise StreamError(f"a record of {length:,} bytes, of at most {_PIECE:,}")
+    def _take_data(self, length: int) -> bytes | None:
+        if not 0 < length <= _MAX_RECORD_BYTES:
+            raise StreamError(f"a record of {length:,} bytes is not valid: 1 to {_MAX_RECORD_BYTES:,} are")
         if len(self._incoming) < 5 + length:
             return None
         data = bytes(memoryview(self._incoming)[5 : 5 + length])
@@ -164,20 +177,22 @@ class ResumableStream:
         self.received += length
         return data
 
-    def _take_count(self, theirs: int) -> bytes:
-        if not self._first <= theirs <= self._first + len(self._kept):
-            raise StreamError(f"{theirs:,} bytes confirmed, of {self._first + len(self._kept):,} written")
+    def _take_count(self, received_count: int) -> bytes:
+        if not self._confirmed <= received_count <= self._confirmed + len(self._unconfirmed):
+            raise StreamError(
+                f"{received_count:,} bytes confirmed, of {self._confirmed + len(self._unconfirmed):,} written"
+            )
         del self._incoming[:9]
-        self._confirm(theirs)
+        self._confirm(received_count)
         return b""
 
 
 def _records(data: bytes) -> bytes:
-    pieces = (data[k : k + _PIECE] for k in range(0, len(data), _PIECE))
+    pieces = (data[k : k + _MAX_RECORD_BYTES] for k in range(0, len(data), _MAX_RECORD_BYTES))
     return b"".join(b"D" + len(piece).to_bytes(4, "little") + piece for piece in pieces)
 
 
-HEADER = 4
+_HEADER_BYTES = 4
 _encoder = msgspec.msgpack.Encoder()
 
 
@@ -190,14 +205,11 @@ class FrameError(Exception):
 
 
 def encode(message: Any) -> bytes:
-    """Returns the encoded frame.
-
-    Raises `FrameError` if it is longer than a frame may be.
-    """
+    """Returns the encoded frame. Raises `FrameError` if it is longer than `MAX_FRAME`."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
         raise FrameError(f"a frame of {len(body):,} bytes exceeds the limit of {MAX_FRAME:,} that a frame may have")
-    return len(body).to_bytes(HEADER, "little") + body
+    return len(body).to_bytes(_HEADER_BYTES, "little") + body
 
 
 class FrameDecoder:
@@ -228,7 +240,7 @@ class FrameBuffer:
         self._bytes += data
         bodies = []
         while (end := self._end_of_first()) is not None:
-            bodies.append(bytes(memoryview(self._bytes)[HEADER:end]))
+            bodies.append(bytes(memoryview(self._bytes)[_HEADER_BYTES:end]))
             del self._bytes[:end]
         return bodies
 
@@ -236,24 +248,26 @@ class FrameBuffer:
         """Ends the stream. Raises `WireError` if it ends inside a frame."""
         if not self._bytes:
             return
-        wanted = f"{self._length():,}" if len(self._bytes) >= HEADER else "unknown"
-        got = max(0, len(self._bytes) - HEADER)
-        raise WireError(f"the stream ended inside a frame: {got:,} of {wanted} bytes had come")
+        length = f"{self._length():,}" if len(self._bytes) >= _HEADER_BYTES else "unknown"
+        received = max(0, len(self._bytes) - _HEADER_BYTES)
+        raise WireError(f"the stream ended inside a frame: {received:,} of {length} bytes were received")
 
     def _length(self) -> int:
-        return int.from_bytes(self._bytes[:HEADER], "little")
+        return int.from_bytes(self._bytes[:_HEADER_BYTES], "little")
 
     def _end_of_first(self) -> int | None:
-        if len(self._bytes) < HEADER:
+        if len(self._bytes) < _HEADER_BYTES:
             return None
         length = self._length()
-        if not 0 < length <= MAX_FRAME or (len(self._bytes) > HEADER and not _starts_a_map(self._bytes[HEADER])):
+        if not 0 < length <= MAX_FRAME or (
+            len(self._bytes) > _HEADER_BYTES and not _starts_a_map(self._bytes[_HEADER_BYTES])
+        ):
             raise WireError(f"this is not a frame: {_excerpt(self._bytes)}")
-        return HEADER + length if len(self._bytes) >= HEADER + length else None
+        return _HEADER_BYTES + length if len(self._bytes) >= _HEADER_BYTES + length else None
 
 
 def _starts_a_map(byte: int) -> bool:
-    """Returns whether `byte` starts a MessagePack map: without this check, a login banner reads as a huge length."""
+    """Returns whether `byte` starts a MessagePack map, as in each frame. Text of a login banner does not."""
     return 0x80 <= byte <= 0x8F or byte in (0xDE, 0xDF)
 
 

@@ -39,7 +39,8 @@ class Reply(Message, frozen=True):
 class TextData(msgspec.Struct, frozen=True):
     """A stage's text, like `StageText`; `line_sets` holds native unsigned 32-bit numbers.
 
-    `machine` is the machine code of all lines, `machine_sizes` one byte per line, or empty without machine code.
+    `machine` is the machine code of all lines, one after another; `machine_sizes` has one byte per line, the size of
+    its code. Both are empty for a text without machine code.
     """
 
     name: str
@@ -74,7 +75,7 @@ class LoadProgram(Message, frozen=True):
 
 
 class ImportGraph(Message, frozen=True):
-    """Import a graph that was captured for this compiler by torch-mlir too; answered by `GraphWithImport`."""
+    """Import a graph that this compiler has captured by torch-mlir too; answered by `GraphWithImport`."""
 
     graph: int
 
@@ -92,8 +93,8 @@ class Execute(Message, frozen=True):
 
     Answered by `Executed`.
 
-    `keep` is a folder for inputs and outputs, "" for none. An artifact of another backend runs together with the
-    `native` code.
+    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is from another backend, `native` is this
+    compiler's code, which runs interleaved with it.
     """
 
     graph: int
@@ -126,11 +127,9 @@ class Measure(Message, frozen=True):
 
 
 class WatchNodes(Message, frozen=True):
-    """Compile graph number `graph` with instrumentation, run it and compare it, in a separate process.
+    """Compile graph number `graph` with instrumentation, run it and compare its nodes, in a separate process.
 
-    Answered by `Watched`.
-
-    The fields are those of `protocol.CompareNodes`.
+    Answered by `Watched`. The other fields are those of `protocol.CompareNodes`.
     """
 
     graph: int
@@ -143,7 +142,10 @@ class WatchNodes(Message, frozen=True):
 
 
 class CompileHere(Message, frozen=True):
-    """Compile graph number `graph` of the loaded program with its script's registrations, like `CompileGraph`."""
+    """Compile graph number `graph` of the loaded program, with what its script has added to the registries.
+
+    Answered like `CompileGraph`.
+    """
 
     graph: int
     recipe: Recipe
@@ -153,9 +155,8 @@ class CompileHere(Message, frozen=True):
 class ExportProgram(Message, frozen=True):
     """Export graph number `graph` of the loaded program, compiled with `recipe`, as files.
 
-    Answered by `ProgramExported`.
-
-    `llvm_ir` and `mlir` are texts of stages; the fields from `kinds` on are those of `protocol.Export`.
+    Answered by `ProgramExported`. `llvm_ir` and `mlir` are the texts of these stages. The fields from `kinds` on are
+    those of `protocol.Export`.
     """
 
     graph: int
@@ -186,7 +187,10 @@ class MakeScript(Message, frozen=True):
 
 
 class BeginBisection(Message, frozen=True):
-    """Bisect graph number `graph` in a separate process that uses the socket `address`; answered by `Done` at once."""
+    """Start a bisection of graph number `graph` in a separate process, which reports over the socket `address`.
+
+    Answered by `Done` when the process has started.
+    """
 
     graph: int
     recipe: Recipe
@@ -195,14 +199,17 @@ class BeginBisection(Message, frozen=True):
 
 
 class BeginTuning(Message, frozen=True):
-    """Try recipes on graph number `graph` in a separate process that uses the socket `address`; answered by `Done`."""
+    """Start a separate process that tries recipes on graph number `graph`, as requested over the socket `address`.
+
+    Answered by `Done` when the process has started.
+    """
 
     graph: int
     address: str
 
 
 class StopRunner(Message, frozen=True):
-    """Kill the runner; the running `Execute` or `CompileHere` is refused."""
+    """Kill the runner; the request that it is executing, such as `Execute` or `CompileHere`, is refused."""
 
 
 class UsePlugins(Message, frozen=True):
@@ -212,7 +219,7 @@ class UsePlugins(Message, frozen=True):
 
 
 class AddGraph(Message, frozen=True):
-    """Store a graph under `key`, evicting the least recently used one if there are many; answered by `GraphsKept`."""
+    """Store a graph under `key`; answered by `GraphsKept`. May evict the least recently used graph."""
 
     key: str
     graph: bytes
@@ -237,7 +244,7 @@ class RemarkCode(Message, frozen=True):
 
 
 class RemarkHere(Message, frozen=True):
-    """Like `RemarkCode`, for graph number `graph` of the loaded program with its script's registrations."""
+    """Like `RemarkCode`, for graph number `graph` of the loaded program, with what its script has registered."""
 
     graph: int
     recipe: Recipe
@@ -279,7 +286,7 @@ class Ready(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """What the request is doing now; `done` is in 0..1 if known, else -1."""
+    """What the worker is doing for the request now; `done` is in 0..1 if known, else -1."""
 
     what: str
     done: float = -1.0
@@ -314,9 +321,10 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
 
 
 class ProgramLoaded(Reply, frozen=True):
-    """`own` is a hash of the code by which the script added to the registries, "" if it added nothing.
+    """The captured graphs of a program.
 
-    `files` are the source files of the program.
+    `own` is a hash of the code by which the script added to the registries, "" if it added nothing. `files` are the
+    source files of the program.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -410,7 +418,7 @@ class CodeRemarks(Reply, frozen=True):
 
 
 class PluginsUsed(Reply, frozen=True):
-    """The errors of plug-ins that failed, including installed ones."""
+    """The errors of the plug-ins that failed to load, also of those in installed packages."""
 
     problems: tuple[Diagnostic, ...]
 

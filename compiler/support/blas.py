@@ -10,10 +10,11 @@ from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
 
-# "none" disables every library.
+# The environment variable that disables the library, with the value "none".
 VARIABLE = "BUDDY_BLAS"
 
-_LETTERS = {"f32": "s", "f64": "d"}
+# The letters of the element types in BLAS names, as in `sgemm`.
+_TYPE_LETTERS = {"f32": "s", "f64": "d"}
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ def symbol(element: str, index_bits: int) -> str:
 
     The runner defines it, with an address from `addresses`.
     """
-    return f"buddy_cblas_{_LETTERS[element]}gemm_{index_bits}"
+    return f"buddy_cblas_{_TYPE_LETTERS[element]}gemm_{index_bits}"
 
 
 def find() -> Blas | None:
@@ -59,17 +60,17 @@ def _find() -> Blas | None:
         ("numpy", 64, ("../numpy.libs", ".dylibs")),
     ):
         spec = util.find_spec(module)
-        for place in (spec.submodule_search_locations or ()) if spec else ():
-            paths = [Path(place, folder) for folder in folders]
-            if (path := _library_in(paths, bits)) is not None:
+        for root in (spec.submodule_search_locations or ()) if spec else ():
+            paths = [Path(root, folder) for folder in folders]
+            if (path := _find_library(paths, bits)) is not None:
                 return Blas(f"{module} {_version(module)}", str(path), bits)
     return None
 
 
-def _library_in(folders: Iterable[Path], bits: int) -> Path | None:
+def _find_library(folders: Iterable[Path], bits: int) -> Path | None:
     stem = "*scipy_openblas64_*" if bits == 64 else "*scipy_openblas*"
-    found = (path for folder in folders for path in sorted(folder.glob(stem)))
-    return next((path for path in found if {".so", ".dylib", ".dll"} & set(path.suffixes)), None)
+    paths = (path for folder in folders for path in sorted(folder.glob(stem)))
+    return next((path for path in paths if {".so", ".dylib", ".dll"} & set(path.suffixes)), None)
 
 
 def _version(module: str) -> str:
@@ -80,19 +81,21 @@ def _version(module: str) -> str:
 
 
 def addresses(objects: Sequence[bytes], threads: int) -> dict[str, int]:
-    """Returns the addresses of the library's functions by the symbols that `objects` call; empty if they call none.
+    """Returns the addresses of the library's functions, by the symbols that `objects` call.
 
-    A symbol without a function in the library is omitted; the linker then reports it. `threads` is the number of
-    threads per product.
+    A symbol that the library does not have is left out; the linker then reports it. Sets the library's number of
+    threads per product to `threads`.
     """
-    wanted = [(e, bits) for e in _LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)]
-    blas = find() if wanted else None
+    called = [
+        (e, bits) for e in _TYPE_LETTERS for bits in (32, 64) if any(symbol(e, bits).encode() in o for o in objects)
+    ]
+    blas = find() if called else None
     if blas is None:
         return {}
     library = blas.load(threads)
     return {
-        symbol(element, bits): _address(library, blas.exported(f"cblas_{_LETTERS[element]}gemm"))
-        for element, bits in wanted
+        symbol(element, bits): _address(library, blas.exported(f"cblas_{_TYPE_LETTERS[element]}gemm"))
+        for element, bits in called
         if bits == blas.index_bits
     }
 

@@ -16,12 +16,12 @@ Result = TypeVar("Result")
 EXTRA = 'pip install "buddy-tui[cluster]"'
 # Seconds in which a scheduler must answer, and the first worker must connect to it.
 CONNECT_TIMEOUT = 10.0
-# An item fails after this number of workers were lost while they processed it.
+# An item fails if more than this number of workers are lost while they process it.
 RETRIES = 3
 
 
 class ClusterError(Exception):
-    """The cluster cannot be reached, or fails at the work; `diagnostic` says why, and what to do."""
+    """The cluster cannot be used, or failed on an item; `diagnostic` says why, and what to do."""
 
     def __init__(self, diagnostic: Diagnostic) -> None:
         super().__init__(str(diagnostic))
@@ -31,10 +31,10 @@ class ClusterError(Exception):
 def distributed() -> Any:
     """Returns Dask's package. Raises `ClusterError` if it is not installed."""
     try:
-        import distributed as found
+        import distributed as package
     except ImportError as error:
         raise ClusterError(Diagnostic("a Dask cluster needs the package distributed", todo=EXTRA)) from error
-    return found
+    return package
 
 
 def no_scheduler_error(address: str, error: Exception) -> ClusterError:
@@ -55,8 +55,9 @@ def map_on_cluster(
 ) -> Iterator[tuple[Item, Result]]:
     """Yields each item with the result of `function`, in the order of completion.
 
-    `function` is a module-level function of plain values; `report` is called with the size of the cluster. Raises
-    `ClusterError` if the cluster at `address` cannot be reached, `function` raises, or an item loses too many workers.
+    `function` is a module-level function of plain values. `report` is called with a text about the size of the cluster.
+    Raises `ClusterError` if the package `distributed` is missing, the cluster at `address` cannot be reached or has no
+    workers, `function` raises, or too many workers are lost on one item.
     """
     package = distributed()
     try:

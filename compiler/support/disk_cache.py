@@ -1,7 +1,7 @@
-"""A disk cache: files named by the hash of their input, for objects, programs, tuned recipes and pass catalogues.
+"""Disk caches of objects, programs, tuned recipes and pass catalogues; a file is named by the hash of its input.
 
-The files are executed later, so folders must belong to the user and be writable by the user only, links are not
-followed, and each file starts with a keyed hash (RFC 2104) of its path and content; the key is a file next to the
+Cached code is executed later. So folders must belong to the user and be writable by the user only, links are not
+followed, and each file starts with a keyed hash (RFC 2104) of its name and content; the key is a file next to the
 folders. An invalid file counts as missing and is replaced. Imports neither torch nor MLIR.
 """
 
@@ -20,9 +20,9 @@ from pathlib import Path
 import platformdirs
 
 VARIABLE = "BUDDY_CACHE"
-LIMIT = 512 << 20
-# The length of SHA-256: RFC 2104 recommends no shorter key.
-SECRET, SECRET_BYTES = "key", 32
+DEFAULT_LIMIT_BYTES = 512 << 20
+# The key has the length of SHA-256: RFC 2104 recommends no shorter one.
+KEY_FILE, KEY_BYTES = "key", 32
 
 
 def folder() -> Path:
@@ -30,30 +30,30 @@ def folder() -> Path:
     return Path(os.environ.get(VARIABLE) or platformdirs.user_cache_dir("buddy-tui"))
 
 
-def _distrust_reason(path: Path, found: os.stat_result) -> str:
-    """Returns why a folder or file with the status `found` is not private to the user, "" if it is."""
-    if stat.S_ISLNK(found.st_mode):
+def _distrust_reason(path: Path, status: os.stat_result) -> str:
+    """Returns the reason why others than the user may have written the folder or file at `path`; "" if none may."""
+    if stat.S_ISLNK(status.st_mode):
         return f"{path} is a link"
-    if hasattr(os, "getuid") and found.st_uid != os.getuid():
+    if hasattr(os, "getuid") and status.st_uid != os.getuid():
         return f"{path} belongs to another user"
-    return f"{path} is writable by others" if os.name == "posix" and found.st_mode & 0o022 else ""
+    return f"{path} is writable by others" if os.name == "posix" and status.st_mode & 0o022 else ""
 
 
 def problem() -> str:
-    """Returns why nothing can be cached, "" if it can."""
-    key = folder() / SECRET
-    for place in (folder(), key, *(folder() / cache.name for cache in CACHES)):
+    """Returns the reason why nothing can be cached, "" if the caches work."""
+    key_path = folder() / KEY_FILE
+    for path in (folder(), key_path, *(folder() / cache.name for cache in CACHES)):
         try:
-            found = place.lstat()
+            status = path.lstat()
         except FileNotFoundError:
             continue
         except OSError as error:
-            return f"{place}: {error.strerror}"
-        is_kind, kind = (stat.S_ISREG, "file") if place == key else (stat.S_ISDIR, "folder")
-        why = _distrust_reason(place, found) or ("" if is_kind(found.st_mode) else f"{place} is not a {kind}")
+            return f"{path}: {error.strerror}"
+        is_kind, kind = (stat.S_ISREG, "file") if path == key_path else (stat.S_ISDIR, "folder")
+        why = _distrust_reason(path, status) or ("" if is_kind(status.st_mode) else f"{path} is not a {kind}")
         if why:
             return why
-    existing = next(place for place in (folder(), *folder().absolute().parents) if os.path.exists(place))
+    existing = next(path for path in (folder(), *folder().absolute().parents) if os.path.exists(path))
     return "" if os.access(existing, os.W_OK | os.X_OK) else f"{existing} is not writable"
 
 
@@ -62,16 +62,16 @@ class DiskCache:
     """The folder `name` of the cache. Beyond `limit` bytes, the files that were written least recently are deleted."""
 
     name: str
-    limit: int = LIMIT
+    limit: int = DEFAULT_LIMIT_BYTES
     _trimmed: set[Path] = field(default_factory=set)
 
     def read(self, key: str) -> bytes | None:
         """Returns the data of `key`, or `None`; a damaged file, or one of another user, counts as missing."""
         try:
-            if any(_distrust_reason(place, place.lstat()) for place in (folder(), folder() / self.name)):
+            if any(_distrust_reason(path, path.lstat()) for path in (folder(), folder() / self.name)):
                 return None
-            seal, _, data = _content(self._path(key)).partition(b"\n")
-            return data if hmac.compare_digest(seal, self._keyed_hash(key, data)) else None
+            stored_hash, _, data = _read_file(self._path(key)).partition(b"\n")
+            return data if hmac.compare_digest(stored_hash, self._keyed_hash(key, data)) else None
         except OSError:
             return None
 
@@ -79,8 +79,8 @@ class DiskCache:
         """Stores `data`; ignores `OSError`, since a missing entry costs only time."""
         path = self._path(key)
         with contextlib.suppress(OSError):
-            for place in (folder(), path.parent):
-                _make_private(place)
+            for parent in (folder(), path.parent):
+                _make_private(parent)
             _replace(path, self._keyed_hash(key, data) + b"\n" + data)
             self._trim(path.parent)
 
@@ -93,40 +93,41 @@ class DiskCache:
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
 
-    def _trim(self, place: Path) -> None:
-        """Deletes the oldest files until the rest is within the limit, once per process and folder."""
-        if place in self._trimmed:
+    def _trim(self, cache_folder: Path) -> None:
+        """Deletes the oldest files until the others are within the limit, once per process and folder."""
+        if cache_folder in self._trimmed:
             return
-        self._trimmed.add(place)
-        found = sorted(((entry.stat(), entry.path) for entry in os.scandir(place)), key=lambda pair: pair[0].st_mtime)
-        size = sum(status.st_size for status, _ in found)
-        for status, path in found:
+        self._trimmed.add(cache_folder)
+        files = [(entry.stat(), entry.path) for entry in os.scandir(cache_folder)]
+        size = sum(status.st_size for status, _ in files)
+        for status, path in sorted(files, key=lambda pair: pair[0].st_mtime):
             if size <= self.limit:
                 break
             os.unlink(path)
             size -= status.st_size
 
 
-def _make_private(place: Path) -> None:
-    """Creates a folder that is private to the user. Raises `PermissionError` if it is not.
+def _make_private(path: Path) -> None:
+    """Creates a folder if it is missing, and makes it private to the user.
 
-    The mode of a folder that the user has configured is not changed: it may have other uses.
+    The mode of the folder in `BUDDY_CACHE` is not changed, because it may have other uses. Raises `PermissionError` if
+    others than the user can write to the folder.
     """
-    place.mkdir(parents=True, exist_ok=True, mode=0o700)
-    named = VARIABLE in os.environ and place == folder()
-    found = place.lstat()
-    if found.st_mode & 0o077 and not named and not stat.S_ISLNK(found.st_mode):
-        place.chmod(0o700)
-    why = _distrust_reason(place, place.lstat())
+    path.mkdir(parents=True, exist_ok=True, mode=0o700)
+    is_configured = VARIABLE in os.environ and path == folder()
+    status = path.lstat()
+    if status.st_mode & 0o077 and not is_configured and not stat.S_ISLNK(status.st_mode):
+        path.chmod(0o700)
+    why = _distrust_reason(path, path.lstat())
     if why:
         raise PermissionError(why)
 
 
-def _content(path: Path) -> bytes:
-    """Returns the content of a file of the user's own. Raises `OSError` for any other."""
+def _read_file(path: Path) -> bytes:
+    """Returns the content of a regular file that only the user can write. Raises `OSError` for any other."""
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode) or _distrust_reason(path, found):
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or _distrust_reason(path, status):
             raise PermissionError(f"{path} is not a file of this user")
         return file.read()
 
@@ -145,26 +146,26 @@ def _replace(path: Path, data: bytes) -> None:
 
 
 def _read_key() -> bytes:
-    """Returns the key of this user's hashes, created on first use. Raises `OSError`."""
-    path = folder() / SECRET
+    """Returns the user's key for the hashes, which is created on first use. Raises `OSError`."""
+    path = folder() / KEY_FILE
     with contextlib.suppress(FileNotFoundError):
-        found = _content(path)
-        if len(found) == SECRET_BYTES:
-            return found
+        key = _read_file(path)
+        if len(key) == KEY_BYTES:
+            return key
         path.unlink()
     handle, name = tempfile.mkstemp(dir=folder())
     try:
         with open(handle, "wb") as file:
-            file.write(secrets.token_bytes(SECRET_BYTES))
+            file.write(secrets.token_bytes(KEY_BYTES))
         _install_key(name, path)
     finally:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(name)
-    return _content(path)
+    return _read_file(path)
 
 
 def _install_key(name: str, path: Path) -> None:
-    """Makes the file `name` the key; if two processes do so at the same time, the first one's file is used."""
+    """Makes the file `name` the key file; if two processes do so at the same time, that of the first one is used."""
     try:
         os.link(name, path)
     except FileExistsError:
@@ -183,17 +184,17 @@ CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED)
 
 def contents() -> dict[str, tuple[int, int]]:
     """Returns for each cache, by name, the number of its files and their total size in bytes."""
-    found = {}
+    counts_and_sizes = {}
     for cache in CACHES:
-        place = folder() / cache.name
-        sizes = [entry.stat().st_size for entry in os.scandir(place)] if place.is_dir() else []
-        found[cache.name] = (len(sizes), sum(sizes))
-    return found
+        path = folder() / cache.name
+        sizes = [entry.stat().st_size for entry in os.scandir(path)] if path.is_dir() else []
+        counts_and_sizes[cache.name] = (len(sizes), sum(sizes))
+    return counts_and_sizes
 
 
 def clear() -> None:
     """Deletes all files of the caches. Raises `OSError` if a file cannot be deleted."""
     for cache in CACHES:
-        place = folder() / cache.name
-        if place.is_dir():
-            shutil.rmtree(place)
+        path = folder() / cache.name
+        if path.is_dir():
+            shutil.rmtree(path)

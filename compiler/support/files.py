@@ -1,4 +1,4 @@
-"""Files: temporary folders, appended JSON lines, and the memory that an archive needs before it is read."""
+"""Temporary folders, files of JSON lines, and a check of how much memory a zip archive needs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ import msgspec
 
 # PyTorch stores tensors uncompressed, and arrays of zeros compress a thousandfold: an archive may unpack to this many
 # times its size, plus this many bytes.
-_MAX_RATIO, _EXTRA_BYTES = 4, 2 << 30
+_MAX_UNPACK_RATIO, _EXTRA_BYTES = 4, 2 << 30
 
 
 def archive_too_large(archive: zipfile.ZipFile, size: int) -> str:
-    """Returns an error message for an archive, in a file of `size` bytes, that would need far more memory; else "".
+    """Returns an error message if an archive, a file of `size` bytes, would unpack to far more bytes; else "".
 
     The sizes in the archive's directory are upper bounds: Python's reader returns no more bytes of a member.
     """
     unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked <= _MAX_RATIO * size + _EXTRA_BYTES:
+    if unpacked <= _MAX_UNPACK_RATIO * size + _EXTRA_BYTES:
         return ""
     return f"a zip archive of {size:,} bytes that claims to unpack to {unpacked:,}"
 
 
-# The kind of the folders that exports are written to, next to their destination; complete ones are moved there.
+# The kind of the temporary folders of exports, which are next to the destination; a complete export is moved there.
 EXPORT = "export"
-_NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
+_FOLDER_NAME = re.compile(r"buddy-[a-z]+-(\d+)-\w+")
 
 
 def ensure_temporary_folder() -> None:
@@ -42,25 +42,26 @@ def ensure_temporary_folder() -> None:
     try:
         tempfile.gettempdir()
     except FileNotFoundError:
-        places = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp")
-        tempfile.tempdir = next((place for place in places if os.access(place, os.W_OK | os.X_OK)), None)
+        folders = (os.environ.get("TMPDIR", ""), "/tmp", "/var/tmp")
+        tempfile.tempdir = next((folder for folder in folders if os.access(folder, os.W_OK | os.X_OK)), None)
 
 
-def scratch_folder(kind: str, place: Path | None = None) -> tempfile.TemporaryDirectory[str]:
-    """Returns an empty folder, named after its purpose `kind`, a word, and this process; `cleanup` removes it.
+def scratch_folder(kind: str, parent: Path | None = None) -> tempfile.TemporaryDirectory[str]:
+    """Returns an empty folder, whose name contains `kind`, a word, and the id of this process; `cleanup` removes it.
 
-    It is in `place`, or in the system's temporary folder. Removes the folders of this user's killed processes first.
+    It is in the folder `parent`, or in the system's temporary folder. First removes the scratch folders of this kind
+    that killed processes of the user have left there.
     """
-    place = place or Path(tempfile.gettempdir())
-    sweep(place, kind)
-    return tempfile.TemporaryDirectory(prefix=f"buddy-{kind}-{os.getpid()}-", dir=place, ignore_cleanup_errors=True)
+    parent = parent or Path(tempfile.gettempdir())
+    remove_leftovers(parent, kind)
+    return tempfile.TemporaryDirectory(prefix=f"buddy-{kind}-{os.getpid()}-", dir=parent, ignore_cleanup_errors=True)
 
 
-def sweep(place: Path, kind: str) -> None:
-    """Removes the folders of `kind` in `place` that belong to this user and whose processes have ended."""
-    for folder in place.glob(f"buddy-{kind}-*"):
-        found = _NAME.fullmatch(folder.name)
-        if found is not None and _belongs_to_user(folder) and not _is_running(int(found[1])):
+def remove_leftovers(parent: Path, kind: str) -> None:
+    """Removes the scratch folders of `kind` in `parent` that belong to this user and whose processes have ended."""
+    for folder in parent.glob(f"buddy-{kind}-*"):
+        match = _FOLDER_NAME.fullmatch(folder.name)
+        if match is not None and _belongs_to_user(folder) and not _is_running(int(match[1])):
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -84,22 +85,22 @@ def _is_running(pid: int) -> bool:
 Value = TypeVar("Value")
 
 
-def read(path: Path, kind: type[Value]) -> list[Value]:
-    """Returns the values of type `kind` in a file; skips truncated lines and other types. A missing file is empty.
+def read_json_lines(path: Path, kind: type[Value]) -> list[Value]:
+    """Returns the values of type `kind` in a file of JSON lines, [] if it is missing; skips other and truncated lines.
 
     Raises `OSError`.
     """
-    found = []
+    values = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            found.append(msgspec.json.decode(line, type=kind))
+            values.append(msgspec.json.decode(line, type=kind))
         except msgspec.DecodeError:
             continue
-    return found
+    return values
 
 
-def append(path: Path, value: Any) -> None:
-    """Appends a value; starts a new line if the last one is truncated. Raises `OSError`."""
+def append_json_line(path: Path, value: Any) -> None:
+    """Appends `value` as a JSON line to a file; starts a new line if the last one is truncated. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:
         file.seek(max(0, file.tell() - 1))

@@ -14,67 +14,75 @@ from pathlib import Path
 from buddy.compiler.protocol.run_report import MachineLoad
 from buddy.compiler.support.target import cores
 
-_STAT, _CPUINFO, _FREQUENCIES = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
-_THREADS = Path("/proc/self/task")
+_CPU_TIMES, _CPUINFO, _CPU_FOLDERS = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
+_THREAD_FOLDERS = Path("/proc/self/task")
 # The columns of `/proc/stat` (proc_stat(5)) in which cores work: all but idle and iowait. Those of guests are left out,
 # because the user columns contain them.
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
-# Those times are rounded to a hundredth of a second per busy core: intervals of so many seconds distinguish a load of a
-# tenth of a core from none, even with two or three busy cores.
+# The minimum interval for a measurement of other processes. The kernel rounds the times of each busy core to a
+# hundredth of a second; in this interval, even with two or three busy cores, a tenth of a core differs from no load.
 _MIN_SECONDS = 0.5
 
 
 class LoadMeter:
-    """Measures the load from its creation on. `alone` means that this process does all the work that is timed."""
+    """Measures the load from its creation on.
+
+    If the timed work also runs in other processes, `alone` is false: the load of others is then not measured.
+    """
 
     def __init__(self, alone: bool = True) -> None:
         self._alone = alone
-        self._start, self._start_times = self._sample(), _scheduler_times()
+        self._start, self._start_times = self._read_times(), _scheduler_times()
 
     def load(self) -> MachineLoad:
         """Returns the load of the machine since the creation of this object."""
-        (wall, busy, own), (first_wall, first_busy, first_own) = self._sample(), self._start
-        others, seconds = -1.0, wall - first_wall
-        if self._alone and busy is not None and first_busy is not None and seconds >= _MIN_SECONDS:
-            others = min(max(0.0, (busy - first_busy - (own - first_own)) / seconds), float(os.cpu_count() or 1))
+        (wall, busy, own), (start_wall, start_busy, start_own) = self._read_times(), self._start
+        others, seconds = -1.0, wall - start_wall
+        if self._alone and busy is not None and start_busy is not None and seconds >= _MIN_SECONDS:
+            others = min(max(0.0, (busy - start_busy - (own - start_own)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
-        return MachineLoad(round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting(), 3))
+        return MachineLoad(
+            round(average, 2), round(others, 2), cores(), round(_megahertz()), round(self._waiting_fraction(), 3)
+        )
 
-    def _waiting(self) -> float:
-        """Returns the fraction of their runnable time (0..1) in which this process's threads waited for a core.
+    def _waiting_fraction(self) -> float:
+        """Returns the fraction (0..1) of the runnable time of this process's threads in which they waited for a core.
 
         Returns -1 if it is unknown. The kernel counts nanoseconds, so the interval may be short.
         """
-        (ran, waited), (first_ran, first_waited) = _scheduler_times(), self._start_times
-        runnable = ran - first_ran + waited - first_waited
-        if runnable <= 0 or not first_ran:
+        (ran, waited), (start_ran, start_waited) = _scheduler_times(), self._start_times
+        runnable = ran - start_ran + waited - start_waited
+        if runnable <= 0 or not start_ran:
             return -1.0
-        # A thread that has ended since the start counts only in the first sum, so the ratio may leave 0..1.
-        return min(max(0.0, (waited - first_waited) / runnable), 1.0)
+        # A thread that has ended since the start counts only in the start times, so the ratio may leave 0..1.
+        return min(max(0.0, (waited - start_waited) / runnable), 1.0)
 
-    def _sample(self) -> tuple[float, float | None, float]:
-        """Returns seconds: of the clock, of work on all cores, and of this process and its reaped children."""
+    def _read_times(self) -> tuple[float, float | None, float]:
+        """Returns three times in seconds: the clock's, that of all cores' work, and that of this process's work.
+
+        The last one includes the work of children that have been waited for.
+        """
         times = os.times()
         own = times.user + times.system + times.children_user + times.children_system
-        return time.monotonic(), _busy(), own
+        return time.monotonic(), _busy_seconds(), own
 
 
-def _busy() -> float | None:
+def _busy_seconds() -> float | None:
     """Returns the seconds that all cores have worked since boot; `None` if the system does not report them."""
     try:
-        times = [int(word) for word in _STAT.read_text().split("\n", 1)[0].split()[1:]]
+        times = [int(word) for word in _CPU_TIMES.read_text().split("\n", 1)[0].split()[1:]]
         return sum(times[column] for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
 
 
 def _scheduler_times() -> tuple[int, int]:
-    """Returns the nanoseconds that the threads of this process have run and waited for a core; 0 if unknown.
+    """Returns the nanoseconds that the threads of this process have run, and have waited for a core; 0 if unknown.
 
     They are the first two numbers of `schedstat` (scheduler/sched-stats.rst in the Linux documentation).
     """
     ran = waited = 0
-    for path in _THREADS.glob("*/schedstat"):
+    for path in _THREAD_FOLDERS.glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):
             thread_ran, thread_waited, _ = map(int, path.read_text().split())
             ran, waited = ran + thread_ran, waited + thread_waited
@@ -91,11 +99,13 @@ def seconds_waited(process: int) -> float:
 
 def _megahertz() -> float:
     """Returns the mean clock rate of the cores; 0 if unknown."""
-    found = []
-    for path in _FREQUENCIES.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
+    frequencies = []
+    for path in _CPU_FOLDERS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
         with contextlib.suppress(OSError, ValueError):
-            found.append(int(path.read_text()) / 1e3)
-    if not found:
+            frequencies.append(int(path.read_text()) / 1e3)
+    if not frequencies:
         with contextlib.suppress(OSError):
-            found = [float(text) for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _CPUINFO.read_text(), re.MULTILINE)]
-    return sum(found) / len(found) if found else 0.0
+            frequencies = [
+                float(text) for text in re.findall(r"^cpu MHz\s*:\s*([\d.]+)", _CPUINFO.read_text(), re.MULTILINE)
+            ]
+    return sum(frequencies) / len(frequencies) if frequencies else 0.0

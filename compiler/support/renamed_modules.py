@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 _PREFIX = "buddy.compiler."
-# Old and new names, below `buddy.compiler`. The row of a package also covers the modules in it.
+# The new names by the old ones, without the prefix `buddy.compiler.`. The row of a package also covers its modules.
 RENAMED = {
     "archives": "support.files",
     "arena": "codegen.arena",
@@ -120,8 +120,8 @@ def install() -> None:
 
     Python's own finder would load the modules of a renamed package a second time.
     """
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+    if not any(isinstance(finder, _RenamedModuleFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _RenamedModuleFinder())
 
 
 def new_name(fullname: str) -> str:
@@ -129,14 +129,14 @@ def new_name(fullname: str) -> str:
     old = fullname.removeprefix(_PREFIX) if fullname.startswith(_PREFIX) else ""
     parts = old.split(".")
     for length in range(len(parts), 0, -1):
-        found = RENAMED.get(".".join(parts[:length]))
-        if found is not None:
-            return ".".join((_PREFIX.rstrip("."), found, *parts[length:]))
+        new = RENAMED.get(".".join(parts[:length]))
+        if new is not None:
+            return ".".join((_PREFIX.rstrip("."), new, *parts[length:]))
     return ""
 
 
-class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Returns the module of the new name for the old one, so that there is only one copy of it."""
+class _RenamedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Finds and loads the module of the new name under the old one, so that only one copy of it exists."""
 
     def __init__(self) -> None:
         self._specs: dict[int, Any] = {}
@@ -160,5 +160,5 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """Executes nothing, and restores the module's own spec, which Python has replaced by the old name's."""
+        """Executes nothing; restores the spec of the module, which Python has replaced by that of the old name."""
         module.__spec__ = self._specs.pop(id(module))

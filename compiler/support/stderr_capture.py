@@ -11,10 +11,10 @@ from typing import IO
 @contextlib.contextmanager
 def capture_stderr(file: IO[bytes]) -> Iterator[None]:
     """Redirects the process's stderr to `file` inside the `with` block."""
-    before = os.dup(2)
+    original_fd = os.dup(2)
     os.dup2(file.fileno(), 2)
     try:
         yield
     finally:
-        os.dup2(before, 2)
-        os.close(before)
+        os.dup2(original_fd, 2)
+        os.close(original_fd)

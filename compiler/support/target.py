@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-# Bytes of a cache line and of the widest vector; buffers are aligned to it.
+# The size in bytes of a cache line and of the widest vector; buffers are aligned to it.
 CACHE_LINE = 64
 # The smallest associativity of first-level and second-level caches.
 CACHE_WAYS = 8
@@ -19,17 +19,20 @@ CACHE_WAYS = 8
 FMA_LATENCY = 4
 # Vectors per cycle from the second-level cache while other loads are in flight.
 L2_VECTORS_PER_CYCLE = 0.3
-# Half the peak of one core with two 512-bit fused multiply-adds per cycle.
+# The assumed speed of one core: half the peak with two 512-bit fused multiply-adds per cycle.
 FLOP_PER_NANOSECOND = 64
-# Between the bandwidth of one core from memory and that from its second-level cache.
+# The assumed bandwidth of one core: between that of memory and that of its second-level cache.
 BYTES_PER_NANOSECOND = 16
-# Loops that take at least so many nanoseconds run on several threads: a fork and join of two threads takes 3 to 5 us.
+# The minimum duration of a loop that runs on several threads: a fork and join of two threads takes 3 to 5 us.
 MIN_PARALLEL_NANOSECONDS = 20_000
 
 
 @dataclass(frozen=True)
 class Target:
-    """Vector width in bytes, number of vector registers, cache sizes in bytes, and whether it converts to bfloat16."""
+    """A CPU: the size of its vectors and caches in bytes, and the number of its vector registers.
+
+    `rounds_to_bfloat16` says whether it has an instruction that converts to bfloat16.
+    """
 
     name: str
     vector_bytes: int
@@ -44,7 +47,10 @@ class Target:
 
 
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
-    """Returns the target for CPU flags as in Linux, a `platform.machine()`, and data cache sizes in bytes."""
+    """Returns the target with the CPU flags `features`, named as in Linux, and the data cache sizes `l1` and `l2`.
+
+    `machine` is a value of `platform.machine()`.
+    """
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
         return Target("avx512", 64, 32, l1, l2, rounds)
@@ -58,12 +64,12 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
 @lru_cache(maxsize=1)
 def host() -> Target:
     """Returns the target of this machine; features that cannot be detected count as absent."""
-    return from_features(_cpu_flags(), platform.machine(), _cache(1, 32 << 10), _cache(2, 1 << 20))
+    return from_features(_cpu_flags(), platform.machine(), _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20))
 
 
 @lru_cache(maxsize=1)
 def host_features() -> str:
-    """Returns all features of this CPU as one string: code compiled for it runs only where the string is equal."""
+    """Returns all features of this CPU as one string; code that was compiled for another string may not run here."""
     return " ".join([platform.machine(), *sorted(_cpu_flags())])
 
 
@@ -84,11 +90,12 @@ def _flags_from_llvm() -> set[str]:
     return {name for name, present in binding.get_host_cpu_features().items() if present}
 
 
-def _cache(level: int, default: int) -> int:
+def _cache_bytes(level: int, default: int) -> int:
+    """Returns the size of this machine's data cache of a level in bytes, `default` if it is unknown."""
     for folder in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
         try:
-            kind, found = (folder / "type").read_text().strip(), int((folder / "level").read_text())
-            if found == level and kind != "Instruction":
+            kind, cache_level = (folder / "type").read_text().strip(), int((folder / "level").read_text())
+            if cache_level == level and kind != "Instruction":
                 return int((folder / "size").read_text().strip().rstrip("K")) << 10
         except (OSError, ValueError):
             continue
@@ -109,11 +116,11 @@ _ARM = ("aarch64", "arm64")
 
 @dataclass(frozen=True)
 class CycleCounter:
-    """A cycle counter; `name` is for users.
+    """A cycle counter; `name` is its name in messages.
 
-    LLVM's `intrinsics` are called in order, and the last one returns the count; if there are no intrinsics, the
-    instructions in `assembly` read it. Both wait until earlier instructions have completed. `constant_rate` means that
-    the rate does not depend on the clock of the core.
+    The counter is read by calling LLVM's `intrinsics` in order, of which the last one returns the count; without
+    intrinsics, by the instructions in `assembly`. Both ways wait until earlier instructions have completed.
+    `constant_rate` means that the rate does not depend on the clock of the core.
     """
 
     name: str
@@ -148,14 +155,14 @@ def counter() -> CycleCounter | None:
     return counter_of(platform.machine(), set(host_features().split()))
 
 
-def reader(found: CycleCounter) -> Callable[[], int]:
-    """Returns a function that reads the counter `found`, in ticks."""
+def make_reader(counter: CycleCounter) -> Callable[[], int]:
+    """Returns a function that reads `counter`, in ticks."""
     import llvmlite.binding as llvm
 
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     llvm.initialize_native_asmparser()
-    builder = llvm.JITLibraryBuilder().add_ir(found.ir).add_current_process().export_symbol("buddy_ticks")
+    builder = llvm.JITLibraryBuilder().add_ir(counter.ir).add_current_process().export_symbol("buddy_ticks")
     library = builder.link(llvm.create_lljit_compiler(), f"buddy_counter_{time.monotonic_ns()}")
     read = ctypes.CFUNCTYPE(ctypes.c_int64)(library["buddy_ticks"])
 
@@ -174,7 +181,7 @@ class TickRate:
         self._ticks, self._clock = read(), time.perf_counter()
 
     def per_second(self) -> float:
-        """Returns the mean rate since this object was created; waits until that is a millisecond ago."""
-        while (passed := time.perf_counter() - self._clock) < 1e-3:
+        """Returns the mean rate since this object was created; waits until a millisecond has passed since then."""
+        while (seconds := time.perf_counter() - self._clock) < 1e-3:
             pass
-        return (self._read() - self._ticks) / passed
+        return (self._read() - self._ticks) / seconds

@@ -1,4 +1,4 @@
-"""`buddy.compiler.record()`: records the graphs of the code inside it, to be compiled, run, saved and opened."""
+"""`buddy.compiler.record()`: records the graphs of the code in its `with` block, to compile, run, save or open them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from buddy.compiler.tools.extract import Subgraph, script_of
 
 SCRIPT, RECIPE = "session.py", "recipe.toml"
 
-_SESSION = '''\
+_SESSION_SCRIPT = '''\
 """Graphs recorded by `buddy.compiler.record()`, each a separate script with its tensors next to it.
 
 This is plain Python, and a source for `buddy-tui`.
@@ -48,9 +48,10 @@ for name, module in GRAPHS.items():
 
 
 class Recording:
-    """The recorded `graphs` in program order, those compiled by the program itself first, and `notes` on omissions.
+    """The recorded `graphs`, and `notes` on code that could not be recorded.
 
-    `recipe` is the default recipe to compile and open graphs with.
+    First come the graphs that the program itself compiles, then those of module calls, both in program order. `recipe`
+    is the recipe with which graphs are compiled and opened by default.
     """
 
     def __init__(self) -> None:
@@ -64,34 +65,36 @@ class Recording:
         return f"<{type(self).__name__} of {len(self.graphs)} graphs: {names}>"
 
     def compile(self, graph: int = 0, recipe: Recipe | None = None) -> Compilation:
-        """Compiles one graph with all stages. Stages in common with an earlier recipe are cached.
+        """Compiles graph number `graph` with all stages. Stages in common with an earlier recipe are cached.
 
-        Raises `CompilationError` if a pass fails, `IndexError` if the graph does not exist.
+        Raises `CompilationError` if the compilation fails, and `IndexError` if the graph does not exist.
         """
         captured = self.graphs[graph]
         if graph not in self._compilers:
-            first = captured.user_lowerings()
-            self._compilers[graph] = Compiler(captured.graph, dict(first) if first else None)  # type: ignore[arg-type]
+            overrides = captured.user_lowerings()
+            copy = dict(overrides) if overrides else None
+            self._compilers[graph] = Compiler(captured.graph, copy)  # type: ignore[arg-type]
         return self._compilers[graph].compile(recipe or self.recipe)
 
     def run(
         self, graph: int = 0, recipe: Recipe | None = None, repeats: int = 10, *, equal_nan: bool = False
     ) -> RunReport:
-        """Compiles one graph, runs it in this process on its recorded inputs, and compares it with eager.
+        """Compiles graph number `graph`, runs it in this process on its recorded inputs, and compares it with eager.
 
-        NaN equals NaN only with `equal_nan`.
+        NaN counts as equal to NaN only with `equal_nan`.
         """
-        made = self.compile(graph, recipe)
-        eager = sum(assignment.lowering == "eager" for assignment in made.assignments)
+        compilation = self.compile(graph, recipe)
+        eager = sum(assignment.lowering == "eager" for assignment in compilation.assignments)
         return run_and_compare(
-            self.graphs[graph], made.artifact, repeats=repeats, threads=made.artifact.threads,
-            nodes=(len(made.assignments) - eager, eager), compile_seconds=made.seconds, equal_nan=equal_nan,
+            self.graphs[graph], compilation.artifact, repeats=repeats, threads=compilation.artifact.threads,
+            nodes=(len(compilation.assignments) - eager, eager), compile_seconds=compilation.seconds,
+            equal_nan=equal_nan,
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> Path:
         """Writes the graphs as scripts with their tensors into `folder`; returns the script that `buddy-tui` opens.
 
-        A graph that cannot be written is left out, with a note. Raises `SourceError` if none is left, and `OSError`.
+        A graph that cannot be written is left out, with a note. Raises `SourceError` if none can be, and `OSError`.
         """
         folder = Path(folder)
         modules = {}
@@ -103,7 +106,7 @@ class Recording:
         if not modules:
             raise SourceError(self._empty_error())
         lines = "\n".join(f"    {name!r}: {module!r}," for name, module in modules.items())
-        (folder / SCRIPT).write_text(_SESSION.format(graphs=lines), "utf-8")
+        (folder / SCRIPT).write_text(_SESSION_SCRIPT.format(graphs=lines), "utf-8")
         (folder / RECIPE).write_text(to_toml(self.recipe), "utf-8")
         return folder / SCRIPT
 
@@ -117,7 +120,7 @@ class Recording:
         if is_recording():
             return 0
         if "--web" not in words and not (sys.stdin.isatty() and sys.stdout.isatty()):
-            todo = f"call session.save(folder) and open folder/{SCRIPT} in one, or session.open('--web') for a browser"
+            todo = f"run session.save(folder) and open folder/{SCRIPT} in a terminal, or run session.open('--web')"
             raise SourceError(Diagnostic("the workbench needs a terminal", "session.open()", todo))
         with tempfile.TemporaryDirectory(prefix="buddy-session-") as folder:
             script = self.save(folder)
@@ -129,34 +132,35 @@ class Recording:
         todo = "call a torch.nn.Module, or a function given to torch.compile, inside `with record()`"
         return Diagnostic(what, "session", todo, detail="\n".join(self.notes))
 
-    def _take_graphs(self, tape: Tape) -> None:
+    def _store_graphs(self, tape: Tape) -> None:
         self.graphs[:] = with_unique_names([*tape.requested, *tape.called])
         self.notes[:] = dict.fromkeys(tape.notes)
 
 
 @contextmanager
 def record() -> Iterator[Recording]:
-    """Records the graphs of the code inside; they are available after the context ends.
+    """Records the graphs of the code in the `with` block; they are available after the block.
 
-    Records functions that are passed to `torch.compile` inside, functions that were compiled with `backend="buddy"`
-    before, and plain outermost calls of modules; if the code calls backward, training graphs. All of these run in eager
-    meanwhile. TorchDynamo is reset at both ends, and PyTorch's own entry points are replaced, for the whole process.
+    Records the calls of functions that are passed to `torch.compile` in the block, of functions that were compiled with
+    `backend="buddy"` before, and of modules, if no other recorded call contains them; if the code calls backward, as
+    training graphs. All of these run in eager in the block. TorchDynamo is reset at the start and at the end, and
+    PyTorch's own entry points are replaced in between, for the whole process.
     """
     session, tape = Recording(), Tape()
     try:
         with tape.running():
             yield session
     finally:
-        session._take_graphs(tape)
+        session._store_graphs(tape)
         for graph in session.graphs:
             notify_listener(graph)
 
 
 def _write(folder: Path, number: int, captured: CapturedGraph) -> str:
-    """Writes one graph as a script in a separate folder; returns its import name for a script in `folder`."""
-    made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
-    place = folder / f"graph{number}"
-    place.mkdir(parents=True, exist_ok=True)
-    (place / f"{made.name}.py").write_text(made.text, "utf-8")
-    (place / f"{made.name}.npz").write_bytes(made.values)
-    return f"{place.name}.{made.name}"
+    """Writes a graph as a script in a subfolder of `folder`; returns its module name for a script in `folder`."""
+    compilation = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
+    script_folder = folder / f"graph{number}"
+    script_folder.mkdir(parents=True, exist_ok=True)
+    (script_folder / f"{compilation.name}.py").write_text(compilation.text, "utf-8")
+    (script_folder / f"{compilation.name}.npz").write_bytes(compilation.values)
+    return f"{script_folder.name}.{compilation.name}"

@@ -30,7 +30,7 @@ from buddy.compiler.frontend.graph_splitter import cut_around
 from buddy.compiler.graph.operations.effects import PhiloxOp
 from buddy.compiler.protocol.recipe import EAGER
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.tools.coverage.check import in_eager
+from buddy.compiler.tools.coverage.check import captured_backend
 from tests.architectures.page import page
 from tests.architectures.zoo import SEED, Architecture, all_architectures, tensors_in
 
@@ -101,7 +101,7 @@ def run(architecture: Architecture) -> Outcome:
             found = _results(architecture, lambda module: torch.compile(module, backend=watch))
             if watch.draws:  # numbers that are made of a seed are others than eager's
                 torch._dynamo.reset()
-                expected = _results(architecture, lambda module: torch.compile(module, backend=in_eager))
+                expected = _results(architecture, lambda module: torch.compile(module, backend=captured_backend))
         outcome.fault, outcome.error = _compared(found, expected)
     except Exception as error:
         outcome.fault = f"{type(error).__name__}: {str(error).strip().splitlines()[0][:300]}"

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.disk_cache import OBJECTS, PROGRAMS, SECRET
+from buddy.compiler.support.disk_cache import KEY_FILE, OBJECTS, PROGRAMS
 
 DATA = b"code" * 100
 
@@ -48,22 +48,22 @@ def test_an_entry_in_anothers_place_is_refused(place: Path) -> None:
 
 
 def test_an_entry_sealed_with_another_key_is_refused(place: Path) -> None:
-    (place / SECRET).write_bytes(bytes(32))
+    (place / KEY_FILE).write_bytes(bytes(32))
     assert OBJECTS.read("one") is None
-    (place / SECRET).write_bytes(b"short")
+    (place / KEY_FILE).write_bytes(b"short")
     assert OBJECTS.read("one") is None
     OBJECTS.write("one", DATA)
     assert OBJECTS.read("one") == DATA
-    assert len((place / SECRET).read_bytes()) == disk_cache.SECRET_BYTES
+    assert len((place / KEY_FILE).read_bytes()) == disk_cache.KEY_BYTES
 
 
-@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+@pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])
 def test_what_others_may_write_to_is_not_read(place: Path, name: str) -> None:
     (place / name).chmod(0o777)
     assert OBJECTS.read("one") is None
 
 
-@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+@pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])
 def test_no_link_is_followed(place: Path, name: str) -> None:
     path = Path(os.path.normpath(place / name))
     path.rename(place.parent / "elsewhere")
@@ -81,7 +81,7 @@ def test_nothing_is_written_through_a_link(place: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
-@pytest.mark.parametrize("name", ["objects", "objects/one", SECRET, "."])
+@pytest.mark.parametrize("name", ["objects", "objects/one", KEY_FILE, "."])
 def test_what_another_user_owns_is_not_read(place: Path, name: str) -> None:
     os.chown(place / name, 65534, 65534)
     assert OBJECTS.read("one") is None
@@ -117,7 +117,7 @@ def test_a_file_system_without_hard_links_has_a_key_as_well(place: Path, monkeyp
     def refused(*_: object) -> None:
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
 
-    (place / SECRET).unlink()
+    (place / KEY_FILE).unlink()
     monkeypatch.setattr(os, "link", refused)
     OBJECTS.write("one", DATA)
     assert OBJECTS.read("one") == DATA
@@ -128,13 +128,13 @@ def test_of_two_that_make_a_key_at_once_the_first_ones_stays(place: Path, monkey
     link = os.link
 
     def after_another(name: str, path: Path) -> None:
-        path.write_bytes(b"k" * disk_cache.SECRET_BYTES)
+        path.write_bytes(b"k" * disk_cache.KEY_BYTES)
         path.chmod(0o600)
         link(name, path)
 
-    (place / SECRET).unlink()
+    (place / KEY_FILE).unlink()
     monkeypatch.setattr(os, "link", after_another)
     OBJECTS.write("one", DATA)
-    assert (place / SECRET).read_bytes() == b"k" * disk_cache.SECRET_BYTES
+    assert (place / KEY_FILE).read_bytes() == b"k" * disk_cache.KEY_BYTES
     assert OBJECTS.read("one") == DATA
     assert sorted(path.name for path in place.iterdir()) == ["key", "objects"]

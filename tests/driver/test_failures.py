@@ -105,7 +105,7 @@ def test_a_conversion_that_comes_too_early_is_named(line: Line) -> None:
     place = step_number(recipe, "convert-arith-to-llvm")
     early, rest = recipe.steps[place], (*recipe.steps[:place], *recipe.steps[place + 1 :])
     recipe = inserted(early, "convert-scf-to-cf", msgspec.structs.replace(recipe, steps=rest))
-    assert line.fail(recipe).diagnostic.todo.startswith("move convert-arith-to-llvm after the pass that produces it")
+    assert line.fail(recipe).diagnostic.todo.startswith("move convert-arith-to-llvm after the pass that creates")
 
 
 def test_memory_is_planned_before_loops_are_branches(line: Line) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from buddy.compiler.driver import pipeline
 from buddy.compiler.driver.diagnosis import CompilationError
-from buddy.compiler.driver.pipeline import Observer, Step, enabled_steps, run_mlir_passes, run_pipeline
+from buddy.compiler.driver.pipeline import NumberedStep, Observer, enabled_steps, run_mlir_passes, run_pipeline
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import new_context
@@ -24,29 +24,29 @@ RECIPE = Recipe(steps=(PassStep("cse"), PassStep("slice-parts", "graph", ""), Pa
 class Recorder(Observer[list[str]]):
     """Knows the state after some steps, and gives each of the others a copy to work on."""
 
-    def __init__(self, known: dict[int, list[str]]) -> None:
+    def __init__(self, cached_state: dict[int, list[str]]) -> None:
         super().__init__(lambda number: self.calls.append(f"on_step {number}"))
         self.calls: list[str] = []
-        self._known = known
+        self._known = cached_state
 
-    def known(self, at: Step) -> list[str] | None:
-        return self._known.get(at.number)
+    def cached_state(self, numbered: NumberedStep) -> list[str] | None:
+        return self._known.get(numbered.number)
 
-    def before(self, at: Step, state: list[str]) -> list[str]:
-        return [*super().before(at, state)]
+    def before(self, numbered: NumberedStep, state: list[str]) -> list[str]:
+        return [*super().before(numbered, state)]
 
-    def after(self, at: Step, state: list[str], remarks: Sequence[Remark]) -> None:
-        self.calls.append(f"after {at.number} {state} {[remark.text for remark in remarks]}")
+    def after(self, numbered: NumberedStep, state: list[str], remarks: Sequence[Remark]) -> None:
+        self.calls.append(f"after {numbered.number} {state} {[remark.text for remark in remarks]}")
 
 
-def append_name(state: list[str], at: Step) -> list[Remark]:
-    state.append(at.step.name)
-    return [Remark(at.step.name, (), "done")]
+def append_name(state: list[str], numbered: NumberedStep) -> list[Remark]:
+    state.append(numbered.step.name)
+    return [Remark(numbered.step.name, (), "done")]
 
 
 def test_only_enabled_steps_of_the_level_run() -> None:
-    assert [at.number for at in enabled_steps(RECIPE, "mlir")] == [0, 3]
-    assert [at.number for at in enabled_steps(RECIPE, "graph")] == [1]
+    assert [numbered.number for numbered in enabled_steps(RECIPE, "mlir")] == [0, 3]
+    assert [numbered.number for numbered in enabled_steps(RECIPE, "graph")] == [1]
 
 
 def test_an_observer_follows_each_pass_and_may_have_it_work_on_a_copy() -> None:
@@ -66,8 +66,8 @@ def test_a_pass_whose_result_is_known_does_not_run() -> None:
 
 
 def test_a_failing_pass_ends_the_pipeline_with_its_number() -> None:
-    def fail(_state: list[str], at: Step) -> list[Remark]:
-        raise StepError(f"{at.step.name} failed")
+    def fail(_state: list[str], numbered: NumberedStep) -> list[Remark]:
+        raise StepError(f"{numbered.step.name} failed")
 
     with pytest.raises(CompilationError, match="cse failed") as failure:
         run_pipeline([], enabled_steps(RECIPE, "mlir"), fail, Observer())

@@ -20,9 +20,9 @@ from buddy.compiler.protocol.profile import HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.target import TickRate, counter, counter_of, reader
+from buddy.compiler.support.target import TickRate, counter, counter_of, make_reader
 from buddy.compiler.tools.profile import hot
-from buddy.compiler.tools.profile.attribution import COUNTING, attribute_time, with_counting, without_counting
+from buddy.compiler.tools.profile.attribution import COUNTING_PASS, attribute_time, with_counting, without_counting
 from buddy.compiler.tools.profile.hot import SamplingError
 from buddy.compiler.tools.profile.measure import profile
 from buddy.compiler.tools.profile.work import Traffic, operations_of
@@ -53,12 +53,12 @@ def report(line: Line, artifact: Artifact) -> ProfileReport:
 
 
 def lacking_it(recipe: Recipe) -> Recipe:
-    return msgspec.structs.replace(recipe, steps=tuple(step for step in recipe.steps if step.name != COUNTING))
+    return msgspec.structs.replace(recipe, steps=tuple(step for step in recipe.steps if step.name != COUNTING_PASS))
 
 
 def test_counting_is_a_step_that_is_off_and_is_put_in_where_a_recipe_lacks_it() -> None:
     recipe = default_recipe()
-    (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING]
+    (place,) = [number for number, step in enumerate(recipe.steps) if step.name == COUNTING_PASS]
     assert not recipe.steps[place].enabled
     assert recipe.steps[place - 1].name == "pass-sizes"
     assert with_counting(recipe) == recipe.with_step(place, enabled=True)
@@ -164,7 +164,7 @@ def test_a_group_is_told_at_the_node_that_works_most(line: Line, artifact: Artif
 def test_the_counter_runs_and_its_pace_is_that_of_a_processor() -> None:
     found = counter()
     assert found is not None
-    read = reader(found)
+    read = make_reader(found)
     first = read()
     assert read() > first
     # Virtual counters of AArch64 begin at a megahertz, no processor of today is beyond ten gigahertz.
@@ -257,7 +257,7 @@ def test_where_nothing_can_be_sampled_it_is_said(monkeypatch: pytest.MonkeyPatch
     def refused(number: int, thread: int, hertz: int) -> int:
         raise SamplingError("not here")
 
-    monkeypatch.setattr(hot, "_event", refused)
+    monkeypatch.setattr(hot, "_open_event", refused)
     assert hot.sample_instructions(lambda: None, [], 1).problem == "not here"
 
 

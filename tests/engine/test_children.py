@@ -13,7 +13,7 @@ import pytest
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.worker_messages import Activity, Done, Refused, Reply, Trouble
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 
 
 @pytest.fixture
@@ -36,7 +36,9 @@ def ended(
 
     start = time.monotonic()
     types = Activity | Trouble | Done | Refused
-    found = in_child(master, Task(work, lambda error: Refused(Diagnostic(str(error))), types, note, timeout, renewed))
+    found = run_in_child(
+        master, Task(work, lambda error: Refused(Diagnostic(str(error))), types, note, timeout, renewed)
+    )
     return found, said, time.monotonic() - start
 
 

@@ -114,7 +114,7 @@ def killed_at_the_end(pids: Iterable[int]) -> Iterator[None]:
 
 
 @linux
-@pytest.mark.parametrize("ends", ["die_with_parent_from_start", "with_this_thread"])
+@pytest.mark.parametrize("ends", ["die_with_parent_from_start", "die_with_this_thread"])
 async def test_a_child_that_was_stopped_at_once_ends_with_its_parent(ends: str) -> None:
     said = subprocess.run([sys.executable, "-c", STARTS_ONE, ends], capture_output=True, text=True)
     child = int(said.stdout)
@@ -168,9 +168,9 @@ async def test_a_worker_that_does_not_come_up_is_replaced_when_it_is_given_up(
     monkeypatch.setattr(worker, "START_SECONDS", 600.0)
     silent.give_up_start()
     await asyncio.sleep(0.5)
-    assert silent.life == 1, "it has not had its time"
+    assert silent.generation == 1, "it has not had its time"
     monkeypatch.setattr(worker, "START_SECONDS", 0.0)
     silent.give_up_start()
-    while silent.life == 1:
+    while silent.generation == 1:
         await asyncio.sleep(0.05)
     await silent.close()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.support.processes.lifetime import MIN_LIMIT, group_limits, machine_memory, memory_cap
+from buddy.compiler.support.processes.lifetime import MIN_LIMIT_BYTES, group_limits, machine_memory, memory_cap
 
 GIB = 2**30
 
@@ -38,7 +38,7 @@ def test_what_is_no_cap_is_told_and_not_used(said: str, caplog: pytest.LogCaptur
 
 
 def test_this_machine_has_memory() -> None:
-    assert machine_memory() > MIN_LIMIT
+    assert machine_memory() > MIN_LIMIT_BYTES
 
 
 @pytest.mark.parametrize(

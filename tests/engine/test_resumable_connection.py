@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from buddy.compiler.engine.resumable_connection import ResumableConnection
 from buddy.compiler.protocol import Printout
-from buddy.compiler.protocol.wire import GoneError, Greeted, ResumableStream, encode, greeting
+from buddy.compiler.protocol.wire import GoneError, GreetingReader, ResumableStream, encode, greeting
 
 # More than the buffers of a socket take.
 LONG = Printout("x" * (8 << 20))
@@ -47,7 +47,7 @@ async def engine() -> AsyncIterator[Engine]:
 
 async def greeted(link: Link) -> bytes:
     """What comes behind the engine's greeting."""
-    search = Greeted()
+    search = GreetingReader()
     while (found := search.feed(await asyncio.wait_for(link[0].read(1 << 16), 120))) is None:
         continue
     return found[1]
@@ -68,7 +68,7 @@ async def rest(link: Link) -> int:
 async def test_a_link_that_is_no_continuation_does_not_end_the_one_there_is(engine: Engine) -> None:
     good = await engine.link()
     await greeted(good)
-    with pytest.raises(GoneError, match="another position"):
+    with pytest.raises(GoneError, match="this side can resume at"):
         await greeted(await engine.link(received=99))
     engine.connection.send(Printout("hello"))
     stream = ResumableStream()

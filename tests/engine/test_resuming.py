@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from buddy.compiler.protocol.wire import GoneError, Greeted, ResumableStream, StreamError, greeting, refusal
+from buddy.compiler.protocol.wire import GoneError, GreetingReader, ResumableStream, StreamError, greeting, refusal
 
 
 def exchange(seed: int) -> None:
@@ -91,19 +91,19 @@ def test_a_link_that_is_refused_changes_nothing_of_the_one_there_is() -> None:
 
 
 def test_a_greeting_is_found_behind_what_a_shell_prints() -> None:
-    greeted = Greeted()
+    greeted = GreetingReader()
     stream = b"Welcome to Ubuntu\r\nbuddy is here\n" + greeting(42) + b"Dxyz"
     for k in range(0, len(stream) - 4):
         assert greeted.feed(stream[k : k + 1]) is None or k == len(stream) - 5
-    assert Greeted().feed(stream) == (42, b"Dxyz")
+    assert GreetingReader().feed(stream) == (42, b"Dxyz")
 
 
 def test_greetings_that_lead_nowhere_say_why() -> None:
     with pytest.raises(GoneError, match="it ended: out of memory"):
-        Greeted().feed(refusal("it ended:\nout of memory"))
+        GreetingReader().feed(refusal("it ended:\nout of memory"))
     with pytest.raises(StreamError, match="version 7"):
-        Greeted().feed(b"buddy-link 7 0\n")
+        GreetingReader().feed(b"buddy-link 7 0\n")
     with pytest.raises(StreamError, match="is not a greeting"):
-        Greeted().feed(b"buddy-link 1 -3\n")
+        GreetingReader().feed(b"buddy-link 1 -3\n")
     with pytest.raises(StreamError, match="not from an engine"):
-        Greeted().feed(b"y\n" * (1 << 16))
+        GreetingReader().feed(b"y\n" * (1 << 16))

@@ -22,7 +22,7 @@ def kept() -> Any:
     """Two outputs: one that differs at [1, 2, 3] and is infinite at [0, 0, 0], and a complex one; one too long."""
     sent: list[Any] = []
     values = RunValues(sent.append)
-    folder = values.fresh()
+    folder = values.new_folder()
     ours = EAGER.copy()
     ours[1, 2, 3] += 0.5
     ours[0, 0, 0] = np.inf
@@ -105,9 +105,9 @@ async def test_empty_long_and_unknown_tensors_are_told_apart(kept: Any) -> None:
 
 
 async def test_the_run_before_goes_and_the_folder_ends_with_the_engine(kept: Any) -> None:
-    first = kept.fresh()
+    first = kept.new_folder()
     kept.keep(0, first)
-    second = kept.fresh()
+    second = kept.new_folder()
     kept.keep(0, second)
     assert not first.exists()
     kept.close()

@@ -28,7 +28,7 @@ class Waiting:
     async def __aenter__(self) -> Waiting:
         self.task = asyncio.ensure_future(self._watch)
         # What the files hold is known from the first look on. A file system's clock may stand for some milliseconds.
-        while len(self._watching._known) < len(self._names):
+        while len(self._watching._content_hashes) < len(self._names):
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.05)
         return self

@@ -149,7 +149,7 @@ def known(campaign: Campaign, plan: Plan, output: Path | None, again: bool = Fal
     """
     found = {}
     seeds = set(plan.seeds(campaign.batch))
-    for each in files.read(output, Batch) if output is not None else ():
+    for each in files.read_json_lines(output, Batch) if output is not None else ():
         own = (each.campaign, each.conditions) == (campaign.name, campaign.conditions) and each.seed in seeds
         if own and (each.cases or campaign.batch) == plan.size(each.seed, campaign.batch):
             found[each.seed] = each
@@ -162,7 +162,7 @@ def carried_out(campaign: Campaign, plan: Plan, output: Path | None, say: Say, a
     for batch in run(campaign, plan, batches):
         batches[batch.seed] = batch
         if output is not None:
-            files.append(output, batch)
+            files.append_json_line(output, batch)
         for fault in batch.tried.faults:
             say(f"{campaign.name}, seed {batch.seed}: {fault.outcome}: {fault.why}\n{fault.what}".rstrip())
         say(f"seed {batch.seed}, {batch.seconds:.1f} s; {told(campaign, plan, batches)}")

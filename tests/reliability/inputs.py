@@ -169,7 +169,7 @@ def main() -> int:
             print(name, data)
             print(READERS[name].read(data))
     else:
-        print("\n".join(table(files.read(options.file, Batch))))
+        print("\n".join(table(files.read_json_lines(options.file, Batch))))
     return 0
 
 

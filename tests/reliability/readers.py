@@ -25,7 +25,7 @@ from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.file_watching import resolve_plugins
-from buddy.compiler.engine.server import Refusal, greeting_of, request_of
+from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.importers.sources.program import SourceError, locate
@@ -33,7 +33,7 @@ from buddy.compiler.protocol import programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
-from buddy.compiler.protocol.text.store import is_literal, keeps_to_lines
+from buddy.compiler.protocol.text.store import is_literal, stays_within_lines
 from buddy.compiler.protocol.text.structure import region_at, shapes, symbols
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.support import files
@@ -201,7 +201,7 @@ def _filtered(text: str) -> None:
 def _searched(text: str) -> None:
     pattern = search_hits.read_pattern(text)
     pattern.compile()
-    is_literal(pattern.source), keeps_to_lines(pattern.source)
+    is_literal(pattern.source), stays_within_lines(pattern.source)
 
 
 def _flagged(text: str) -> None:
@@ -213,7 +213,7 @@ def _flagged(text: str) -> None:
 
 def _linked(data: bytes) -> None:
     """A greeting over a connection and what follows it, in pieces."""
-    greeted, stream = wire.Greeted(), wire.ResumableStream()
+    greeted, stream = wire.GreetingReader(), wire.ResumableStream()
     stream.write(b"x" * 100)
     found = None
     for at in range(0, len(data), 1 + len(data) // 3):
@@ -266,7 +266,7 @@ def _settings(path: Path) -> None:
 
 
 def _lines(path: Path) -> None:
-    if not files.read(path, FuzzBatch):
+    if not files.read_json_lines(path, FuzzBatch):
         raise ValueError("nothing in it")
 
 
@@ -317,7 +317,7 @@ READERS: dict[str, Reader] = {
     ),
     "first frame": Reader(
         _greeted,
-        (Refusal,),
+        (ClientRejected,),
         (msgspec.msgpack.encode(protocol.Hello()), msgspec.msgpack.encode(protocol.Cancel(3))),
         "msgpack",
         60,

@@ -50,7 +50,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("file", type=Path, help="the file of a campaign")
     parser.add_argument("--endings", nargs="+", metavar="OUTCOME", help="the reasons of these")
     options = parser.parse_args(list(arguments))
-    batches = files.read(options.file, Batch)
+    batches = files.read_json_lines(options.file, Batch)
     if options.endings:
         print("\n".join(kinds(batches, options.endings)))
     else:

@@ -359,7 +359,7 @@ def _trial() -> Iterator[Attempt]:
     def attempt(seed: int, cases: int) -> Tried:
         # Samples of an interrupted session do not belong to this one.
         kept.unlink(missing_ok=True)
-        return asyncio.run(soak(seed, cases, watch, lambda each: files.append(kept, each)))
+        return asyncio.run(soak(seed, cases, watch, lambda each: files.append_json_line(kept, each)))
 
     with environment(), watched() as watch:
         yield attempt
@@ -416,7 +416,7 @@ def main() -> int:
     parser.add_argument("file", type=Path, help="the samples of a soak")
     parser.add_argument("--plot", type=Path, help="write a picture")
     options = parser.parse_args()
-    samples = files.read(options.file, Sample)
+    samples = files.read_json_lines(options.file, Sample)
     print("\n".join(table(samples)))
     for role in samples[-1].held:
         print(role, risen_kinds(samples, role))

@@ -76,7 +76,7 @@ def test_a_batch_of_fewer_cases_is_no_whole_one(tmp_path: Path) -> None:
     carried_out(_campaign(tried), Plan(14), path, str)
     assert carried_out(_campaign(tried), Plan(20), path, str)[1].cases == 10
     assert tried == [0, 1, 1]
-    files.append(path, Batch("some", 2, "", Tried({"right": 10}), 1.0))
+    files.append_json_line(path, Batch("some", 2, "", Tried({"right": 10}), 1.0))
     assert list(known(_campaign(tried), Plan(30), path)) == [0, 1, 2], "a line without a number is of a whole batch"
 
 

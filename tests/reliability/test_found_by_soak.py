@@ -189,8 +189,8 @@ def test_generic_forms_of_the_texts_asked_for_last_are_kept() -> None:
     forms = ReprintHandler(store, lambda _frame: None)
     for number in range(MAX_FORMS + 10):
         store.put(f"form {number}", IndexedText("module {}\n"))
-        forms._keep(f"text {number}", f"form {number}")
-        forms._keep("text 0", "form 0")
+        forms._record_form(f"text {number}", f"form {number}")
+        forms._record_form("text 0", "form 0")
     assert len(store.names()) == MAX_FORMS > MAX_CACHED_FORMS
     assert {"form 0", f"form {MAX_FORMS + 9}"} <= set(store.names())
 

@@ -226,7 +226,9 @@ def main() -> int:
     parser.add_argument("--only", metavar="CASE", help="the cases of a model, or a case by its number")
     options = parser.parse_args()
     if options.only is None:
-        found = {} if options.file is None else {batch.seed: batch for batch in files.read(options.file, Batch)}
+        found = (
+            {} if options.file is None else {batch.seed: batch for batch in files.read_json_lines(options.file, Batch)}
+        )
         print("\n".join(table(list(found.values()))))
         return 0
     wanted = [(n, case) for n, case in enumerate(cases()) if options.only in (str(n), case.model)]

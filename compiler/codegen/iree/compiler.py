@@ -15,7 +15,7 @@ from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
-from buddy.compiler.support.processes.lifetime import describe_exit, start_below
+from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
 
 _POLL_SECONDS = 0.02
 _NAME = "program"
@@ -73,7 +73,7 @@ def compile_phases(text: str, flags: Sequence[str], on_phase: Callable[[IreePhas
         phases.mkdir()
         command = [str(compiler()), str(source), "-o", str(module), f"--dump-compilation-phases-to={phases}"]
         reporter = _PhaseReporter(phases, on_phase)
-        with start_below([*command, *_PRINTING_FLAGS, *iree_flags.merge_flags(flags)], folder / "errors") as process:
+        with start_owned([*command, *_PRINTING_FLAGS, *iree_flags.merge_flags(flags)], folder / "errors") as process:
             while process.poll() is None:
                 reporter.report(has_succeeded=False)
                 time.sleep(_POLL_SECONDS)

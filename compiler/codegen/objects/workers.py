@@ -63,7 +63,7 @@ class ObjectWorker(BlockingWorker):
 
         Call it when the pipe is readable. Raises `BrokenPipeError` if the process has ended.
         """
-        self.pipe.pull()
+        self.pipe.read_available()
         finished = {}
         while self.pipe.holds_message:
             answer = self.receive()

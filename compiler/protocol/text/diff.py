@@ -11,12 +11,12 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import Literal, NamedTuple
 
-from buddy.compiler.protocol.text.structure import LineShape, bound, shapes
+from buddy.compiler.protocol.text.structure import LineShape, defined_names, shapes
 
-# Maximum number of edits searched at a time in a gap without anchors; the work grows with its square. Kept small for
-# texts with little in common.
-MOST_EDITS = 128
-FEW_EDITS = 16
+# Maximum number of edits that one search in a gap without anchors makes: the work grows with its square. The second
+# value is for sequences that have little in common.
+_MAX_EDITS = 128
+_MAX_EDITS_IF_UNLIKE = 16
 
 
 class Hunk(NamedTuple):
@@ -36,45 +36,46 @@ def hunks(before: Sequence[Hashable], after: Sequence[Hashable]) -> list[Hunk]:
     numbers: dict[Hashable, int] = {}
     one = [numbers.setdefault(item, len(numbers)) for item in before]
     other = [numbers.setdefault(item, len(numbers)) for item in after]
-    return between(matches(one, other), len(one), len(other))
+    return hunks_between(matches(one, other), len(one), len(other))
 
 
-def between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
-    """Returns the hunks between the equal pairs of two sequences of those lengths."""
-    found: list[Hunk] = []
+def hunks_between(pairs: Sequence[Pair], before: int, after: int) -> list[Hunk]:
+    """Returns the hunks between the equal pairs of two sequences, which have `before` and `after` items."""
+    result: list[Hunk] = []
     i = j = 0
     for x, y in (*pairs, (before, after)):
         if x > i or y > j:
-            found.append(Hunk(i, x - i, j, y - j))
+            result.append(Hunk(i, x - i, j, y - j))
         i, j = x + 1, y + 1
-    return found
+    return result
 
 
 def matches(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
-    """Returns the pairs of equal items, increasing on both sides."""
-    found: list[Pair] = []
+    """Returns pairs of positions of equal items, increasing in both sequences."""
+    pairs: list[Pair] = []
     gaps = [(0, len(one), 0, len(other))]
     while gaps:
         a, b, c, d = gaps.pop()
         while a < b and c < d and one[a] == other[c]:
-            found.append((a, c))
+            pairs.append((a, c))
             a, c = a + 1, c + 1
         while a < b and c < d and one[b - 1] == other[d - 1]:
             b, d = b - 1, d - 1
-            found.append((b, d))
+            pairs.append((b, d))
         if a == b or c == d:
             continue
-        anchors = _anchors(one, other, a, b, c, d)
+        anchors = _find_anchors(one, other, a, b, c, d)
         if anchors:
-            found += anchors
+            pairs += anchors
             gaps += _gaps(anchors, a, b, c, d)
         else:
-            found += [(a + x, c + y) for x, y in _match_by_edits(one[a:b], other[c:d])]
-    found.sort()
-    return found
+            pairs += [(a + x, c + y) for x, y in _match_by_edits(one[a:b], other[c:d])]
+    pairs.sort()
+    return pairs
 
 
 def _gaps(anchors: list[Pair], a: int, b: int, c: int, d: int) -> list[tuple[int, int, int, int]]:
+    """Returns the pairs of ranges between the anchors in the ranges `a` to `b` and `c` to `d`."""
     gaps = []
     for x, y in (*anchors, (b, d)):
         if x > a and y > c:
@@ -83,17 +84,19 @@ def _gaps(anchors: list[Pair], a: int, b: int, c: int, d: int) -> list[tuple[int
     return gaps
 
 
-def _anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d: int) -> list[Pair]:
-    """Returns the longest increasing run of items that occur once in each of the two ranges."""
+def _find_anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d: int) -> list[Pair]:
+    """Returns the longest increasing run of pairs of items that occur once in each of the two ranges."""
     left, right = _unique_positions(one, a, b), _unique_positions(other, c, d)
-    pairs = [(place, right[item]) for item, place in left.items() if item in right]
+    pairs = [(position, right[item]) for item, position in left.items() if item in right]
+    # For each length of a run: the smallest `y` at which a run of this length ends, and the pair there. `links` has for
+    # each pair the one before it in its run.
     tails: list[int] = []
     ends: list[int] = []
     links: list[int] = []
     for k, (_, y) in enumerate(pairs):
-        place = bisect_left(tails, y)
-        links.append(ends[place - 1] if place else -1)
-        tails[place : place + 1], ends[place : place + 1] = [y], [k]
+        length = bisect_left(tails, y)
+        links.append(ends[length - 1] if length else -1)
+        tails[length : length + 1], ends[length : length + 1] = [y], [k]
     run: list[Pair] = []
     k = ends[-1] if ends else -1
     while k >= 0:
@@ -104,38 +107,44 @@ def _anchors(one: Sequence[int], other: Sequence[int], a: int, b: int, c: int, d
 
 def _unique_positions(items: Sequence[int], start: int, end: int) -> dict[int, int]:
     """Returns the positions of the items that occur once in the range, in order."""
-    places: dict[int, int] = {}
-    again: set[int] = set()
-    for place in range(start, end):
-        if items[place] in places:
-            again.add(items[place])
-        places[items[place]] = place
-    return {item: place for item, place in places.items() if item not in again}
+    positions: dict[int, int] = {}
+    repeated: set[int] = set()
+    for position in range(start, end):
+        if items[position] in positions:
+            repeated.add(items[position])
+        positions[items[position]] = position
+    return {item: position for item, position in positions.items() if item not in repeated}
 
 
 def _match_by_edits(one: Sequence[int], other: Sequence[int]) -> list[Pair]:
-    """Equal pairs along short edits, `MOST_EDITS` of them at a time; items of one side only are left out first."""
+    """Returns the pairs on short edit paths, searched `_MAX_EDITS` edits at a time.
+
+    Items that only one sequence has are removed before the search.
+    """
     common = set(one).intersection(other)
-    left = [place for place, item in enumerate(one) if item in common]
-    right = [place for place, item in enumerate(other) if item in common]
-    here, there = [one[place] for place in left], [other[place] for place in right]
+    left = [position for position, item in enumerate(one) if item in common]
+    right = [position for position, item in enumerate(other) if item in common]
+    left_items, right_items = [one[position] for position in left], [other[position] for position in right]
     pairs: list[Pair] = []
     i = j = 0
-    while i < len(here) and j < len(there):
-        found, x, y = _path(here[i:], there[j:], MOST_EDITS if len(pairs) * 8 >= i else FEW_EDITS)
-        pairs += [(left[i + u], right[j + v]) for u, v in found]
+    while i < len(left_items) and j < len(right_items):
+        # Sequences are alike if at least one item of eight has been paired so far.
+        max_edits = _MAX_EDITS if len(pairs) * 8 >= i else _MAX_EDITS_IF_UNLIKE
+        path, x, y = _path(left_items[i:], right_items[j:], max_edits)
+        pairs += [(left[i + u], right[j + v]) for u, v in path]
         i, j = i + x, j + y
     return pairs
 
 
-def _path(one: Sequence[int], other: Sequence[int], most: int) -> tuple[list[Pair], int, int]:
-    """The pairs on a shortest edit path, and its end: the end of both sequences, or the furthest point within `most`
-    edits.
+def _path(one: Sequence[int], other: Sequence[int], max_edits: int) -> tuple[list[Pair], int, int]:
+    """Returns the pairs on a shortest edit path, and the point where the path ends.
+
+    It ends at the end of both sequences, or at the furthest point within `max_edits` edits.
     """
     n, m = len(one), len(other)
     furthest = {1: 0}
     trail: list[dict[int, int]] = []
-    for edits in range(min(n + m, most) + 1):
+    for edits in range(min(n + m, max_edits) + 1):
         trail.append(dict(furthest))
         for k in range(-edits, edits + 1, 2):
             x = _entry_point(furthest, k, edits)[0]
@@ -151,7 +160,7 @@ def _path(one: Sequence[int], other: Sequence[int], most: int) -> tuple[list[Pai
 
 
 def _entry_point(furthest: dict[int, int], k: int, edits: int) -> tuple[int, int]:
-    """Where edit number `edits` enters diagonal `k`, and from which diagonal."""
+    """Returns the `x` at which edit number `edits` enters diagonal `k` (`x - y`), and the diagonal it comes from."""
     if k == -edits or (k != edits and furthest[k - 1] < furthest[k + 1]):
         return furthest[k + 1], k + 1
     return furthest[k - 1] + 1, k - 1
@@ -162,9 +171,9 @@ def _walk_back(trail: list[dict[int, int]], n: int, m: int) -> list[Pair]:
     pairs: list[Pair] = []
     x, y = n, m
     for edits in range(len(trail) - 1, -1, -1):
-        came_from = _entry_point(trail[edits], x - y, edits)[1]
-        start_x = trail[edits][came_from]
-        start_y = start_x - came_from
+        previous_diagonal = _entry_point(trail[edits], x - y, edits)[1]
+        start_x = trail[edits][previous_diagonal]
+        start_y = start_x - previous_diagonal
         while x > start_x and y > start_y:
             x, y = x - 1, y - 1
             pairs.append((x, y))
@@ -191,12 +200,12 @@ def difference(before: str, after: str, how: How = "line", language: str = "mlir
     """
     one, other = _lines(before), _lines(after)
     if before == after:
-        found: list[Hunk] = []
+        changes: list[Hunk] = []
     elif how == "line":
-        found = hunks(one, other)
+        changes = hunks(one, other)
     else:
-        found = _structural(one, other, language)
-    return Difference(found, len(one), len(other))
+        changes = _structural_hunks(one, other, language)
+    return Difference(changes, len(one), len(other))
 
 
 def _lines(text: str) -> list[str]:
@@ -206,7 +215,7 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _structural(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
+def _structural_hunks(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
     one, other = list(shapes(before, language)), list(shapes(after, language))
     numbers: dict[str, int] = {}
     keys = [[numbers.setdefault(shape.key, len(numbers)) for shape in side] for side in (one, other)]
@@ -216,32 +225,36 @@ def _structural(before: Sequence[str], after: Sequence[str], language: str) -> l
     for x, y in matches(*keys):
         renaming.forget(before[i:x], one[i:x], 0)
         renaming.forget(after[j:y], other[j:y], 1)
-        if renaming.takes(one[x], other[y], before[x]):
+        if renaming.add_lines(one[x], other[y], before[x]):
             pairs.append((x, y))
         i, j = x + 1, y + 1
-    return between(pairs, len(before), len(after))
+    return hunks_between(pairs, len(before), len(after))
 
 
 class _Renaming:
-    """The one-to-one correspondence of names on both sides, according to the lines so far."""
+    """The one-to-one correspondence of the names in two texts, according to the lines that were added."""
 
     def __init__(self) -> None:
-        self._there: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        # For the names of each text, the names of the other text.
+        self._other_name: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
-    def takes(self, one: LineShape, other: LineShape, line: str) -> bool:
-        """Whether two lines with equal keys are consistent with it; their names correspond from now on in any case."""
-        if one.fresh:
+    def add_lines(self, one: LineShape, other: LineShape, line: str) -> bool:
+        """Adds the names of two lines with equal keys. Returns whether they agree with the names added before.
+
+        `line` is the text of `one`. A name that it defines may correspond to another name than before.
+        """
+        if one.starts_scope:
             self._begin_function()
-        forth, back = self._there
+        forth, back = self._other_name
         if len(one.names) != len(other.names):
             return False
-        agrees, anew = True, None
+        agrees, defined = True, None
         for a, b in zip(one.names, other.names, strict=True):
             if forth.get(a) == b and back.get(b) == a:
                 continue
             if a in forth or b in back:
-                anew = bound(line) if anew is None else anew
-                if a not in anew:
+                defined = defined_names(line) if defined is None else defined
+                if a not in defined:
                     agrees = False
                     continue
                 self._drop(a, b)
@@ -249,25 +262,25 @@ class _Renaming:
             agrees = agrees and a[0] == b[0]
         return agrees
 
-    def forget(self, lines: Sequence[str], gone: Sequence[LineShape], side: int) -> None:
-        """Removes the names of lines that only one side has: a later use of a name is another value."""
-        there, back = self._there[side], self._there[1 - side]
-        for line, shape in zip(lines, gone, strict=True):
-            if any(name in there for name in shape.names):
-                for name in bound(line):
-                    other = there.pop(name, None)
+    def forget(self, lines: Sequence[str], line_shapes: Sequence[LineShape], text: int) -> None:
+        """Removes the names that `lines` define, which only text number `text` has: a later use is another value."""
+        forth, back = self._other_name[text], self._other_name[1 - text]
+        for line, shape in zip(lines, line_shapes, strict=True):
+            if any(name in forth for name in shape.names):
+                for name in defined_names(line):
+                    other = forth.pop(name, None)
                     if other is not None and back.get(other) == name:
                         del back[other]
 
     def _drop(self, a: str, b: str) -> None:
-        forth, back = self._there
+        forth, back = self._other_name
         if a in forth:
             back.pop(forth.pop(a), None)
         if b in back:
             forth.pop(back.pop(b), None)
 
     def _begin_function(self) -> None:
-        """Values and labels are local to a function; aliases and metadata to the whole text."""
-        for names in self._there:
+        """Removes the names of values and labels, which are local to a function. Aliases and metadata are not."""
+        for names in self._other_name:
             for name in [name for name in names if name[0] in "%^"]:
                 del names[name]

@@ -1,4 +1,4 @@
-"""The text of one stage: an index of its lines, their nodes, jumps of assembly, and short names for long types."""
+"""The text of one stage: an index of its lines, the nodes that lines come from, jumps of assembly, and long types."""
 
 from __future__ import annotations
 
@@ -20,26 +20,32 @@ _JUMP = re.compile(r"^\s+[0-9a-f]+\s+\S+\s+(?:.*\s)?(\.L\w+)\s*(?:#.*)?$")
 
 
 def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
-    """Returns the pairs of lines, a jump and its target label, in order; `lines` are numbered from `first`."""
-    labels = {found[1]: number for number, line in enumerate(lines, first) if (found := _LABEL.match(line))}
+    """Returns a pair of line numbers for each jump, in order: of the jump and of its target label.
+
+    `lines` are numbered from `first`.
+    """
+    labels = {match[1]: number for number, line in enumerate(lines, first) if (match := _LABEL.match(line))}
     matches = ((number, _JUMP.match(line)) for number, line in enumerate(lines, first))
     return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]
 
 
-MAX_CONSTANT = 200
-MAX_LINE = 4000
-_KEPT = 32
-# How many lines from a node's first one are searched for its own line.
-_NEAR = 2000
-_CHUNK = 4 << 20
-_CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT + 1},}}(?=>)")
+MAX_CONSTANT_CHARACTERS = 200
+MAX_LINE_CHARACTERS = 4000
+_CONSTANT_PREFIX_CHARACTERS = 32
+# Longer `dense<…>` constants are shortened to a prefix; lines that are still longer than the limit are truncated.
+_OWN_LINE_WINDOW = 2000
+# The number of lines, from the first one of a node on, in which its own line is searched.
+_OWN_LINE_WINDOW = 2000
+_CHUNK_CHARACTERS = 4 << 20
+_CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT_CHARACTERS + 1},}}(?=>)")
 
 
 @dataclass(frozen=True)
 class LineWindow:
     """Lines `start`… of a text; `nodes[i]` are indices into `names`, the nodes that line `start + i` comes from.
 
-    A node may occur twice in `names`: at an index in `derived` it is derived, at any other it is the line's own.
+    An index in `derived` stands for a node that was derived for the line, because a pass had dropped the location of
+    its op; any other index for a node that the op itself names. The name of a node may therefore occur twice.
     """
 
     start: int
@@ -59,7 +65,7 @@ class MachineCode:
     _ends: array[int] | None = None
 
     def of_lines(self, first: int, last: int) -> tuple[str, ...]:
-        """Returns the machine code of lines `first` to `last` in hexadecimal digits; empty if the text has none."""
+        """Returns the machine code of lines `first` to `last - 1` in hexadecimal digits; () if the text has none."""
         if not self.sizes:
             return ()
         if self._ends is None:
@@ -71,10 +77,10 @@ class MachineCode:
 
 @dataclass
 class IndexedText:
-    """`content` with, per line, the number of a set of node names (`line_sets` may be shorter than the text).
+    """A text, and for each line the set of nodes that it comes from.
 
-    `sets[0]` is empty; `derived` are those names of a set that were derived (see `StageText`). Lines are numbered from
-    0 and end at "\\n" alone.
+    `line_sets` has an index into `sets` for each line; lines beyond its end have index 0, the empty set. `derived[k]`
+    are the names in `sets[k]` that were derived (see `StageText`). Lines are numbered from 0 and end at "\\n" alone.
     """
 
     content: str
@@ -91,12 +97,12 @@ class IndexedText:
         return len(self.content) + len(self.line_sets) * 4 + len(self.machine.content) + index
 
     @property
-    def indexed(self) -> bool:
+    def is_indexed(self) -> bool:
         return self._ends is not None
 
     @property
     def ends(self) -> array[int]:
-        """For each line the offset after its "\\n"; computed at the first use."""
+        """The offset after the "\\n" of each line; computed at the first use."""
         if self._ends is None:
             self._ends = line_ends(self.content)
         return self._ends
@@ -110,16 +116,16 @@ class IndexedText:
         return self.content[start : self.ends[number]].removesuffix("\n")
 
     def window(self, start: int, count: int) -> LineWindow:
-        """At most `count` lines from `start`, with long constants elided; lines outside the text are left out."""
+        """Returns at most `count` lines from `start` on, with long constants shortened."""
         first = min(max(0, start), self.total)
         last = min(first + max(0, count), self.total)
         numbers = [self._set_of(line) for line in range(first, last)]
         table: dict[tuple[str, bool], int] = {}
         nodes = tuple(
-            tuple(table.setdefault(one, len(table)) for one in self._names_of_set(number)) for number in numbers
+            tuple(table.setdefault(name, len(table)) for name in self._names_of_set(number)) for number in numbers
         )
         lines = tuple(elide(self.line(line)) for line in range(first, last))
-        derived = tuple(place for place, (_, mark) in enumerate(table) if mark)
+        derived = tuple(index for index, (_, is_derived) in enumerate(table) if is_derived)
         names = tuple(name for name, _ in table)
         return LineWindow(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
 
@@ -130,36 +136,41 @@ class IndexedText:
 
     def lines_of_node(self, node: str, limit: int) -> tuple[list[int], bool]:
         """Returns the first `limit` lines that come from `node`, and whether there are more."""
-        found = list(islice(self.marked_lines(node), limit + 1))
-        return [line for line, _ in found[:limit]], len(found) > limit
+        lines = list(islice(self.marked_lines(node), limit + 1))
+        return [line for line, _ in lines[:limit]], len(lines) > limit
 
     def own_line(self, node: str) -> int:
-        """The line that belongs most directly to `node` (a function comes from all its nodes), -1 if none does."""
-        found, _ = self.lines_of_node(node, _NEAR)
-        near = [line for line in found if line < found[0] + _NEAR]
+        """Returns the line that comes from `node` and the fewest other nodes; -1 if no line comes from `node`.
+
+        Constants are chosen last. A function's first line, for example, comes from all nodes of the function.
+        """
+        lines, _ = self.lines_of_node(node, _OWN_LINE_WINDOW)
+        candidates = [line for line in lines if line < lines[0] + _OWN_LINE_WINDOW]
         return min(
-            near, key=lambda at: (len(self.sets[self._set_of(at)]), ".constant" in self.line(at), at), default=-1
+            candidates,
+            key=lambda line: (len(self.sets[self._set_of(line)]), ".constant" in self.line(line), line),
+            default=-1,
         )
 
     def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
-        """Returns the lines that come from `node`, each with whether it is derived."""
-        wanted = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
-        if wanted:
-            yield from ((line, wanted[k]) for line, k in enumerate(self.line_sets) if k in wanted)
+        """Yields the lines that come from `node`, each with whether the node was derived for the line."""
+        is_derived = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
+        if is_derived:
+            yield from ((line, is_derived[k]) for line, k in enumerate(self.line_sets) if k in is_derived)
 
     def nodes_of_lines(self, first: int, last: int) -> dict[str, tuple[int, int]]:
-        """For each node that lines `first` to `last` come from, the numbers of own and of derived lines."""
-        found: dict[str, tuple[int, int]] = {}
+        """Returns the nodes that lines `first` to `last` come from, with the numbers of own and of derived lines."""
+        counts: dict[str, tuple[int, int]] = {}
         for number, count in Counter(self.line_sets[max(first, 0) : last + 1]).items():
-            for name, derived in self._names_of_set(number):
-                own, other = found.get(name, (0, 0))
-                found[name] = (own, other + count) if derived else (own + count, other)
-        return found
+            for name, is_derived in self._names_of_set(number):
+                own, derived = counts.get(name, (0, 0))
+                counts[name] = (own, derived + count) if is_derived else (own + count, derived)
+        return counts
 
     def chunks(self) -> Iterator[tuple[int, str]]:
-        """Yields the text in runs of whole lines of a few megabytes, each with the number of its first line.
+        """Yields chunks of whole lines, of a few megabytes each, with the number of the first line.
 
-        Runs are short so that other threads can run between them.
+        Chunks are short so that other threads can run between them.
         """
         position = number = 0
         for piece in _pieces(self.content):
@@ -172,7 +183,7 @@ class IndexedText:
 
 
 def line_ends(content: str) -> array[int]:
-    """For each line of `content` the offset after its "\\n", or after its last character for an unfinished line."""
+    """Returns the offset after the "\\n" of each line of `content`; for an unfinished last line, the text's length."""
     ends, start = array("Q"), 0
     for piece in _pieces(content):
         lengths = [len(line) + 1 for line in piece.split("\n")]
@@ -189,63 +200,64 @@ def line_count(content: str) -> int:
 
 
 def elide(line: str) -> str:
-    """`line` with long `dense<…>` constants shortened, and truncated if it is longer than any screen."""
-    if len(line) <= MAX_CONSTANT:
+    """Returns `line` with long `dense<…>` constants shortened, and truncated if it is longer than any screen."""
+    if len(line) <= MAX_CONSTANT_CHARACTERS:
         return line
     short = _CONSTANT.sub(_shorten, line)
-    if len(short) <= MAX_LINE:
+    if len(short) <= MAX_LINE_CHARACTERS:
         return short
-    return f"{short[:MAX_LINE]}… ({len(short) - MAX_LINE:,} more characters)"
+    return f"{short[:MAX_LINE_CHARACTERS]}… ({len(short) - MAX_LINE_CHARACTERS:,} more characters)"
 
 
 def _shorten(match: re.Match[str]) -> str:
     value = match[0]
-    return f"{value[:_KEPT]}… ({len(value) - _KEPT:,} more characters)"
+    return f"{value[:_CONSTANT_PREFIX_CHARACTERS]}… ({len(value) - _CONSTANT_PREFIX_CHARACTERS:,} more characters)"
 
 
 def _pieces(content: str) -> Iterator[str]:
-    """`content` cut after newlines into pieces of about `_CHUNK` characters."""
+    """Yields `content` in pieces of about `_CHUNK_CHARACTERS` characters that end after a newline."""
     start = 0
     while start < len(content):
-        cut = content.find("\n", start + _CHUNK) + 1 or len(content)
+        cut = content.find("\n", start + _CHUNK_CHARACTERS) + 1 or len(content)
         yield content[start:cut]
         start = cut
 
 
-# Shorter types, such as `tensor<1x128x768xf32>`, are more readable than a name.
-SHORTEST = 32
+# The workbench can print a short name instead of a long type. Types shorter than this minimum, such as
+# `tensor<1x128x768xf32>`, are more readable than a name.
+_MIN_TYPE_CHARACTERS = 32
 # A type that occurs only once gains nothing from a name.
-LEAST_USES = 2
-# More names would be indistinguishable; the most frequent types are kept.
-MOST = 500
-_BODY = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
-_TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_BODY}>")
-_DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
+_MIN_USES = 2
+# With more names, a reader could not tell them apart; only the most frequent types get one.
+MAX_TYPES = 500
+_TYPE_PARAMETERS = rf"(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE}|<(?:{INSIDE})*>)*>)*>)*"
+_TYPE = re.compile(rf"(?:\b(?:memref|tensor|vector|tuple|complex)|![A-Za-z_][\w.]*)<{_TYPE_PARAMETERS}>")
+_ALIAS_DEFINITION = re.compile(r"^[#!][\w$.\-]+ = .*", re.MULTILINE)
 
 
 def long_types(text: IndexedText) -> list[LongType]:
-    """Returns the types of at least `SHORTEST` characters that occur in `text` more than once, in order of appearance.
+    """Returns the long types that occur in `text` more than once, in order of appearance.
 
-    Of nested types the outermost counts; lines that define an alias do not.
+    A type inside a long type is not counted, nor are types in lines that define an alias.
     """
     uses: dict[str, int] = {}
-    first: dict[str, int] = {}
+    first_line: dict[str, int] = {}
     for number, piece in text.chunks():
         # Alias definitions are blanked, not removed, so that line numbers stay valid.
-        for match in _TYPE.finditer(_DEFINITION.sub("", piece)):
-            found = match[0]
-            if len(found) < SHORTEST:
+        for match in _TYPE.finditer(_ALIAS_DEFINITION.sub("", piece)):
+            long_type = match[0]
+            if len(long_type) < _MIN_TYPE_CHARACTERS:
                 continue
-            if found not in uses:
-                first[found] = number + match.string.count("\n", 0, match.start())
-            uses[found] = uses.get(found, 0) + 1
-    repeated = sorted((name for name, count in uses.items() if count >= LEAST_USES), key=lambda name: -uses[name])
-    kept = sorted(repeated[:MOST], key=lambda name: first[name])
-    return [LongType(name, uses[name], first[name]) for name in kept]
+            if long_type not in uses:
+                first_line[long_type] = number + match.string.count("\n", 0, match.start())
+            uses[long_type] = uses.get(long_type, 0) + 1
+    repeated = sorted((name for name, count in uses.items() if count >= _MIN_USES), key=lambda name: -uses[name])
+    most_used = sorted(repeated[:MAX_TYPES], key=lambda name: first_line[name])
+    return [LongType(name, uses[name], first_line[name]) for name in most_used]
 
 
 class Origins(NamedTuple):
-    """The numbers of ops, or bytes of machine code, with own nodes, with derived nodes only, and without nodes."""
+    """The numbers of ops (or bytes of machine code) that name nodes, have only derived nodes, or have no nodes."""
 
     direct: int = 0
     derived: int = 0
@@ -253,10 +265,11 @@ class Origins(NamedTuple):
 
 
 class StageText(msgspec.Struct, frozen=True):
-    """`content` is the text without location marks; `line_sets[i]` indexes `sets` for line `i` (0: no node).
+    """The text of a stage without location marks (`content`), and the nodes that its lines come from.
 
-    `sets[k]` are stable node names; `sets[0]` is empty. `derived[k]` are the names in it that were derived because a
-    pass had dropped the op's own location. `machine[i]` is the machine code of line `i`, at most 255 bytes.
+    Line `i` comes from the nodes with the stable names `sets[line_sets[i]]`; `sets[0]` is empty. `derived[k]` are the
+    names in `sets[k]` that were derived, because a pass had dropped the op's own location. `machine[i]` is the machine
+    code of line `i`, at most 255 bytes.
     """
 
     content: str

@@ -11,36 +11,37 @@ from itertools import islice
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.texts import compile_pattern
 
-# The lines found in a text, and whether there are more.
-Found = tuple[list[int], bool]
-Finder = Callable[[str], Iterable[int]]
+# The numbers of the first matching lines, and whether there are more.
+SearchHits = tuple[list[int], bool]
+# Returns the numbers of the matching lines in a piece of text, counted from 0.
+LineFinder = Callable[[str], Iterable[int]]
 
 # Printable characters, `\d`, `\w`, `\S`, `\b` and escaped punctuation; no `[^`, no `(?` but `(?:`, no `*+`.
-_TAME = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[^\w\s])*")
+_STAYS_WITHIN_LINES = re.compile(r"(?!.*(?:\[\^|\(\?(?!:)|[*+?}]\+))(?:[ -\[\]-~]|\\[dwSb]|\\[^\w\s])*")
 
 
 def search(
     text: IndexedText, pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
-) -> Found:
+) -> SearchHits:
     """Returns the numbers of the first `limit` lines that match `pattern`, and whether there are more.
 
     Raises `PatternError` for an invalid regular expression.
     """
-    hits = _hits(text, _finder(pattern, regex, ignore_case)) if pattern else iter(())
-    found = list(islice(hits, limit + 1))
-    return found[:limit], len(found) > limit
+    matches = _matching_lines(text, _make_finder(pattern, regex, ignore_case)) if pattern else iter(())
+    lines = list(islice(matches, limit + 1))
+    return lines[:limit], len(lines) > limit
 
 
 def search_each(
     contents: Sequence[str], pattern: str, *, regex: bool = False, ignore_case: bool = False, limit: int = 10_000
-) -> list[Found]:
+) -> list[SearchHits]:
     """Returns the result of `search` for each text; equal texts are searched once."""
-    found: dict[str, Found] = {}
+    results: dict[str, SearchHits] = {}
     for content in contents:
-        if content not in found:
+        if content not in results:
             text = IndexedText(content)
-            found[content] = search(text, pattern, regex=regex, ignore_case=ignore_case, limit=limit)
-    return [found[content] for content in contents]
+            results[content] = search(text, pattern, regex=regex, ignore_case=ignore_case, limit=limit)
+    return [results[content] for content in contents]
 
 
 def is_literal(pattern: str) -> bool:
@@ -48,13 +49,13 @@ def is_literal(pattern: str) -> bool:
     return re.escape(pattern) == pattern
 
 
-def keeps_to_lines(pattern: str) -> bool:
-    """Returns whether a regular expression matches the same in a text as in each of its lines alone.
+def stays_within_lines(pattern: str) -> bool:
+    """Returns whether a regular expression is sure to find the same in a whole text as in each of its lines alone.
 
-    True only if it can neither match a line's end nor look past it: no negated class, no look-around, no flag, no
-    escape that matches a newline or an end of the text, and no possessive or atomic construct.
+    It may neither match a line's end nor look past it: it has no negated class, no look-around, no flag, no escape that
+    matches a newline or an end of the text, and no possessive or atomic construct.
     """
-    return bool(_TAME.fullmatch(pattern))
+    return bool(_STAYS_WITHIN_LINES.fullmatch(pattern))
 
 
 def check(pattern: str) -> None:
@@ -62,68 +63,71 @@ def check(pattern: str) -> None:
     compile_pattern(pattern, False)
 
 
-def _hits(text: IndexedText, lines_in: Finder) -> Iterator[int]:
+def _matching_lines(text: IndexedText, find_lines: LineFinder) -> Iterator[int]:
     for first, piece in text.chunks():
-        for number in lines_in(piece):
+        for number in find_lines(piece):
             yield first + number
 
 
-def _finder(pattern: str, regex: bool, ignore_case: bool) -> Finder:
-    """Returns a function that finds the lines of a piece of text that match the pattern, by number."""
+def _make_finder(pattern: str, regex: bool, ignore_case: bool) -> LineFinder:
+    """Returns the fastest line finder for a pattern."""
     if regex:
-        found = compile_pattern(pattern, ignore_case)
-        lines = re.compile(pattern, found.flags | re.MULTILINE)
-        return _by_piece(lines) if keeps_to_lines(pattern) else _by_line(found)
+        line_pattern = compile_pattern(pattern, ignore_case)
+        piece_pattern = re.compile(pattern, line_pattern.flags | re.MULTILINE)
+        return _search_whole_piece(piece_pattern) if stays_within_lines(pattern) else _search_line_by_line(line_pattern)
     if not ignore_case:
-        return lambda piece: _with_text(piece, pattern)
-    relaxed = _by_line(compile_pattern(re.escape(pattern), ignore_case))
+        return lambda piece: _lines_with_text(piece, pattern)
+    find_non_ascii = _search_line_by_line(compile_pattern(re.escape(pattern), ignore_case))
     # Beyond ASCII, lower case does not map single characters to single characters.
     return lambda piece: (
-        _with_text(piece.lower(), pattern.lower()) if piece.isascii() and pattern.isascii() else relaxed(piece)
+        _lines_with_text(piece.lower(), pattern.lower())
+        if piece.isascii() and pattern.isascii()
+        else find_non_ascii(piece)
     )
 
 
-def _with_text(piece: str, pattern: str) -> Iterator[int]:
+def _lines_with_text(piece: str, pattern: str) -> Iterator[int]:
+    """Yields the numbers of the lines of `piece` that contain the text `pattern`."""
     number = start = 0
-    place = piece.find(pattern) if "\n" not in pattern else -1
-    while place >= 0:
-        number += piece.count("\n", start, place)
+    position = piece.find(pattern) if "\n" not in pattern else -1
+    while position >= 0:
+        number += piece.count("\n", start, position)
         yield number
-        start = piece.find("\n", place) + 1
+        start = piece.find("\n", position) + 1
         number += 1
-        place = piece.find(pattern, start) if start else -1
+        position = piece.find(pattern, start) if start else -1
 
 
-def _by_piece(pattern: re.Pattern[str]) -> Finder:
-    """For a pattern that stays within lines, and begins lines anywhere (`MULTILINE`): one search covers many lines."""
+def _search_whole_piece(pattern: re.Pattern[str]) -> LineFinder:
+    """Returns a finder that searches many lines at once, for a `MULTILINE` pattern that stays within lines."""
 
-    def lines(piece: str) -> Iterator[int]:
+    def find_lines(piece: str) -> Iterator[int]:
         number = start = 0
         piece = piece.removesuffix("\n")
-        while (found := pattern.search(piece, start)) is not None:
-            number += piece.count("\n", start, found.start())
+        while (match := pattern.search(piece, start)) is not None:
+            number += piece.count("\n", start, match.start())
             yield number
-            start = piece.find("\n", found.start()) + 1
+            start = piece.find("\n", match.start()) + 1
             number += 1
             if not start:
                 return
 
-    return lines
+    return find_lines
 
 
-def _by_line(pattern: re.Pattern[str]) -> Finder:
+def _search_line_by_line(pattern: re.Pattern[str]) -> LineFinder:
     matches = pattern.search
     return lambda piece: (number for number, line in enumerate(piece.removesuffix("\n").split("\n")) if matches(line))
 
 
-DEFAULT_LIMIT = 1 << 30
+_DEFAULT_LIMIT = 1 << 30  # bytes
 
 
 def text_name(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: Mapping[int, tuple[str, ...]] | None = None, machine: bytes = b"",
 ) -> str:  # fmt: skip
-    """Returns the name of a text: equal for equal contents and machine code that come from equal nodes."""
+    """Returns the name of a text. Texts with equal content, nodes of lines and machine code have the same name."""
     state = hashlib.sha256(content.encode("utf-8", "surrogatepass"))
     state.update(line_sets)
     state.update("\0".join("\1".join(names) for names in sets).encode())
@@ -135,7 +139,7 @@ def text_name(
 class TextStore:
     """Texts by name. Pinned texts stay; the others are evicted, least recently used first, beyond `limit` bytes."""
 
-    def __init__(self, limit: int = DEFAULT_LIMIT) -> None:
+    def __init__(self, limit: int = _DEFAULT_LIMIT) -> None:
         self._limit = limit
         self._texts: OrderedDict[str, IndexedText] = OrderedDict()
         self._pins: dict[Hashable, frozenset[str]] = {}
@@ -169,7 +173,7 @@ class TextStore:
             self._texts.pop(name, None)
 
     def pin(self, owner: Hashable, names: Iterable[str]) -> None:
-        """Keeps the texts `names` for `owner`, instead of those pinned for it before."""
+        """Pins the texts `names` for `owner`, and unpins the texts that were pinned for `owner` before."""
         self._pins[owner] = frozenset(names)
         self._evict()
 
@@ -178,6 +182,7 @@ class TextStore:
         self._evict()
 
     def _evict(self, spare: str = "") -> None:
+        """Removes texts until the limit holds, but no pinned text and not the text `spare`."""
         size = self.size
         if size <= self._limit:
             return

@@ -20,17 +20,17 @@ from buddy.compiler.protocol.text.lines import IndexedText
 
 SymbolKind = Literal["function", "global", "graph"]
 
-_MLIR = re.compile(
+_MLIR_DECLARATION = re.compile(
     r'^\s*(?:(?P<custom>[a-z_][\w.]*\.(?:func|global)|memref\.global|module|builtin\.module)\b|"(?P<generic>[\w.]+)"\()'
 )
-_AT = re.compile(r'@([\w$.\-]+|"[^"\n]*")')
+_SYMBOL_REFERENCE = re.compile(r'@([\w$.\-]+|"[^"\n]*")')
 _SYMBOL_NAME = re.compile(r'sym_name = "([^"]*)"')
-_DEFINE = re.compile(r'^(?:define|declare)\b[^@\n]*@([\w$.\-]+|"[^"\n]*")')
-_LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
-_GRAPH = re.compile(r"^graph (\S+) \{")
-# The parameters are on separate lines, and so is the brace after them.
-_PTX = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
-_FUNCTIONS = {"llvm": _DEFINE, "ptx": _PTX}
+_LLVM_FUNCTION = re.compile(r'^(?:define|declare)\b[^@\n]*@([\w$.\-]+|"[^"\n]*")')
+_ASM_LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
+_GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
+# Only the first line of a function: PTX has its parameters, and the brace after them, on separate lines.
+_PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
+_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION}
 
 
 class TextSymbol(NamedTuple):
@@ -43,8 +43,8 @@ class TextSymbol(NamedTuple):
 
 
 def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
-    """Functions, globals and graphs of a text, in order."""
-    begins = _labels(text) if language == "asm" else _find_declarations(text, language)
+    """Returns the functions, globals and graphs of a text, in order."""
+    begins = _find_labels(text) if language == "asm" else _find_declarations(text, language)
     if language in ("asm", "ptx"):
         ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
         return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
@@ -67,7 +67,10 @@ def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
 
 
 def _end_of(text: IndexedText, first: int) -> int:
-    """The line that closes what line `first` opens; `first` if it opens nothing, the last line if nothing closes it."""
+    """Returns the line that closes the region that line `first` opens.
+
+    It is `first` if the line opens no region, and the last line of the text if no line closes the region.
+    """
     start = text.line(first)
     if not _opens(start):
         return first
@@ -87,33 +90,33 @@ def _indent(line: str) -> int:
     return len(line) - len(line.lstrip(" "))
 
 
-def _labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
-    found: list[tuple[str, SymbolKind, int]] = []
+def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
+    labels: list[tuple[str, SymbolKind, int]] = []
     for number, line in _lines(text):
-        if line[:1] not in (" ", "\n", "") and (match := _LABEL.match(line)):
-            found.append((match[1], "function", number))
-    return found
+        if line[:1] not in (" ", "\n", "") and (match := _ASM_LABEL.match(line)):
+            labels.append((match[1], "function", number))
+    return labels
 
 
 def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
-    found: list[tuple[str, SymbolKind, int]] = []
+    declarations: list[tuple[str, SymbolKind, int]] = []
     for number, line in _lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
-            found.append((*symbol, number))
+            declarations.append((*symbol, number))
         elif language in _FUNCTIONS and (match := _FUNCTIONS[language].match(line)):
-            found.append((match[1], "function", number))
-        elif language == "buddy" and (match := _GRAPH.match(line)):
-            found.append((match[1], "graph", number))
-    return found
+            declarations.append((match[1], "function", number))
+        elif language == "buddy" and (match := _GRAPH_HEADER.match(line)):
+            declarations.append((match[1], "graph", number))
+    return declarations
 
 
 def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
     """Returns the symbol that a line of MLIR declares, in custom or generic form."""
-    match = _MLIR.match(line)
+    match = _MLIR_DECLARATION.match(line)
     if match is None:
         return None
     op = match["custom"] or match["generic"]
-    name = _AT.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
+    name = _SYMBOL_REFERENCE.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
     if name is None or not op.endswith(("func", "global", "module")):
         return None
     return name[1], "global" if op.endswith("global") else "function"
@@ -136,13 +139,13 @@ _NAMES: dict[str, str] = {
     "buddy": _SSA,
 }
 _COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//"}
-_STRING = re.compile(r'("(?:[^"\\]|\\.)*")')
-_DEBUG = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
-_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
+_STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
+_LLVM_DEBUG_INFO = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
+_ASM_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
 _LLVM_LABEL = re.compile(r"^([\w$.\-]+):")
-_FUNCTION = re.compile(r"\s*(?:(?:func|llvm)\.func|gpu\.func|define)\b")
+_FUNCTION_START = re.compile(r"\s*(?:(?:func|llvm)\.func|gpu\.func|define)\b")
 # Where a value is defined: results, block and function arguments, induction variables.
-_BOUND = re.compile(
+_DEFINITIONS = re.compile(
     rf"(?P<name>{_SSA})(?=:\d+\s*[=,]|:\s|:$|\s=\s)"
     rf"|(?P<list>{_SSA}(?:,\s*{_SSA})*)(?=\)\s*(?:=|in)\s|\s*=\s)"
     r"|^\s*(?P<label>\^[\w$.\-]+)(?=[:(])"
@@ -153,105 +156,106 @@ _NAME_OF_VALUE = re.compile(_SSA)
 
 
 class LineShape(NamedTuple):
-    """A line's key, its names in the order in which they occur in the key, and whether a new scope starts here."""
+    """A line without its names (`key`), the names in order, and whether the line starts a function, a new scope."""
 
     key: str
     names: tuple[str, ...]
-    fresh: bool = False
+    starts_scope: bool = False
 
 
 def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
-    """Returns the shape of each line; lines with equal text share one key."""
+    """Yields the shape of each line."""
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
     for line in lines:
-        plain = _plain(line, language, comment)
-        fresh = "func" in plain or "define" in plain
+        plain = _normalized(line, language, comment)
+        starts_scope = "func" in plain or "define" in plain
         if '"' in plain:
-            yield _with_strings(plain, name, fresh and bool(_FUNCTION.match(plain)))
+            yield _shape_with_strings(plain, name, starts_scope and bool(_FUNCTION_START.match(plain)))
         else:
             key, names = name.sub("%", plain), tuple(name.findall(plain))
-            yield LineShape(key, names, fresh and bool(_FUNCTION.match(plain)))
+            yield LineShape(key, names, starts_scope and bool(_FUNCTION_START.match(plain)))
 
 
-def bound(line: str) -> set[str]:
+def defined_names(line: str) -> set[str]:
     """Returns the names that `line` defines: its results, its block's arguments, its label."""
-    found: set[str] = set()
-    for match in _BOUND.finditer(line):
-        found.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
-    return found
+    names: set[str] = set()
+    for match in _DEFINITIONS.finditer(line):
+        names.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
+    return names
 
 
-def _plain(line: str, language: str, comment: str) -> str:
-    """`line` without comment and locations, with its attributes sorted."""
+def _normalized(line: str, language: str, comment: str) -> str:
+    """Returns `line` without comment and locations, with its attributes sorted."""
     if comment and comment in line:
-        line = _outside_strings(line, comment)
+        line = _without_comment(line, comment)
     if language == "mlir" and ("loc(" in line or line.startswith("#loc")):
         line = without_locations(line)
     if language == "asm":
-        line = _ADDRESS.sub("", line)
+        line = _ASM_ADDRESS.sub("", line)
     if language == "llvm":
-        # A label is printed without the sign that branches use for it.
-        line = _LLVM_LABEL.sub(r"%\1:", _DEBUG.sub("", line) if "!dbg" in line or "line:" in line else line)
+        # Branches refer to the label `1:` as `%1`.
+        line = _LLVM_LABEL.sub(r"%\1:", _LLVM_DEBUG_INFO.sub("", line) if "!dbg" in line or "line:" in line else line)
     if "{" in line and "," in line and "}" in line:
-        line = _sorted_once(line)
+        line = _sort_in_one_dictionary(line)
     return line
 
 
-def _sorted_once(line: str) -> str:
-    """`line` with its attributes sorted; dictionaries that occur on many lines are parsed once."""
+def _sort_in_one_dictionary(line: str) -> str:
+    """Returns `line` with its attributes sorted. An attribute dictionary that occurs on many lines is parsed once."""
     start, end = line.index("{"), line.rindex("}") + 1
     if end <= start or '"' in line[:start]:
         return with_sorted_attributes(line)
-    return f"{line[:start]}{_cached(line[start:end])}{line[end:]}"
+    return f"{line[:start]}{_sorted_dictionary(line[start:end])}{line[end:]}"
 
 
-def _outside_strings(line: str, comment: str) -> str:
-    """`line` up to the start of a comment."""
-    kept: list[str] = []
-    for place, part in enumerate(_STRING.split(line)):
-        before, found, _ = part.partition(comment) if place % 2 == 0 else (part, "", "")
-        kept.append(before)
-        if found:
+def _without_comment(line: str, comment: str) -> str:
+    """Returns `line` up to the first `comment`, the text that starts a comment, outside of a string literal."""
+    code: list[str] = []
+    for index, part in enumerate(_STRING_LITERAL.split(line)):
+        # Parts with odd indices are string literals.
+        before, separator, _ = part.partition(comment) if index % 2 == 0 else (part, "", "")
+        code.append(before)
+        if separator:
             break
-    return "".join(kept).rstrip()
+    return "".join(code).rstrip()
 
 
-def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> LineShape:
-    """Returns the shape of a line with strings, in which no names are searched."""
-    parts, names = _STRING.split(line), []
-    for place in range(0, len(parts), 2):
-        names += name.findall(parts[place])
-        parts[place] = name.sub("%", parts[place])
-    return LineShape("".join(parts), tuple(names), fresh)
+def _shape_with_strings(line: str, name: re.Pattern[str], starts_scope: bool) -> LineShape:
+    """Returns the shape of a line with string literals, whose content is not searched for names."""
+    parts, names = _STRING_LITERAL.split(line), []
+    for index in range(0, len(parts), 2):
+        names += name.findall(parts[index])
+        parts[index] = name.sub("%", parts[index])
+    return LineShape("".join(parts), tuple(names), starts_scope)
 
 
 # ---- locations and attributes, token by token -----------------------------------------------------------------------
 
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\bloc\s*\(|->|[\[({<]|[\])}>]|,|[^"\[\](){}<>,\-l]+|.')
 _OPENING, _CLOSING = frozenset("[({<"), frozenset("])}>")
-_ENTRY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z_][\w$.\-]*)\s*(?:=|$)")
+_ATTRIBUTE_ENTRY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z_][\w$.\-]*)\s*(?:=|$)")
 
 
 def without_locations(line: str) -> str:
-    """`line` without `loc(…)`, and "" for the definition of a location's alias."""
+    """Returns `line` without `loc(…)`; "" for a line that defines an alias of a location."""
     if line.startswith("#loc"):
         return ""
-    kept: list[str] = []
+    tokens: list[str] = []
     depth = 0
     for match in _TOKEN.finditer(line):
         token = match[0]
         if depth or token.startswith("loc"):
             depth += token.endswith("(") - (token == ")")
         else:
-            kept.append(token)
-    return "".join(kept).rstrip()
+            tokens.append(token)
+    return "".join(tokens).rstrip()
 
 
 def with_sorted_attributes(line: str) -> str:
-    """`line` with the entries of each `{a = …, b}` sorted by name, inner ones first.
+    """Returns `line` with the entries of each attribute dictionary `{a = …, b}` sorted by name, inner ones first.
 
-    Braces that contain anything other than attributes, or are open at the end of the line, are unchanged.
+    Braces that contain anything other than attributes, or that the line does not close, are unchanged.
     """
     stack: list[list[str]] = [[]]
     brackets: list[str] = []
@@ -270,17 +274,18 @@ def with_sorted_attributes(line: str) -> str:
     return "".join(stack[0])
 
 
-_cached = lru_cache(maxsize=4096)(with_sorted_attributes)
+_sorted_dictionary = lru_cache(maxsize=4096)(with_sorted_attributes)
 
 
 def _sort_entries(tokens: list[str]) -> str:
-    cuts = [-1, *(place for place, token in enumerate(tokens) if token == ","), len(tokens)]
+    """Returns the text of the tokens between two braces, sorted if they are the entries of an attribute dictionary."""
+    cuts = [-1, *(index for index, token in enumerate(tokens) if token == ","), len(tokens)]
     entries = ["".join(tokens[start + 1 : end]).strip() for start, end in pairwise(cuts)]
-    if len(entries) < 2 or not all(_ENTRY.match(entry) for entry in entries):
+    if len(entries) < 2 or not all(_ATTRIBUTE_ENTRY.match(entry) for entry in entries):
         return "".join(tokens)
     return ", ".join(sorted(entries, key=_attribute_name))
 
 
 def _attribute_name(entry: str) -> str:
-    found = _ENTRY.match(entry)
-    return found[1] if found else entry
+    match = _ATTRIBUTE_ENTRY.match(entry)
+    return match[1] if match else entry

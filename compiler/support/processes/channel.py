@@ -1,4 +1,4 @@
-"""Whole messages over a pair of pipes, blocking. Imports neither torch nor MLIR."""
+"""Sends and receives whole messages over a pair of pipes, blocking. Imports neither torch nor MLIR."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from buddy.compiler.protocol.text.store import text_name
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.protocol.worker_messages import Message, TextData
 
-_READ = 1 << 20
+_READ_BYTES = 1 << 20
 
 
 class MessagePipe:
@@ -41,13 +41,13 @@ class MessagePipe:
         """
         deadline = time.monotonic() + timeout
         while not self._bodies and not self._ended:
-            if timeout != math.inf and not self.ready(max(0.0, deadline - time.monotonic())):
+            if timeout != math.inf and not self.has_input(max(0.0, deadline - time.monotonic())):
                 raise TimeoutError(f"silent for {timeout:g} s")
-            self.pull()
+            self.read_available()
         return self._decoder.decode(self._bodies.popleft()) if self._bodies else None
 
     def fileno(self) -> int:
-        """Returns the file descriptor to wait for."""
+        """Returns the file descriptor that is read from, so that `select` accepts this object."""
         return self.read_fd
 
     @property
@@ -60,13 +60,13 @@ class MessagePipe:
         """True if the end of the stream has been read."""
         return self._ended
 
-    def pull(self) -> None:
-        """Reads what is available; waits for the first byte."""
-        data = os.read(self.read_fd, _READ)
+    def read_available(self) -> None:
+        """Reads the available bytes; waits until there is at least one, or the end."""
+        data = os.read(self.read_fd, _READ_BYTES)
         self._ended = not data
         self._bodies.extend(self._buffer.feed(data))
 
-    def ready(self, timeout: float) -> bool:
+    def has_input(self, timeout: float) -> bool:
         """True if `receive` would return within `timeout` seconds."""
         return bool(self._bodies) or self._ended or bool(select.select([self.read_fd], [], [], timeout)[0])
 
@@ -87,7 +87,7 @@ class Channel(MessagePipe):
     def send(self, message: Message) -> None:
         """Writes `message`. Exits if the reader has exited.
 
-        A copy of this process that a script made by `os.fork` exits too: only one may use a pipe.
+        A fork of this process that a script has made with `os.fork` exits too, because only one process may use a pipe.
         """
         if os.getpid() != self._owner:
             os._exit(0)
@@ -97,13 +97,13 @@ class Channel(MessagePipe):
             os._exit(1)
 
 
-Serving = TypeVar("Serving", bound=Callable[[Channel], None])
+WorkerFunction = TypeVar("WorkerFunction", bound=Callable[[Channel], None])
 
 
-def serves(requests: Any) -> Callable[[Serving], Serving]:
-    """Makes a function the work of a worker that receives messages of the types `requests`."""
+def serves(requests: Any) -> Callable[[WorkerFunction], WorkerFunction]:
+    """Decorator for the function that a worker runs: the worker receives messages of the types `requests`."""
 
-    def mark(function: Serving) -> Serving:
+    def mark(function: WorkerFunction) -> WorkerFunction:
         function.requests = requests  # type: ignore[attr-defined]
         return function
 
@@ -114,7 +114,7 @@ def text_data(
     content: str, line_sets: bytes, sets: tuple[tuple[str, ...], ...],
     derived: dict[int, tuple[str, ...]] | None = None, machine: Sequence[bytes] = (),
 ) -> tuple[TextData, int]:  # fmt: skip
-    """Returns a text under its name, and its number of lines."""
+    """Returns a text with its name, and its number of lines."""
     code, sizes = b"".join(machine), bytes(map(len, machine))
     name = text_name(content, line_sets, sets, derived, code)
     return TextData(name, content, line_sets, sets, derived or {}, code, sizes), line_count(content)

@@ -1,4 +1,4 @@
-"""Forks of this process: they have its modules, program and tensors, and may crash or never end without harm.
+"""Runs work in forks of this process, which have its modules, program and tensors, and may crash or never end.
 
 Fork before torch has used more than one thread here: a child hangs in its first parallel op.
 """
@@ -40,27 +40,27 @@ from buddy.compiler.protocol.worker_messages import (
 from buddy.compiler.support.processes.channel import Channel, MessagePipe, traceback_of
 from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent, die_with_socket
 
-_TAIL = 4000
-# Seconds between checks whether a child has ended, if the system has no notification, and whether it is stopped.
-_POLL = 0.05
-_STOP_POLL = 1.0
-# What C++ code prints before it aborts.
+_MAX_TAIL_BYTES = 4000
+# The seconds between two checks whether a child has ended, on systems that do not notify, and whether it is stopped.
+_POLL_SECONDS = 0.05
+_STOP_POLL_SECONDS = 1.0
+# Parts of the messages that C++ code prints before it aborts.
 _ABORT_MESSAGES = ("Assertion", "LLVM ERROR", "UNREACHABLE", "terminate called", "what():")
 
 _REPLIES = (
     CompilerNote | CompileDone | GraphImported | CodeRemarks | Executed | Measured | Watched | ProgramExported | Refused
 )
 
-How = Literal["replied", "crashed", "late", "stopped"]
+EndKind = Literal["replied", "crashed", "late", "stopped"]
 
 
-def _fork(work: Callable[[], None], outlives: bool = False) -> int:
-    """Runs `work` in a child, and returns its process id. The child ends with this process unless it `outlives` it."""
+def _fork(work: Callable[[], None], is_detached: bool = False) -> int:
+    """Runs `work` in a child, and returns its process id. The child ends with this process unless it `is_detached`."""
     parent, pid = os.getpid(), os.fork()
     if pid:
         return pid
     try:
-        if not outlives:
+        if not is_detached:
             die_with_parent(parent)
         work()
     finally:
@@ -79,8 +79,7 @@ def _redirect(output: int) -> None:
 class ForkedWorker:
     """A fork of this process that calls `work` with a channel for messages of the types `requests`.
 
-    `replies` are the types of its answers. It ends when `work` does, with `end`, and with this process. Its output is
-    available after its end.
+    It sends messages of the types `replies`. It ends when `work` returns, by `end`, or with this process.
     """
 
     def __init__(self, work: Callable[[Channel], None], requests: Any, replies: Any) -> None:
@@ -108,7 +107,7 @@ class ForkedWorker:
         self._pipe.send(message)
 
     def receive(self, timeout: float = math.inf) -> Any:
-        """Returns the child's next message, `None` at its end. Raises `TimeoutError` after `timeout` seconds."""
+        """Returns the child's next message, `None` if it has ended. Raises `TimeoutError` after `timeout` seconds."""
         return self._pipe.receive(timeout)
 
     @property
@@ -125,11 +124,10 @@ class ForkedWorker:
         """Waits for the child's end; returns how it ended, and the line that it printed about the cause, if any."""
         status = self._wait()
         assert status is not None
-        said = [line.strip() for line in self.output().splitlines() if line.strip()]
-        last = [line for line in said if any(words in line for words in _ABORT_MESSAGES)] or (
-            said if status > 0 else []
-        )
-        return f"{describe_exit(status)}: {last[-1][:300]}" if last else describe_exit(status)
+        lines = [line.strip() for line in self.output().splitlines() if line.strip()]
+        abort_lines = [line for line in lines if any(part in line for part in _ABORT_MESSAGES)]
+        causes = abort_lines or (lines if status > 0 else [])
+        return f"{describe_exit(status)}: {causes[-1][:300]}" if causes else describe_exit(status)
 
     def output(self) -> str:
         """Returns the output of the child."""
@@ -144,8 +142,10 @@ class ForkedWorker:
 
     def _wait(self, options: int = 0) -> int | None:
         """Returns the child's exit status, `None` while it runs."""
-        if self._status is None and (found := os.waitpid(self.pid, options))[0]:
-            self._status = os.waitstatus_to_exitcode(found[1])
+        if self._status is None:
+            pid, status = os.waitpid(self.pid, options)
+            if pid:
+                self._status = os.waitstatus_to_exitcode(status)
         return self._status
 
 
@@ -154,10 +154,11 @@ class ForkedWorker:
 
 @dataclass(frozen=True)
 class Task:
-    """The work of a child, given a channel to its parent, the reply if that raises, and its time limit in seconds.
+    """What a child does: `work` gets a channel to the parent and returns the reply.
 
-    `types` are the messages that it may send, of which `note` gets all but the reply. With `renewed`, each message
-    restarts the time limit. `stopped` is called when a signal stops the child, and when one continues it.
+    If it raises, `failed` returns the reply. The child may send messages of `types`; `note` is called with all but the
+    reply. `timeout` is in seconds; with `renewed`, each message restarts it. `stopped` is called with true when a
+    signal stops the child, and with false when a signal continues it.
     """
 
     work: Callable[[Channel], Reply]
@@ -171,18 +172,19 @@ class Task:
 
 @dataclass(frozen=True)
 class TaskEnd:
-    """How a child ended; `status` is its exit status in words, `tail` the end of its output."""
+    """How a child ended: with a reply, or with an exit status (`status`, in words); `tail` is the end of its output."""
 
-    how: How
+    how: EndKind
     reply: Reply | None = None
     status: str = ""
     tail: str = ""
 
 
-def in_child(master: Channel, task: Task) -> TaskEnd:
-    """Runs `task` in a child; `master` may stop it by `StopRunner` or by disconnecting.
+def run_in_child(master: Channel, task: Task) -> TaskEnd:
+    """Runs `task` in a child, and returns how it ended.
 
-    The child's output is used for the message in case of a crash.
+    The process at the other end of `master` may stop the child by sending `StopRunner` or by disconnecting. The
+    child's output is not printed, only returned in case of a crash.
     """
     read_fd, write_fd = os.pipe()
     with tempfile.TemporaryFile() as output:
@@ -191,17 +193,17 @@ def in_child(master: Channel, task: Task) -> TaskEnd:
             os.close(read_fd)
             channel = Channel(master.read_fd, write_fd, Refused)
             _redirect(output.fileno())
-            channel.send(_outcome(channel, task))
+            channel.send(_run_task(channel, task))
 
         pid = _fork(work)
         os.close(write_fd)
         try:
-            return _Watch(master, MessagePipe(read_fd, -1, task.types), pid, task, output).ended()
+            return _ChildWatch(master, MessagePipe(read_fd, -1, task.types), pid, task, output).result()
         finally:
             os.close(read_fd)
 
 
-def _outcome(channel: Channel, task: Task) -> Reply:
+def _run_task(channel: Channel, task: Task) -> Reply:
     try:
         return task.work(channel)
     except Exception as error:
@@ -209,44 +211,44 @@ def _outcome(channel: Channel, task: Task) -> Reply:
         return task.failed(error)
 
 
-def _end_fd(pid: int) -> int:
-    """Returns a descriptor that is readable once a child has ended; -1 without pidfd (Python, or Linux before 5.3)."""
+def _exit_fd(pid: int) -> int:
+    """Returns a file descriptor that is readable once a child has ended; -1 if the system has no `pidfd_open`."""
     try:
         return os.pidfd_open(pid)
     except (AttributeError, OSError):
         return -1
 
 
-class _Watch:
-    """Waits for the child's reply, its end, its time limit, or a request to stop it.
+class _ChildWatch:
+    """Handles a child's messages until it ends; kills it at the time limit or on request.
 
-    The end is that of its process: a process that it has started may hold a copy of its pipe.
+    It waits for the end of the child's process, not of its pipe: processes that the child has started may have a copy.
     """
 
     def __init__(self, master: Channel, child: MessagePipe, pid: int, task: Task, output: IO[bytes]) -> None:
         self._master, self._child, self._pid = master, child, pid
         self._task, self._output = task, output
         self._deadline = time.monotonic() + task.timeout
-        self._end_fd = _end_fd(pid)
+        self._exit_fd = _exit_fd(pid)
         self._status: int | None = None
         self._reply: Reply | None = None
-        self._killed: How | None = None
+        self._killed: EndKind | None = None
 
-    def ended(self) -> TaskEnd:
+    def result(self) -> TaskEnd:
         try:
-            while (message := self._next()) is not None:
-                self._take(message)
+            while (message := self._next_message()) is not None:
+                self._handle_message(message)
         finally:
-            if self._end_fd >= 0:
-                os.close(self._end_fd)
+            if self._exit_fd >= 0:
+                os.close(self._exit_fd)
         if self._reply is not None:
             return TaskEnd("replied", self._reply)
         assert self._status is not None
         self._output.seek(0)
-        tail = self._output.read()[-_TAIL:].decode(errors="replace").strip()
+        tail = self._output.read()[-_MAX_TAIL_BYTES:].decode(errors="replace").strip()
         return TaskEnd(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
 
-    def _take(self, message: Any) -> None:
+    def _handle_message(self, message: Any) -> None:
         if isinstance(message, Reply):
             self._reply = message
             return
@@ -254,13 +256,13 @@ class _Watch:
         if self._task.renewed and not self._killed:
             self._deadline = time.monotonic() + self._task.timeout
 
-    def _next(self) -> Any:
+    def _next_message(self) -> Any:
         """Returns the child's next message, or `None` once it has ended and all messages are read."""
         while not self._child.holds_message:
-            ended = self._has_ended()
-            if not self._child.at_end and self._child.ready(0):
-                self._child.pull()
-            elif ended:
+            has_ended = self._has_ended()
+            if not self._child.at_end and self._child.has_input(0):
+                self._child.read_available()
+            elif has_ended:
                 return None
             else:
                 self._wait()
@@ -276,15 +278,15 @@ class _Watch:
         return self._status is not None
 
     def _wait(self) -> None:
-        left = math.inf if self._killed else max(0.0, self._deadline - time.monotonic())
-        fds = [self._end_fd] if self._end_fd >= 0 else []
+        seconds_left = math.inf if self._killed else max(0.0, self._deadline - time.monotonic())
+        fds = [self._exit_fd] if self._exit_fd >= 0 else []
         fds += [] if self._child.at_end else [self._child.read_fd]
         fds += [] if self._killed else [self._master.read_fd]
-        patience = min(left, _STOP_POLL if self._end_fd >= 0 else _POLL)
+        patience = min(seconds_left, _STOP_POLL_SECONDS if self._exit_fd >= 0 else _POLL_SECONDS)
         readable, _, _ = select.select(fds, [], [], patience)
         if self._master.read_fd in readable:
             self._handle_stop_request()
-        elif not readable and patience == left:
+        elif not readable and patience == seconds_left:
             self._kill("late")
 
     def _handle_stop_request(self) -> None:
@@ -292,13 +294,13 @@ class _Watch:
         if request is None or isinstance(request, StopRunner):
             self._kill("stopped")
 
-    def _kill(self, how: How) -> None:
+    def _kill(self, how: EndKind) -> None:
         self._killed = how
         if not self._has_ended():
             os.kill(self._pid, signal.SIGKILL)
 
 
-class Words(NamedTuple):
+class FailureMessages(NamedTuple):
     """The messages for a child whose work raised, and for one that crashed."""
 
     failed: str
@@ -306,44 +308,50 @@ class Words(NamedTuple):
 
 
 def reply_in_child(
-    channel: Channel, work: Callable[[Channel], Reply], words: Words, timeout: float = math.inf
+    channel: Channel, work: Callable[[Channel], Reply], messages: FailureMessages, timeout: float = math.inf
 ) -> Reply:
-    """Runs `work` in a child, which may send notes over `channel`; returns its reply, or a `Refused` without one.
+    """Runs `work` in a child, whose notes are sent over `channel`.
 
-    `timeout` is in seconds. The process at the other end of `channel` is notified when a signal stops the child, and
-    may cancel the work.
+    Returns the child's reply, or a `Refused` if it failed, crashed, was cancelled, or took more than `timeout` seconds.
+    The process at the other end of `channel` is notified when a signal stops the child, and may cancel the work.
     """
     was_stopped = False
 
-    def stopped(is_so: bool) -> None:
+    def report_stop(is_stopped: bool) -> None:
         nonlocal was_stopped
         was_stopped = True
-        channel.send(RunnerState(True, stopped=is_so))
+        channel.send(RunnerState(True, stopped=is_stopped))
 
     task = Task(
-        work, lambda error: Refused(_diagnostic(error, words.failed)), _REPLIES, channel.send, timeout, stopped=stopped
+        work,
+        lambda error: Refused(_diagnostic(error, messages.failed)),
+        _REPLIES,
+        channel.send,
+        timeout,
+        stopped=report_stop,
     )
-    ended = in_child(channel, task)
+    result = run_in_child(channel, task)
     if was_stopped:
         channel.send(RunnerState(False))
-    if ended.reply is not None:
-        return ended.reply
-    if ended.how == "crashed":
-        what = f"{words.crashed.what} ({ended.status})"
-        return Refused(msgspec.structs.replace(words.crashed, what=what, detail=ended.tail))
-    return Refused(_too_slow(timeout) if ended.how == "late" else Diagnostic("it was cancelled", severity="note"))
+    if result.reply is not None:
+        return result.reply
+    if result.how == "crashed":
+        what = f"{messages.crashed.what} ({result.status})"
+        return Refused(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
+    return Refused(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
 
 
 def _diagnostic(error: Exception, failed: str) -> Diagnostic:
-    found = getattr(error, "diagnostic", None)
-    if isinstance(found, Diagnostic):
-        return found
+    """Returns the diagnostic of an error, if it has one, or a new one that begins with `failed`."""
+    diagnostic = getattr(error, "diagnostic", None)
+    if isinstance(diagnostic, Diagnostic):
+        return diagnostic
     return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a forked process", "see the log")
 
 
 def _too_slow(timeout: float) -> Diagnostic:
     what = f"the run took longer than {timeout:g} s and was stopped"
-    todo = "give it more time (--timeout, in the palette Time of a run) or fewer repeats"
+    todo = "allow more time (--timeout, or Time of a run in the palette) or fewer repeats"
     return Diagnostic(what, "the runner", todo)
 
 
@@ -351,38 +359,38 @@ def _too_slow(timeout: float) -> Diagnostic:
 
 
 def lifetime_socket(address: str) -> str:
-    """Returns the socket next to `address` without messages: a process ends with the one that listens there."""
+    """Returns the path of the socket next to `address` that carries no messages: forks end when it is closed."""
     return os.path.join(os.path.dirname(address), "line")
 
 
-def fork_to(address: str, types: Any, live: Callable[[Channel], None]) -> None:
-    """Forks a process that serves the socket `address`; it ends when `live` returns, or when its client disconnects.
+def fork_to(address: str, types: Any, work: Callable[[Channel], None]) -> None:
+    """Forks a process that connects to the socket `address` and calls `work` with a channel over the connection.
 
-    This process can serve other requests meanwhile, and may even be replaced. `types` are the messages that the fork
-    receives.
+    It ends when `work` returns, or when the process that listens at `address` closes the sockets. This process can
+    serve other requests meanwhile, and may even end. `types` are the messages that the fork receives.
     """
 
-    def lead() -> None:
+    def start_in_session() -> None:
         with _join_session(address):
-            # Forked twice, so that this process does not have to wait for it.
-            _fork(lambda: _run_work(address, types, live), outlives=True)
+            # A second fork, so that this process need not wait for the end of the work.
+            _fork(lambda: _run_work(address, types, work), is_detached=True)
 
-    os.waitpid(_fork(lead), 0)
+    os.waitpid(_fork(start_in_session), 0)
 
 
 def _join_session(address: str) -> socket.socket:
-    """Makes this process a session leader; returns the connection with which it and its forks end."""
+    """Makes this process a session leader; returns the connection at whose end the kernel kills it and its forks."""
     os.setsid()
-    line = socket.socket(socket.AF_UNIX)
-    line.connect(lifetime_socket(address))
-    die_with_socket(line.fileno(), group=True)
-    return line
+    lifetime_connection = socket.socket(socket.AF_UNIX)
+    lifetime_connection.connect(lifetime_socket(address))
+    die_with_socket(lifetime_connection.fileno(), group=True)
+    return lifetime_connection
 
 
-def _run_work(address: str, types: Any, live: Callable[[Channel], None]) -> None:
+def _run_work(address: str, types: Any, work: Callable[[Channel], None]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
-        live(Channel(connection.fileno(), connection.fileno(), types))
+        work(Channel(connection.fileno(), connection.fileno(), types))

@@ -1,6 +1,6 @@
 """Starts functions of this project in new Python interpreters: one-shot calls, and workers for callers that block.
 
-A function is named `module:function`, because importing it here would load what the other process is for.
+A function is named `module:function`, because this process must not import its module.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from buddy.compiler.support.processes.channel import MessagePipe
 from buddy.compiler.support.processes.lifetime import (
     describe_exit,
     die_with_parent_from_start,
+    die_with_this_thread,
     kill_group,
     start_with_socket,
-    with_this_thread,
 )
 
 Answer = TypeVar("Answer")
 PROGRAM = "buddy.compiler.support.processes"
-_TAIL = 4000
+_MAX_TAIL_BYTES = 4000
 
 
 class TookTooLong(Exception):
@@ -38,7 +38,7 @@ class TookTooLong(Exception):
 
 
 class CallFailed(Exception):
-    """The process of a call ended without an answer: `how`, with the end of its output in `printed`."""
+    """The process of a call ended without an answer. `how` describes its end, `printed` is the end of its stderr."""
 
     def __init__(self, function: str, how: str, printed: str) -> None:
         super().__init__(f"{function} ended with {how}" + (f": {printed.splitlines()[-1]}" if printed else ""))
@@ -46,23 +46,23 @@ class CallFailed(Exception):
 
 
 def python_command(function: str, *words: str, parent: int = 0) -> list[str]:
-    """Returns the command that runs `function` in a new interpreter, which ends with the process `parent` (0: none).
+    """Returns the command that runs `function` in a new interpreter.
 
-    `words` are those of `__main__` from SHAPE on. The current folder is not on `sys.path`: a `random.py` in it must not
-    break the process.
+    If `parent` is not 0, the interpreter ends with that process. `words` are the arguments of `__main__` from SHAPE on.
+    The current folder is not on `sys.path`: a `random.py` in it would break the process.
     """
-    safe = ["-P"] if sys.version_info >= (3, 11) else []
-    return [sys.executable, *safe, "-m", PROGRAM, *function.split(":"), str(parent), *words]
+    safe_path = ["-P"] if sys.version_info >= (3, 11) else []
+    return [sys.executable, *safe_path, "-m", PROGRAM, *function.split(":"), str(parent), *words]
 
 
 # ---- one-shot calls --------------------------------------------------------------------------------------------------
 
 
-async def call_in_process(function: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
-    """Returns the `answer` of `function` to `question` without blocking the event loop.
+async def call_in_process(function: str, argument: Any, answer_type: type[Answer], timeout: float) -> Answer:
+    """Returns the result of `function` for `argument`, without blocking the event loop.
 
-    Its stderr is passed on to that of this process, an engine's log. Cancelling ends it. Raises `TookTooLong` after
-    `timeout` seconds, and `CallFailed` if there is no answer.
+    The stderr of the process is written to that of this process, an engine's log. If the call is cancelled, the process
+    is killed. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
     """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
@@ -70,7 +70,7 @@ async def call_in_process(function: str, question: Any, answer: type[Answer], ti
         start_new_session=True, preexec_fn=die_with_parent_from_start(),
     )  # fmt: skip
     try:
-        told = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(question)), timeout)
+        output = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(argument)), timeout)
     except asyncio.TimeoutError:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
     finally:
@@ -79,43 +79,44 @@ async def call_in_process(function: str, question: Any, answer: type[Answer], ti
             await process.wait()
     assert process.returncode is not None
     with contextlib.suppress(OSError):
-        os.write(2, told[1])
-    return _answer(function, process.returncode, told, answer)
+        os.write(2, output[1])
+    return _decode_answer(function, process.returncode, output, answer_type)
 
 
-def call_and_wait(function: str, question: Any, answer: type[Answer], timeout: float) -> Answer:
-    """Like `call_in_process`, for a caller that blocks; the process also ends with the thread that calls this."""
+def call_and_wait(function: str, argument: Any, answer_type: type[Answer], timeout: float) -> Answer:
+    """Like `call_in_process`, but blocks; the process is also killed if the calling thread ends."""
     try:
         done = subprocess.run(
-            python_command(function, "call", parent=os.getpid()), input=msgspec.msgpack.encode(question),
-            capture_output=True, timeout=timeout, check=False, start_new_session=True, preexec_fn=with_this_thread(),
+            python_command(function, "call", parent=os.getpid()), input=msgspec.msgpack.encode(argument),
+            capture_output=True, timeout=timeout, check=False, start_new_session=True,
+            preexec_fn=die_with_this_thread(),
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
-    return _answer(function, done.returncode, (done.stdout, done.stderr), answer)
+    return _decode_answer(function, done.returncode, (done.stdout, done.stderr), answer_type)
 
 
-def _answer(function: str, status: int, told: tuple[bytes, bytes], answer: type[Answer]) -> Answer:
-    """Decodes the output of a call."""
-    found, printed = told
+def _decode_answer(function: str, status: int, output: tuple[bytes, bytes], answer_type: type[Answer]) -> Answer:
+    """Returns the answer in the output of a call, its stdout and stderr. Raises `CallFailed`."""
+    answer, printed = output
     how = describe_exit(status)
     if status == 0:
         try:
-            return msgspec.msgpack.decode(found, type=answer)
+            return msgspec.msgpack.decode(answer, type=answer_type)
         except msgspec.MsgspecError as error:
             how = f"an answer that is not valid ({error})"
-    raise CallFailed(function, how, printed[-_TAIL:].decode(errors="replace").strip())
+    raise CallFailed(function, how, printed[-_MAX_TAIL_BYTES:].decode(errors="replace").strip())
 
 
 # ---- workers ---------------------------------------------------------------------------------------------------------
 
 
 class BlockingWorker:
-    """A worker in a new interpreter, for threads that wait for its messages; `replies` are the types of these.
+    """A worker in a new interpreter, for threads that wait for its messages, which are of the types `replies`.
 
-    It ends with `end`, and with this process, not with the thread that starts it. Its stdin is empty; stdout and stderr
-    go to `log`. Variables of `environment` are added to those of this process. A fork of this process does not have the
-    worker. Raises `OSError` if it cannot start.
+    It is killed by `end`, or when this process ends, but not when the thread that started it ends. Its stdin is empty;
+    stdout and stderr go to `log`. Variables of `environment` are added to those of this process. In a fork of this
+    process, the object is closed. Raises `OSError` if the worker cannot start.
     """
 
     def __init__(
@@ -126,7 +127,7 @@ class BlockingWorker:
         read, their_write = os.pipe()
         self.pipe = MessagePipe(read, write, replies)
         try:
-            self._popen, self._line = start_with_socket(
+            self._popen, self._lifetime_pipe = start_with_socket(
                 python_command(function, "pipes", str(their_read), str(their_write)), keep=(their_read, their_write),
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
                 env={**os.environ, **(environment or {})},
@@ -152,7 +153,7 @@ class BlockingWorker:
         self.pipe.send(message)
 
     def receive(self, timeout: float = math.inf) -> Any:
-        """Returns the worker's next message, `None` at its end. Raises `TimeoutError` after `timeout` seconds."""
+        """Returns the worker's next message, `None` if it has ended. Raises `TimeoutError` after `timeout` seconds."""
         return self.pipe.receive(timeout)
 
     def kill(self) -> None:
@@ -165,19 +166,19 @@ class BlockingWorker:
         return self._popen.wait()
 
     def end(self, patience: float = 0.0) -> int:
-        """Closes the pipes, kills the worker after `patience` seconds, and returns its exit status."""
+        """Closes the pipes, kills the worker if it runs after `patience` seconds, and returns its exit status."""
         self.pipe.close()
         if patience:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self._popen.wait(patience)
         self.kill()
-        self._line.close()
+        self._lifetime_pipe.close()
         return self.wait()
 
     def release(self) -> None:
-        """Closes the pipes in a fork of the owner, since only one process may use them."""
+        """Closes the pipes in a fork of this process, since only one process may use them."""
         self.pipe.close()
-        self._line.close()
+        self._lifetime_pipe.close()
         self._popen.returncode = -signal.SIGKILL
 
 

@@ -1,4 +1,7 @@
-"""The running requests: one task each, cancelled by number. A newer request replaces those that have not started."""
+"""The running requests: one task each, cancelled by the request's number.
+
+A newer request replaces those in its slot that have not started.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class JobFailed(Exception):
 
 @dataclass
 class Job:
-    """A running request. A newer request with the same `slot` replaces it while `started` is false."""
+    """A running request. While `started` is false, a newer request with the same `slot`, if any, replaces it."""
 
     request: int
     slot: Hashable = None
@@ -55,13 +58,13 @@ class Jobs:
         job.task.add_done_callback(lambda task: self._report_end(job, task))
 
     def cancel(self, target: int) -> None:
-        """Stops request `target`, or all if it is 0."""
+        """Cancels request `target`, or all requests if `target` is 0."""
         for job in list(self._jobs.values()):
             if target in (0, job.request):
                 job.cancel()
 
     async def close(self) -> None:
-        """Stops all requests and waits until they have ended."""
+        """Cancels all requests and waits until they have ended."""
         tasks = [job.task for job in self._jobs.values() if job.task is not None]
         self.cancel(0)
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,7 +1,8 @@
-"""Ties the life of a process to its parent's, limits its memory, and describes how processes end.
+"""Makes processes end with their parents, limits their memory, and describes how they ended.
 
-A faulty pass may create gigabytes of IR, a faulty kernel may request more. A process at its limit fails to allocate: an
-error, or a reported crash if it can be replaced. Without a limit the machine stalls until the kernel kills a process.
+A faulty pass may create gigabytes of IR, and a faulty kernel may request even more memory. A process at its limit
+cannot allocate memory, which raises an error, or crashes a worker, which is replaced. Without a limit the machine
+stalls until the kernel kills a process.
 """
 
 from __future__ import annotations
@@ -25,87 +26,94 @@ from functools import cache, partial
 from pathlib import Path
 from typing import IO, Any
 
-ENVIRONMENT = "BUDDY_MEMORY"
-# The default fraction of the machine's memory: the workbench, the terminal and the system need the rest.
-_SHARE = 0.9
-# The lowest limit with which torch and MLIR start, in bytes; a lower one is considered a mistake.
-MIN_LIMIT = 1 << 30
-_GROUPS, _OWN_GROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
-# From -1000 to 1000 (proc(5)): an engine is killed before the workbench, and its workers before the engine.
-ENGINE_FIRST, WORKER_FIRST = 300, 600
+VARIABLE = "BUDDY_MEMORY"
+# The default limit as a fraction of the machine's memory: the workbench, the terminal and the system need the rest.
+_DEFAULT_SHARE = 0.9
+# The lowest limit with which torch and MLIR start, in bytes. A lower limit that the user sets is ignored.
+MIN_LIMIT_BYTES = 1 << 30
+_CGROUP_MOUNT, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+# Scores from -1000 to 1000 (proc(5)): if memory runs out, the kernel kills the process with the highest one. So workers
+# are killed before the engine, and the engine before the workbench.
+ENGINE_OOM_SCORE, WORKER_OOM_SCORE = 300, 600
 
 log = logging.getLogger("buddy.engine")
 
 
 def take_limits() -> None:
-    """Limits the memory of this process and of its children, by `BUDDY_MEMORY` (GiB, 0 for none) or the machine's.
+    """Limits the memory of this process and its children to `BUDDY_MEMORY` in GiB, or to a share of the machine's.
 
-    `RLIMIT_DATA` counts private writable memory, not files that are mapped for reading, nor reservations.
+    If `BUDDY_MEMORY` is 0, sets no limit. `RLIMIT_DATA` counts private writable memory, not files that are mapped for
+    reading, nor reservations.
     """
-    prefer_as_oom_victim(ENGINE_FIRST)
-    cap = memory_cap(os.environ.get(ENVIRONMENT, ""), machine_memory())
+    raise_oom_score(ENGINE_OOM_SCORE)
+    cap = memory_cap(os.environ.get(VARIABLE, ""), machine_memory())
     if cap:
         # Keeps a lower limit, such as a batch system's.
-        there = resource.getrlimit(resource.RLIMIT_DATA)
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
         with contextlib.suppress(OSError, ValueError):
-            resource.setrlimit(resource.RLIMIT_DATA, (min([cap, *(one for one in there if one >= 0)]), there[1]))
+            soft_limit = min([cap, *(limit for limit in limits if limit >= 0)])
+            resource.setrlimit(resource.RLIMIT_DATA, (soft_limit, limits[1]))
 
 
-def prefer_as_oom_victim(score: int) -> None:
-    """Makes the kernel kill this process before those with a lower score when memory runs out (Linux only).
+def raise_oom_score(score: int) -> None:
+    """Makes the kernel kill this process before those with a lower score if memory runs out (Linux only).
 
     Keeps a higher score, such as a container's.
     """
-    own = Path("/proc/self/oom_score_adj")
+    score_file = Path("/proc/self/oom_score_adj")
     with contextlib.suppress(OSError, ValueError):
-        if int(own.read_text()) < score:
-            own.write_text(str(score))
+        if int(score_file.read_text()) < score:
+            score_file.write_text(str(score))
 
 
-def memory_cap(said: str, machine: int) -> int:
-    """Returns the limit in bytes for the user's value in GiB ("" for none) and the machine's memory; 0 for none."""
-    if said:
+def memory_cap(setting: str, machine_bytes: int) -> int:
+    """Returns the memory limit in bytes, 0 for none.
+
+    `setting` is the user's limit in GiB, or ""; without a valid one, the limit is a share of `machine_bytes`.
+    """
+    if setting:
         try:
-            given = float(said)
+            gibibytes = float(setting)
         except ValueError:
-            given = math.nan
-        if given == 0:
+            gibibytes = math.nan
+        if gibibytes == 0:
             return 0
-        if math.isfinite(given) and given * 2**30 >= MIN_LIMIT:
-            return int(given * 2**30)
-        log.error(
-            "%s=%s is ignored: set it in GiB, at least %g, or 0 for no limit", ENVIRONMENT, said, MIN_LIMIT / 2**30
-        )
-    return int(machine * _SHARE) if machine * _SHARE >= MIN_LIMIT else 0
+        if math.isfinite(gibibytes) and gibibytes * 2**30 >= MIN_LIMIT_BYTES:
+            return int(gibibytes * 2**30)
+        minimum = MIN_LIMIT_BYTES / 2**30
+        log.error("%s=%s is ignored: set it in GiB, at least %g, or 0 for no limit", VARIABLE, setting, minimum)
+    share = machine_bytes * _DEFAULT_SHARE
+    return int(share) if share >= MIN_LIMIT_BYTES else 0
 
 
 def machine_memory() -> int:
     """Returns the bytes of memory of this machine, container or batch job; 0 if unknown."""
     try:
-        found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (OSError, ValueError):
         return 0
-    return max(min([found, *group_limits(_OWN_GROUPS, _GROUPS)]), 0)
+    return max(min([physical, *group_limits(_OWN_CGROUPS, _CGROUP_MOUNT)]), 0)
 
 
-def group_limits(own: Path, mounted: Path) -> Iterator[int]:
-    """Yields the limits in bytes of the control groups that `own` lists, and of their parents (cgroups(7), v1 and v2).
+def group_limits(own_groups: Path, mount: Path) -> Iterator[int]:
+    """Yields the memory limits in bytes of this process's control groups and of their parents.
 
-    A container sees its own group as the outermost one, whatever its path outside.
+    The file `own_groups` lists the groups (cgroups(7), versions 1 and 2); their files are below `mount`. In a
+    container, the container's group is at `mount` itself, whatever path the file lists.
     """
     lines: list[str] = []
     with contextlib.suppress(OSError):
-        lines = own.read_text().splitlines()
+        lines = own_groups.read_text().splitlines()
     for line in lines:
         _, controllers, path = line.split(":", 2)
         if controllers not in ("", "memory"):
             continue
-        folder, name = mounted / controllers, "memory.limit_in_bytes" if controllers else "memory.max"
-        group = folder / path.lstrip("/")
-        for place in (group, *group.parents):
+        root, name = mount / controllers, "memory.limit_in_bytes" if controllers else "memory.max"
+        group = root / path.lstrip("/")
+        for folder in (group, *group.parents):
             with contextlib.suppress(OSError, ValueError):
-                yield int((place / name).read_text())
-            if place == folder:
+                yield int((folder / name).read_text())
+            if folder == root:
                 break
 
 
@@ -122,19 +130,19 @@ def die_with_parent(parent: int) -> None:
 
 
 def die_with_parent_from_start() -> Callable[[], None] | None:
-    """Returns a `preexec_fn` for a child that dies with this process, effective before the child runs its own code.
+    """Returns a `preexec_fn` that makes a child die with this process, or `None` if no function does.
 
-    A child that a signal stops before it calls `die_with_parent` would outlive this process. The kernel considers the
-    thread that starts a child its parent, so this returns `None` on any but the main thread.
+    A child that calls `die_with_parent` itself would outlive this process if a signal stopped it before the call. The
+    kernel kills the child when the thread that started it ends, so the result is `None` on any but the main thread.
     """
     if threading.current_thread() is not threading.main_thread():
         return None
-    return with_this_thread()
+    return die_with_this_thread()
 
 
-def with_this_thread() -> Callable[[], None]:
-    """Returns a `preexec_fn` for a child that dies with the thread that starts it and waits for it."""
-    # The child of a process with threads must not load anything.
+def die_with_this_thread() -> Callable[[], None]:
+    """Returns a `preexec_fn` that makes a child die with the thread that starts it, which has to wait for it."""
+    # Loaded here, because the forked child of a process with threads must not load a library.
     _prctl()
     return partial(die_with_parent, os.getpid())
 
@@ -144,19 +152,19 @@ def _prctl() -> Any:
     return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
 
 
-def die_with_socket(line: int, group: bool = False) -> None:
-    """Makes the kernel kill this process, or its group, when the other end of `line` is closed (Linux only).
+def die_with_socket(fd: int, group: bool = False) -> None:
+    """Makes the kernel kill this process, or its group, when the other end of `fd` is closed (Linux only).
 
-    This works for stopped processes too, and independently of which process forked it. `line` is the reading end of a
-    pipe, or a socket, without data; it stays open. Children inherit it, but those outside of the group are not killed.
+    This works for a stopped process too, and whichever process has forked it. `fd` is a socket, or the reading end of a
+    pipe, over which no data is sent; it stays open. Children inherit it, but a child outside the group is not killed.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError):
-            fcntl.fcntl(line, fcntl.F_SETOWN, -os.getpgrp() if group else os.getpid())
-            fcntl.fcntl(line, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(line, fcntl.F_SETFL, fcntl.fcntl(line, fcntl.F_GETFL) | os.O_ASYNC)
+            fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp() if group else os.getpid())
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
     poll = select.poll()
-    poll.register(line, 0)
+    poll.register(fd, 0)
     if poll.poll(0):
         os._exit(1)
 
@@ -164,40 +172,44 @@ def die_with_socket(line: int, group: bool = False) -> None:
 def start_with_socket(
     command: Sequence[str], keep: Sequence[int] = (), **options: Any
 ) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
-    """Starts a process that the kernel ends with this one, not with the starting thread; `options` are `Popen`'s.
+    """Starts a process that the kernel kills when this process ends, whichever thread started it.
 
-    If they start a session, its group ends with it. It also ends when the second result, the writing end of a pipe, is
-    closed. A fork of this process has to close its copy. It inherits the file descriptors `keep`. Raises `OSError`.
+    Returns the process, and the writing end of a pipe: the process is also killed when that is closed, and a fork of
+    this process has to close its copy. If `options`, those of `Popen`, start a session, its process group is killed.
+    The process inherits the file descriptors `keep`. Raises `OSError`.
     """
-    theirs, ours = os.pipe()
-    line = os.fdopen(ours, "wb", buffering=0)
+    their_end, our_end = os.pipe()
+    lifetime_pipe = os.fdopen(our_end, "wb", buffering=0)
     try:
-        ends = partial(die_with_socket, theirs, group=options.get("start_new_session", False))
-        return subprocess.Popen(command, pass_fds=(theirs, *keep), preexec_fn=ends, **options), line
+        prepare = partial(die_with_socket, their_end, group=options.get("start_new_session", False))
+        return subprocess.Popen(command, pass_fds=(their_end, *keep), preexec_fn=prepare, **options), lifetime_pipe
     except BaseException:
-        line.close()
+        lifetime_pipe.close()
         raise
     finally:
-        os.close(theirs)
+        os.close(their_end)
 
 
-def run_below(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
-    """Runs `command` with `text` as input and waits for its end; the kernel ends it if this process is killed.
+def run_owned(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
+    """Runs `command` with `text` as input and waits for its end; the kernel kills it if this process is killed.
 
-    Raises what `subprocess.run` does.
+    Raises the exceptions of `subprocess.run`.
     """
     return subprocess.run(
         command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
-        preexec_fn=with_this_thread(),
+        preexec_fn=die_with_this_thread(),
     )  # fmt: skip
 
 
 @contextlib.contextmanager
-def start_below(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Runs `command` with its output in a file; it ends with the `with` block, or with the thread that runs that."""
-    null, ends = subprocess.DEVNULL, with_this_thread()
+def start_owned(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Runs `command` with its output in a file, and kills it at the end of the `with` block.
+
+    The kernel kills it if the thread that runs the block ends.
+    """
+    null, prepare = subprocess.DEVNULL, die_with_this_thread()
     with output.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=ends)
+        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=prepare)
     try:
         yield process
     finally:
@@ -207,7 +219,7 @@ def start_below(command: Sequence[str], output: Path) -> Iterator[subprocess.Pop
 
 
 def kill_group_of(pid: int) -> None:
-    """Kills the process group of `pid`, unless it is that of this process."""
+    """Kills the process group that `pid` belongs to, unless this process belongs to it."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if (group := os.getpgid(pid)) != os.getpgrp():
             os.killpg(group, signal.SIGKILL)
@@ -219,27 +231,28 @@ def kill_group(pid: int) -> None:
         os.killpg(pid, signal.SIGKILL)
 
 
-def other_end(link: socket.socket) -> int:
-    """Returns the process, of this user, that has connected to a Unix socket or listens at it; 0 if unknown."""
+def peer_pid(connection: socket.socket) -> int:
+    """Returns the id of the process at the other end of a Unix socket; 0 if it is unknown or another user's."""
     if sys.platform != "linux":
         return 0
-    form = "3i"
-    pid, user, _ = struct.unpack(form, link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(form)))
+    ids = "3i"  # process, user, group
+    data = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize(ids))
+    pid, user, _ = struct.unpack(ids, data)
     return int(pid) if user == os.getuid() else 0
 
 
 def describe_exit(status: int) -> str:
-    """Describes how a process ended, from `os.waitstatus_to_exitcode`: negative for a signal."""
+    """Returns how a process ended, in words; `status` is its exit code, or the negative number of a signal."""
     if status >= 0:
         return f"exit code {status}"
     try:
         name = signal.Signals(-status).name
     except ValueError:
         name = f"signal {-status}"
-    return name + _MEANING.get(name, "")
+    return name + _SIGNAL_MEANINGS.get(name, "")
 
 
-_MEANING = {
+_SIGNAL_MEANINGS = {
     "SIGSEGV": ", an access to invalid memory",
     "SIGABRT": ", a failed assertion or a fatal error of a library",
     "SIGILL": ", an instruction that this CPU does not support",

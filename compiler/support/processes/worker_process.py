@@ -1,4 +1,4 @@
-"""One run of a worker process: pipes, messages, output, exit. Everything happens on the event loop."""
+"""One worker process on the event loop: its pipes, messages, output and exit."""
 
 from __future__ import annotations
 
@@ -15,18 +15,22 @@ from buddy.compiler.protocol.wire import FrameBuffer, WireError
 from buddy.compiler.support.processes.interpreters import python_command
 from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent_from_start, kill_group
 
-_READ = 1 << 20
-_PRINTOUT = 1 << 16
-_PRINTOUT_PAUSE = 0.02
-_DRAIN = 32
-_TAIL = 4000
+_READ_BYTES = 1 << 20
+_PRINTOUT_BYTES = 1 << 16
+_PRINTOUT_PAUSE_SECONDS = 0.02
+_MAX_DRAIN_READS = 32
+_MAX_TAIL_BYTES = 4000
 # The first words of the stack that `faulthandler` prints after a crash.
-_STACK = b"Fatal Python error:"
+_STACK_HEADER = b"Fatal Python error:"
 
 
 @dataclass(frozen=True)
 class ProcessEvents:
-    """The functions that a `WorkerProcess` calls for its messages, output, signals and exit."""
+    """The functions that a `WorkerProcess` calls.
+
+    `body` gets the body of each frame; `printed` the name of an output stream and the bytes; `stopped` whether a signal
+    has stopped or continued the process; `ended` how it ended. `congested` returns whether reading of output must wait.
+    """
 
     body: Callable[[bytes], None]
     printed: Callable[[str, bytes], None]
@@ -38,8 +42,8 @@ class ProcessEvents:
 class WorkerProcess:
     """A child that leads its own session and exchanges frames over two pipes.
 
-    It runs `function`, named `module:function`. Its standard streams are available to the code that it runs: stdin is
-    empty, stdout and stderr are captured.
+    It runs `function`, named `module:function`. No frames go over its standard streams: stdin is empty, stdout and
+    stderr are captured.
     """
 
     def __init__(self, function: str, events: ProcessEvents) -> None:
@@ -62,11 +66,11 @@ class WorkerProcess:
 
     @property
     def tail(self) -> str:
-        """The end of the worker's stderr since `forget_tail`, without the stack of this project after a crash."""
-        return self._tail.partition(_STACK)[0].decode(errors="replace").strip()
+        """The end of the worker's stderr since `forget_tail`, without the Python stack after a crash."""
+        return self._tail.partition(_STACK_HEADER)[0].decode(errors="replace").strip()
 
     def send(self, frame: bytes) -> None:
-        """Queues `frame`; it is written as fast as the worker reads."""
+        """Queues `frame`, which is written when the worker reads."""
         if not self._open:
             return
         if not self._outgoing:
@@ -85,7 +89,7 @@ class WorkerProcess:
     def drain_printout(self) -> None:
         """Reads the output so far, so that it is reported before the next message."""
         for name in self._streams:
-            for _ in range(_DRAIN):
+            for _ in range(_MAX_DRAIN_READS):
                 if not self._read_printout(name):
                     break
 
@@ -109,7 +113,7 @@ class WorkerProcess:
             self._loop.remove_writer(self._write_fd)
 
     def _read_bodies(self) -> bool:
-        data = _read(self._read_fd, _READ)
+        data = _read(self._read_fd, _READ_BYTES)
         if data == b"":
             self._loop.remove_reader(self._read_fd)
         try:
@@ -124,26 +128,26 @@ class WorkerProcess:
 
     def _watch_printout(self, name: str) -> None:
         if self._open and self._events.congested():
-            self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
+            self._loop.call_later(_PRINTOUT_PAUSE_SECONDS, self._watch_printout, name)
         elif self._open:
             self._loop.add_reader(self._streams[name], self._receive_printout, name)
 
     def _receive_printout(self, name: str) -> None:
-        """Reads a limited amount; a script that floods stdout has to wait, instead of the event loop and the client."""
-        got = self._read_printout(name)
-        if got == 0:
+        """Reads a limited amount of output, then pauses: a script that floods stdout must not block the event loop."""
+        byte_count = self._read_printout(name)
+        if byte_count == 0:
             self._loop.remove_reader(self._streams[name])
-        elif got is not None and (got >= _PRINTOUT or self._events.congested()):
+        elif byte_count is not None and (byte_count >= _PRINTOUT_BYTES or self._events.congested()):
             self._loop.remove_reader(self._streams[name])
-            self._loop.call_later(_PRINTOUT_PAUSE, self._watch_printout, name)
+            self._loop.call_later(_PRINTOUT_PAUSE_SECONDS, self._watch_printout, name)
 
     def _read_printout(self, name: str) -> int | None:
-        """Returns how many bytes were read: 0 at the end of the stream, `None` if nothing is available."""
-        data = _read(self._streams[name], _PRINTOUT)
+        """Reads output; returns the number of bytes: 0 at the end of the stream, `None` if none are available."""
+        data = _read(self._streams[name], _PRINTOUT_BYTES)
         if data:
             if name == "stderr":
-                before, stack, _ = (self._tail + data).partition(_STACK)
-                self._tail = before[-_TAIL:] + stack  # the stack must not displace the output before it
+                before, stack, _ = (self._tail + data).partition(_STACK_HEADER)
+                self._tail = before[-_MAX_TAIL_BYTES:] + stack  # the stack must not displace the output before it
             self._events.printed(name, data)
         return None if data is None else len(data)
 
@@ -163,7 +167,7 @@ class WorkerProcess:
         self._events.ended(self._fault or describe_exit(status))
 
     def close(self) -> None:
-        """Closes the pipes, which ends a running process, and stops listening."""
+        """Stops listening and closes the pipes, which makes a running process exit."""
         self._open = False
         for fd in (self._read_fd, *self._streams.values()):
             self._loop.remove_reader(fd)
@@ -200,11 +204,11 @@ def _widen(fd: int) -> None:
     """Enlarges a pipe to a megabyte, which transfers stage texts several times as fast as the default."""
     if hasattr(fcntl, "F_SETPIPE_SZ"):
         with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _READ)
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _READ_BYTES)
 
 
 def _read(fd: int, count: int) -> bytes | None:
-    """Returns the available bytes: empty at the end of the stream, `None` if there are none yet."""
+    """Returns the available bytes: b"" at the end of the stream, `None` if none are available yet."""
     try:
         return os.read(fd, count)
     except BlockingIOError:
@@ -212,13 +216,17 @@ def _read(fd: int, count: int) -> bytes | None:
 
 
 def _wait(
-    popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, changed: Callable[[int | None, bool], None]
+    popen: subprocess.Popen[bytes], loop: asyncio.AbstractEventLoop, on_change: Callable[[int | None, bool], None]
 ) -> None:
-    """Follows a child, on a separate thread, until it ends; reports when it is stopped and continued."""
+    """Waits for the end of a child; runs on a separate thread.
+
+    Calls `on_change` on the event loop when the child is stopped, continued, or has ended, with its exit status (`None`
+    while it runs) and whether it is stopped.
+    """
     while popen.returncode is None:
         _, status = os.waitpid(popen.pid, os.WUNTRACED | os.WCONTINUED)
         running = os.WIFSTOPPED(status) or os.WIFCONTINUED(status)
         if not running:
             popen.returncode = os.waitstatus_to_exitcode(status)
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(changed, popen.returncode, os.WIFSTOPPED(status))
+            loop.call_soon_threadsafe(on_change, popen.returncode, os.WIFSTOPPED(status))

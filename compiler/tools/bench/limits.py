@@ -15,60 +15,65 @@ import llvmlite.binding as llvm
 
 from buddy.compiler.support.target import host
 
-# Enough independent sums to hide the latency of a multiply-add on two units, and few enough for the registers.
-SUMS = 12
-STEPS = 40_000_000
-# Several times the last-level cache of any likely processor.
-BUFFER_BYTES = 512 << 20
-REPEATS = 7
+# The number of independent sums per loop: enough to hide the latency of a multiply-add on two units, and few enough for
+# the registers.
+_SUMS = 12
+_STEPS = 40_000_000
+# The size of the buffer that is read: several times the last-level cache of common processors.
+_BUFFER_BYTES = 512 << 20
+_TRIES = 7
 # The element types of the multiplications, by LLVM's names, with their sizes in bytes.
-KINDS = {"float": 4, "double": 8, "i32": 4}
+_ELEMENT_BYTES = {"float": 4, "double": 8, "i32": 4}
 
 
 def measure(threads: int) -> dict[str, float]:
-    """The peak rates on `threads` threads, each the best of several tries, in 1e9 per second.
+    """Returns the peak rates on `threads` threads, each the best of several tries, in 1e9 per second.
 
-    They are `gflops` (f32; a multiply-add counts as 2), `gflops_f64`, `giops_i32`, and `gbytes` read.
+    They are `gflops` (f32 operations), `gflops_f64`, `giops_i32`, and `gbytes` (bytes read). A multiply-add counts as
+    two operations.
     """
     lanes = host().lanes(4)
-    library = _compile("".join(map(_multiply_loop, KINDS)) + _read_loop(lanes), [*map(_loop_of, KINDS), "read_loop"])
+    library = _compile(
+        "".join(map(_multiply_loop, _ELEMENT_BYTES)) + _read_loop(lanes),
+        [*map(_multiply_name, _ELEMENT_BYTES), "read_loop"],
+    )
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
-    sinks = [ctypes.create_string_buffer(4096) for _ in range(threads)]
-    buffer = ctypes.create_string_buffer(BUFFER_BYTES)
+    result_buffers = [ctypes.create_string_buffer(4096) for _ in range(threads)]
+    buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
     start = (ctypes.addressof(buffer) + 63) & ~63
-    block = lanes * 4 * SUMS
-    share = (BUFFER_BYTES - 64) // threads // block
+    block = lanes * 4 * _SUMS
+    share = (_BUFFER_BYTES - 64) // threads // block
 
     def rate(kind: str) -> float:
-        multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_loop_of(kind)])
+        multiply = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[_multiply_name(kind)])
 
         def work(number: int) -> None:
-            multiply(ctypes.addressof(sinks[number]), STEPS)
+            multiply(ctypes.addressof(result_buffers[number]), _STEPS)
 
-        return 2e-9 * host().lanes(KINDS[kind]) * SUMS * STEPS * threads / _best(work, threads)
+        return 2e-9 * host().lanes(_ELEMENT_BYTES[kind]) * _SUMS * _STEPS * threads / _min_seconds(work, threads)
 
     def stream(number: int) -> None:
-        read(ctypes.addressof(sinks[number]), start + number * share * block, share)
+        read(ctypes.addressof(result_buffers[number]), start + number * share * block, share)
 
     return {
         "gflops": rate("float"),
         "gflops_f64": rate("double"),
         "giops_i32": rate("i32"),
-        "gbytes": 1e-9 * share * block * threads / _best(stream, threads),
+        "gbytes": 1e-9 * share * block * threads / _min_seconds(stream, threads),
     }
 
 
-def _best(work: Callable[[int], None], threads: int) -> float:
-    """Seconds of the fastest try of `work` on all threads at once, after one untimed try."""
+def _min_seconds(work: Callable[[int], None], threads: int) -> float:
+    """Returns the seconds of the fastest try of `work` on all threads at once, after one untimed try."""
     with ThreadPoolExecutor(threads) as pool:
 
-        def once() -> float:
+        def try_once() -> float:
             start = time.perf_counter()
             list(pool.map(work, range(threads)))
             return time.perf_counter() - start
 
-        once()
-        return min(once() for _ in range(REPEATS))
+        try_once()
+        return min(try_once() for _ in range(_TRIES))
 
 
 def _compile(text: str, names: list[str]) -> llvm.ResourceTracker:
@@ -83,33 +88,33 @@ def _compile(text: str, names: list[str]) -> llvm.ResourceTracker:
     return builder.link(llvm.create_lljit_compiler(target), "buddy_limits")
 
 
-def _loop_of(kind: str) -> str:
+def _multiply_name(kind: str) -> str:
     return f"multiply_{kind}"
 
 
 def _multiply_loop(element: str) -> str:
-    """`multiply_ELEMENT(sink, steps)`: SUMS independent chains of multiply-adds."""
-    lanes = host().lanes(KINDS[element])
-    kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * KINDS[element]}"
+    """Returns the function `multiply_ELEMENT(sink, steps)`: `_SUMS` independent chains of multiply-adds."""
+    lanes = host().lanes(_ELEMENT_BYTES[element])
+    kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * _ELEMENT_BYTES[element]}"
     starts, bodies, stores = [], [], []
-    for i in range(SUMS):
+    for i in range(_SUMS):
         starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         if element == "i32":
-            # The sum is a factor too: otherwise LLVM would hoist the multiplication out of the loop.
+            # The sum is also an operand of the multiplication, which LLVM would otherwise hoist out of the loop.
             bodies.append(f"  %m{i} = mul {kind} %x, %s{i}\n  %t{i} = add {kind} %m{i}, %x")
         else:
             bodies.append(f"  %t{i} = call {kind} @llvm.fma.{suffix}({kind} %x, {kind} %x, {kind} %s{i})")
         stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
-    factor = [f"  %x = load {kind}, ptr %sink, align 4"]
+    load_x = [f"  %x = load {kind}, ptr %sink, align 4"]
     declaration = "" if element == "i32" else f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})\n"
-    return _loop(_loop_of(element), "ptr %sink, i64 %steps", factor, starts, bodies, stores) + declaration
+    return _loop(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
 
 
 def _read_loop(lanes: int) -> str:
-    """`read_loop(sink, source, steps)`: sums SUMS vectors per step."""
+    """Returns the function `read_loop(sink, source, steps)`, which reads `_SUMS` vectors per step and adds them up."""
     kind = f"<{lanes} x i32>"
-    starts, bodies, stores = [], [f"  %base = mul i64 %i, {SUMS}"], []
-    for i in range(SUMS):
+    starts, bodies, stores = [], [f"  %base = mul i64 %i, {_SUMS}"], []
+    for i in range(_SUMS):
         starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {kind}, ptr %source, i64 %o{i}")
         bodies.append(f"  %v{i} = load {kind}, ptr %a{i}, align 64\n  %t{i} = add {kind} %s{i}, %v{i}")

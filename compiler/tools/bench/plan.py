@@ -1,4 +1,7 @@
-"""The plan of a benchmark: subjects, sides and threads. Imports neither torch nor MLIR."""
+"""The plan of a benchmark: subjects, sides and threads. Imports neither torch nor MLIR.
+
+A subject is a program that is timed; a side is a compiler or runtime that runs it.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
+# This compiler's sides.
 OURS, OURS_FROZEN = "buddy", "buddy-frozen"
 EAGER = "eager"
 SIDES = {
@@ -23,14 +27,14 @@ SIDES = {
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
 }
-# Sides that treat weights as constants and pack them ahead; they are not comparable with the others.
+# Sides that treat weights as constants and pack them before the calls; they are only compared with one another.
 CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
 
 
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
-    Subjects of the `group` "model" count in the geometric mean.
+    The geometric mean includes only subjects of the `group` "model".
     """
 
     name: str
@@ -47,11 +51,11 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     threads: tuple[int, ...] = (1,)
     rounds: int = 15
     seconds: float = 60.0
-    """Rounds of a subject end after this many seconds, but there are at least five rounds."""
+    """The rounds of a subject end after this many seconds, but it has at least `MIN_ROUNDS` rounds."""
 
 
 class BenchPlanError(Exception):
-    """An invalid suite; the text says what is wrong, and where."""
+    """An invalid suite, or an unknown side; the text says what is wrong, and where."""
 
 
 class _Suite(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,9 +63,9 @@ class _Suite(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_suite(path: Path) -> tuple[BenchSubject, ...]:
-    """The subjects of a TOML file, `[[subject]]` with the fields of `BenchSubject`; sources are relative to the file.
+    """Returns the subjects of a TOML file: tables `[[subject]]` with the fields of `BenchSubject`.
 
-    Raises `BenchPlanError`.
+    Sources are relative to the file. Raises `BenchPlanError`.
     """
     try:
         suite = msgspec.convert(tomllib.loads(path.read_text()), _Suite)
@@ -74,8 +78,8 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
 
 
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """The sides `names`, and this compiler's. Raises `BenchPlanError` for an unknown side, with the known ones."""
+    """Returns the sides `names`, after this compiler's. Raises `BenchPlanError` for an unknown side."""
     for name in names:
         if name not in SIDES:
-            raise BenchPlanError(f"unknown side {name!r}; there are {', '.join(SIDES)}")
+            raise BenchPlanError(f"unknown side {name!r}; the sides are {', '.join(SIDES)}")
     return tuple(dict.fromkeys((OURS, *names)))

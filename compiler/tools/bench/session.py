@@ -1,4 +1,4 @@
-"""A whole benchmark: every subject on every number of threads, with interleaved sides."""
+"""A whole benchmark: times all sides of each subject, interleaved, on each number of threads."""
 
 from __future__ import annotations
 
@@ -31,19 +31,23 @@ class PrepareSide(Message, frozen=True):
 
 
 class SidePrepared(Message, frozen=True):
+    """The side is ready to be timed; `report` has its compile times and its error."""
+
     report: dict[str, Any]
 
 
 class SideFailed(Message, frozen=True):
+    """The side cannot be prepared; `error` is the reason."""
+
     error: str
 
 
 class TimeBlock(Message, frozen=True):
-    """Time a block of calls; answered by `BlockTimed`."""
+    """Time a block of calls: one call, or several if one is short; answered by `BlockTimed`."""
 
 
 class BlockTimed(Message, frozen=True):
-    """The median seconds of a block's calls."""
+    """The median duration of the calls in a block, in seconds."""
 
     seconds: float
 
@@ -66,14 +70,14 @@ class Contestant:
         self._send(PrepareSide(side, subject.source, subject.arguments, threads))
 
     def report(self) -> dict[str, Any]:
-        """The report of the preparation, once it is done. Raises `ContestantError`."""
-        found = self._answer()
-        if isinstance(found, SideFailed):
-            raise ContestantError(found.error)
-        return dict(found.report)
+        """Waits for the preparation, and returns its report. Raises `ContestantError`."""
+        answer = self._answer()
+        if isinstance(answer, SideFailed):
+            raise ContestantError(answer.error)
+        return dict(answer.report)
 
     def seconds(self) -> float:
-        """The duration of one call. Raises `ContestantError`."""
+        """Times a block, and returns the seconds per call. Raises `ContestantError`."""
         self._send(TimeBlock())
         return float(self._answer().seconds)
 
@@ -88,96 +92,105 @@ class Contestant:
             self._worker.send(message)
 
     def _answer(self) -> Any:
-        found = self._worker.receive()
-        if found is None:
+        answer = self._worker.receive()
+        if answer is None:
             raise ContestantError(f"its process exited with status {self._worker.wait()}; see {self._log.name}")
-        return found
+        return answer
 
 
 def _environment(threads: int, caches: str) -> dict[str, str]:
-    """The environment of a side: the same number of threads for every library, and empty caches."""
+    """Returns the environment of a side: the same number of threads for every library, and empty caches."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     fresh = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
     return {**counts, **fresh}
 
 
-Tell = Callable[[str], None]
-LEAST_ROUNDS = 5
-# Maximum relative error: timings of wrong results are meaningless. Sums in another order differ by 1e-5 of the output's
-# scale after fifty layers.
-WRONG = 1e-3
-# The pause before a side in seconds: threads of a runtime spin after a call, and would compete with the next side.
-PAUSE = 0.01
-# The peak rates take two seconds on an idle machine.
+OnProgress = Callable[[str], None]
+MIN_ROUNDS = 5
+# The maximum relative error of a side that is timed. Sums in another order differ by 1e-5 of the output's scale after
+# fifty layers.
+_MAX_ERROR = 1e-3
+# The pause before a block: threads of the previous side's runtime spin after a call, and would slow down the block.
+_PAUSE_SECONDS = 0.01
+# The time limit for measuring the peak rates, which takes two seconds on an idle machine.
 _LIMITS_SECONDS = 600.0
 
 
 def run(
-    plan: BenchPlan, folder: Path, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+    plan: BenchPlan,
+    folder: Path,
+    on_progress: OnProgress = lambda _text: None,
+    earlier_results: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Measures everything in `plan`, and yields all results so far after each subject.
 
-    Logs of the sides go to `folder`. A side that fails is listed with the reason. Results that are `known` from an
-    earlier run of the same sides are not measured again.
+    Logs of the sides go to `folder`. For a side that fails, the results have the reason. Subjects in `earlier_results`,
+    those of a run with the same sides, are not measured again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
-    for threads, subject in _unmeasured(plan, found):
-        if str(threads) not in found["limits"]:
-            tell(f"measuring the machine on {threads} threads")
-            found["limits"][str(threads)] = _limits(threads)
-        found["subjects"].append(_Match(subject, plan, threads, folder, tell).run())
-        yield _with_summary(found)
+    results: dict[str, Any] = {"limits": {}, "subjects": [], **(earlier_results or {})}
+    for threads, subject in _unmeasured(plan, results):
+        if str(threads) not in results["limits"]:
+            on_progress(f"measuring the machine on {threads} threads")
+            results["limits"][str(threads)] = _limits(threads)
+        results["subjects"].append(_SubjectRun(subject, plan, threads, folder, on_progress).run())
+        yield _with_summary(results)
 
 
 def run_on_cluster(
-    plan: BenchPlan, address: str, tell: Tell = lambda _text: None, known: Mapping[str, Any] | None = None
+    plan: BenchPlan,
+    address: str,
+    on_progress: OnProgress = lambda _text: None,
+    earlier_results: Mapping[str, Any] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Like `run`, but one worker of the Dask cluster at `address` measures all sides of a subject.
+    """Like `run`, but workers of the Dask cluster at `address` measure; one worker measures all sides of a subject.
 
-    Workers with one thread measure one subject at a time. Logs stay on the workers. Raises `ClusterError`.
+    A worker should have one thread, so that it measures one subject at a time. Logs are not kept. Raises
+    `ClusterError`.
     """
-    found: dict[str, Any] = {"limits": {}, "subjects": [], **(known or {})}
-    replace, missing = msgspec.structs.replace, _unmeasured(plan, found)
+    results: dict[str, Any] = {"limits": {}, "subjects": [], **(earlier_results or {})}
+    replace, missing = msgspec.structs.replace, _unmeasured(plan, results)
     jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
-    done = len(found["subjects"])
-    for _, (limits, subject) in map_on_cluster(address, measure_job, jobs, tell):
-        found["limits"].setdefault(str(subject["threads"]), limits)
-        found["subjects"].append(subject)
-        tell(f"{len(found['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
-        yield _with_summary(found)
+    done = len(results["subjects"])
+    for _, (limits, subject) in map_on_cluster(address, measure_job, jobs, on_progress):
+        results["limits"].setdefault(str(subject["threads"]), limits)
+        results["subjects"].append(subject)
+        on_progress(f"{len(results['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
+        yield _with_summary(results)
 
 
 def measure_job(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
-    """Measures a job, a plan of one subject, on a worker of a cluster; also returns the machine's peak rates."""
+    """Measures `job`, a plan of one subject, on a worker of a cluster; returns the peak rates and the result."""
     plan = msgspec.json.decode(job, type=BenchPlan)
     (subject,), (threads,) = plan.subjects, plan.threads
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
-        found = _Match(subject, plan, threads, Path(folder), lambda _text: None).run()
-    return _limits(threads), found | {"worker": platform.node()}
+        results = _SubjectRun(subject, plan, threads, Path(folder), lambda _text: None).run()
+    return _limits(threads), results | {"worker": platform.node()}
 
 
-def _unmeasured(plan: BenchPlan, found: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
-    """The subjects that have not been measured, with their numbers of threads."""
-    done = {(subject["name"], subject["threads"]) for subject in found["subjects"]}
+def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
+    """Returns the subjects of `plan` that `results` does not have, each with the number of threads."""
+    done = {(subject["name"], subject["threads"]) for subject in results["subjects"]}
     return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
 
 
-def _with_summary(found: Mapping[str, Any]) -> dict[str, Any]:
-    subjects = list(found["subjects"])
-    return {**found, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in found["limits"]}}
+def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
+    subjects = list(results["subjects"])
+    return {**results, "subjects": subjects, "summary": {n: summary(subjects, int(n)) for n in results["limits"]}}
 
 
 def _limits(threads: int) -> dict[str, float]:
     return call_and_wait("buddy.compiler.tools.bench.limits:measure", threads, dict[str, float], _LIMITS_SECONDS)
 
 
-class _Match:
-    """One subject on one number of threads."""
+class _SubjectRun:
+    """The measurement of one subject on one number of threads."""
 
-    def __init__(self, subject: BenchSubject, plan: BenchPlan, threads: int, folder: Path, tell: Tell) -> None:
+    def __init__(
+        self, subject: BenchSubject, plan: BenchPlan, threads: int, folder: Path, on_progress: OnProgress
+    ) -> None:
         self.subject, self.plan, self.threads, self.folder = subject, plan, threads, folder
-        self.tell = lambda text: tell(f"{subject.name}, {threads} threads: {text}")
+        self.on_progress = lambda text: on_progress(f"{subject.name}, {threads} threads: {text}")
 
     def run(self) -> dict[str, Any]:
         contestants: dict[str, Contestant] = {}
@@ -193,29 +206,32 @@ class _Match:
         return self._result(reports, times) | {"load": round(load, 2)}
 
     def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
-        """Prepares the sides one after another, so that compile times are not disturbed."""
-        self.tell(f"preparing {side}")
+        """Prepares a side, and waits until it is ready, so that the compile time of the next side is not disturbed."""
+        self.on_progress(f"preparing {side}")
         contestants[side] = Contestant(side, self.subject, self.threads, self.folder)
         try:
             reports[side] = contestants[side].report()
         except ContestantError as error:
             reports[side] = {"error": str(error)}
             contestants.pop(side).close()
-            self.tell(f"{side} failed: {error}")
+            self.on_progress(f"{side} failed: {error}")
 
     def _time_rounds(
         self, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
     ) -> dict[str, list[float]]:
-        """Seconds of each side, after two warm-up calls; each round starts with another side."""
+        """Returns the seconds per call of each side in each round, after two warm-up blocks.
+
+        Each round starts with another side. Sides that failed, or whose results differ from eager's, are left out.
+        """
         names = list(contestants)
         for name in names * 2:
             self._time_block(name, contestants, reports)
         times: dict[str, list[float]] = {name: [] for name in names}
-        end = time.monotonic() + self.plan.seconds
+        deadline = time.monotonic() + self.plan.seconds
         for number in range(self.plan.rounds):
-            if number >= LEAST_ROUNDS and time.monotonic() > end:
+            if number >= MIN_ROUNDS and time.monotonic() > deadline:
                 break
-            self.tell(f"round {number + 1} of {self.plan.rounds}")
+            self.on_progress(f"round {number + 1} of {self.plan.rounds}")
             first = number % max(1, len(names))
             for name in names[first:] + names[:first]:
                 seconds = self._time_block(name, contestants, reports)
@@ -228,7 +244,7 @@ class _Match:
     ) -> float | None:
         if "error" in reports[name]:
             return None
-        time.sleep(PAUSE)
+        time.sleep(_PAUSE_SECONDS)
         try:
             return contestants[name].seconds()
         except ContestantError as error:
@@ -236,21 +252,22 @@ class _Match:
             return None
 
     def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
-        known = next((report for report in reports.values() if "error" not in report), {})
+        # All reports have the same numbers for the subject.
+        valid_report = next((report for report in reports.values() if "error" not in report), {})
         sides = {name: _side_result(reports[name], times.get(name)) for name in reports}
         return {
             "name": self.subject.name,
             "group": self.subject.group,
             "threads": self.threads,
-            "flops": known.get("flops", 0),
-            "parameter_bytes": known.get("parameter_bytes", 0),
+            "flops": valid_report.get("flops", 0),
+            "parameter_bytes": valid_report.get("parameter_bytes", 0),
             "sides": sides,
             **compare_with_peers(times),
         }
 
 
 def _matches_eager(report: dict[str, Any]) -> bool:
-    return bool(report["error_of"] <= WRONG)
+    return bool(report["error_of"] <= _MAX_ERROR)
 
 
 def _side_result(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, Any]:
@@ -259,14 +276,14 @@ def _side_result(report: dict[str, Any], seconds: Sequence[float] | None) -> dic
     if not _matches_eager(report):
         return {"error": f"its results differ from eager's by {report['error_of']:.1e}"}
     assert seconds
-    kept = [name for name in report if name.endswith("_seconds") or name in ("error_of", "peak_rss")]
-    return {"seconds": spread(seconds), **{name: report[name] for name in kept}}
+    names = [name for name in report if name.endswith("_seconds") or name in ("error_of", "peak_rss")]
+    return {"seconds": spread(seconds), **{name: report[name] for name in names}}
 
 
 def compare_with_peers(times: dict[str, list[float]]) -> dict[str, Any]:
-    """Compares this compiler with the other sides that read weights in place.
+    """Returns the speedups of this compiler over the other sides that read weights in place.
 
-    The entry `frozen` compares this compiler with frozen weights with all other sides.
+    The entry `frozen` has the speedups of this compiler with frozen weights over all other sides.
     """
     others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
     in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
@@ -274,28 +291,31 @@ def compare_with_peers(times: dict[str, list[float]]) -> dict[str, Any]:
 
 
 def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[str, Any]:
-    """The speedup of this compiler over each other side, round by round, and over that with the smallest median."""
+    """Returns the speedup of this compiler over each other side, and over that with the smallest median time.
+
+    Ratios are taken round by round.
+    """
     if not ours or not others:
         return {"faster_than": {}, "fastest": None, "ratio": None, "interval": None}
     fastest = min(others, key=lambda name: statistics.median(others[name]))
-    pairs = [other / own for other, own in zip(others[fastest], ours, strict=True)]
-    low, high = interval(pairs)
+    speedups = [theirs / mine for theirs, mine in zip(others[fastest], ours, strict=True)]
+    low, high = interval(speedups)
     return {
         "faster_than": {name: ratios(values, ours) for name, values in others.items()},
         "fastest": fastest,
-        "ratio": statistics.median(pairs),
+        "ratio": statistics.median(speedups),
         "interval": [low, high],
     }
 
 
 def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, Any]:
-    """The geometric mean over the timed models, and the models that were not timed."""
-    models = [found for found in subjects if found["threads"] == threads and found["group"] == "model"]
-    timed = [found["ratio"] for found in models if found["ratio"]]
-    frozen = [found["frozen"]["ratio"] for found in models if (found.get("frozen") or {}).get("ratio")]
+    """Returns the geometric mean of the speedups over the timed models, and the models that were not timed."""
+    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] == "model"]
+    timed = [model["ratio"] for model in models if model["ratio"]]
+    frozen = [model["frozen"]["ratio"] for model in models if (model.get("frozen") or {}).get("ratio")]
     return {
         "geometric_mean": geometric_mean(timed) if timed else None,
         "frozen_geometric_mean": geometric_mean(frozen) if frozen else None,
         "models": len(timed),
-        "not_timed": [found["name"] for found in models if not found["ratio"]],
+        "not_timed": [model["name"] for model in models if not model["ratio"]],
     }

@@ -23,7 +23,7 @@ from buddy.compiler.importers.sources.script import execute, prepare, script_env
 from buddy.compiler.mlir.bindings import torch_fx
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
 
-Call = Callable[[], Any]
+SubjectCall = Callable[[], Any]
 
 
 class SideError(Exception):
@@ -34,11 +34,11 @@ class SideError(Exception):
 class PreparedSide:
     """A call that computes the subject once, and its compile times.
 
-    Seconds run from Dynamo's graph to a callable, and (`aten_seconds`) from the ATen graph, which leaves out
-    AOTAutograd; `warm` ones are those of a second compilation, with the first one's cache.
+    `compile_seconds` is the time from Dynamo's graph to a callable; `aten_seconds` is the time from the ATen graph, and
+    thus without AOTAutograd. The `warm` times are those of a second compilation, with the caches of the first one.
     """
 
-    call: Call
+    call: SubjectCall
     compile_seconds: float = 0.0
     aten_seconds: float = 0.0
     warm_seconds: float = 0.0
@@ -69,7 +69,7 @@ def load(source: str, arguments: tuple[str, ...]) -> LoadedModel:
 
 
 def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
-    """`loaded` compiled by `side`, after the first call. Raises `SideError`."""
+    """Compiles `loaded` by `side` and calls it once. Raises `SideError`."""
     if side == EAGER:
         loaded()
         return PreparedSide(loaded)
@@ -82,23 +82,23 @@ def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
     prepared = _compile_by_torch(side, loaded)
     if side in (OURS, OURS_FROZEN):
         torch._dynamo.reset()
-        again = _compile_by_torch(side, loaded)
-        prepared.warm_seconds, prepared.warm_aten_seconds = again.compile_seconds, again.aten_seconds
+        second = _compile_by_torch(side, loaded)
+        prepared.warm_seconds, prepared.warm_aten_seconds = second.compile_seconds, second.aten_seconds
     return prepared
 
 
 def _compile_by_torch(side: str, loaded: LoadedModel) -> PreparedSide:
-    """Compiles the model by `torch.compile`, as a user does, with timers around the compiler."""
-    clock = _Clock()
-    backend = _our_backend(clock, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductor_backend(clock)
+    """Compiles the model by `torch.compile`, as a user does, and times the compiler."""
+    timer = _CompileTimer()
+    backend = _our_backend(timer, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductor_backend(timer)
     call = LoadedModel(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
     call()
-    return PreparedSide(call, clock.whole, clock.inner)
+    return PreparedSide(call, timer.whole, timer.inner)
 
 
 @dataclass
-class _Clock:
-    """The compile time in seconds, from Dynamo's graph to a callable, and from the ATen graph."""
+class _CompileTimer:
+    """The compile times in seconds: from Dynamo's graph to a callable (`whole`), and from the ATen graph (`inner`)."""
 
     whole: float = 0.0
     inner: float = 0.0
@@ -112,34 +112,34 @@ class _Clock:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
-def _our_backend(clock: _Clock, freeze: bool) -> Any:
+def _our_backend(timer: _CompileTimer, freeze: bool) -> Any:
     def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
-        with clock.running("inner"):
+        with timer.running("inner"):
             return backend.compile_aten(aten, settings)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with clock.running("whole"):
+        with timer.running("whole"):
             return backend.buddy_backend(module, inputs, options={"freeze": freeze}, compile_graph=compiled_aten)
 
     return timed
 
 
-def _inductor_backend(clock: _Clock) -> Any:
+def _inductor_backend(timer: _CompileTimer) -> Any:
     from torch._inductor.compile_fx import compile_fx, compile_fx_inner
 
     def inner(*args: Any, **kwargs: Any) -> Any:
-        with clock.running("inner"):
+        with timer.running("inner"):
             return compile_fx_inner(*args, **kwargs)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        with clock.running("whole"):
+        with timer.running("whole"):
             return compile_fx(module, inputs, inner_compile=inner)
 
     return timed
 
 
 def results_of(value: Any) -> list[torch.Tensor]:
-    """The tensors of a result with any nesting."""
+    """Returns the tensors of a nested result."""
     return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
@@ -147,9 +147,10 @@ _ENTRY = "main"
 
 
 def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
-    """The subject compiled for IREE: parameters are constants of the module, inputs are already in device buffers.
+    """Compiles the subject for IREE, and returns a function that runs it.
 
-    Raises `SideError` with the first line of the error.
+    Parameters are constants of the module; inputs are already in device buffers. Raises `SideError` with the first line
+    of the error.
     """
     if problem := missing_packages():
         raise SideError(f"{problem}: {TODO}")
@@ -159,14 +160,14 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
         with torch.no_grad():
             module, inputs = _import_flat(loaded)
         binary = compiler.compile_str(module, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULTS))
-        return _callable(binary, inputs, threads)
+        return _make_call(binary, inputs, threads)
     except Exception as error:
         lines = [line for line in str(error).splitlines() if line.strip()]
         raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
 
 
 def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
-    """The program in the torch dialect, and its tensor inputs in order."""
+    """Returns the program in the torch dialect, and its tensor inputs in order."""
     leaves, spec = pytree.tree_flatten((loaded.args, loaded.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -181,8 +182,8 @@ def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
             remaining = iter(given)
             values = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
             args, kwargs = pytree.tree_unflatten(values, spec)
-            found = pytree.tree_leaves(self.inner(*args, **kwargs))
-            return tuple(leaf for leaf in found if isinstance(leaf, torch.Tensor))
+            results = pytree.tree_leaves(self.inner(*args, **kwargs))
+            return tuple(leaf for leaf in results if isinstance(leaf, torch.Tensor))
 
     flat = Flat()
     _make_buffers_persistent(flat)
@@ -191,12 +192,12 @@ def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
 
 
 def _make_buffers_persistent(module: torch.nn.Module) -> None:
-    """torch-mlir's importer rejects buffers that `state_dict` leaves out."""
+    """Makes all buffers persistent: torch-mlir's importer rejects buffers that `state_dict` leaves out."""
     for part in module.modules():
         part._non_persistent_buffers_set.clear()
 
 
-def _callable(binary: bytes, inputs: list[torch.Tensor], threads: int) -> Callable[[], list[Any]]:
+def _make_call(binary: bytes, inputs: list[torch.Tensor], threads: int) -> Callable[[], list[Any]]:
     module = IreeModule(binary, _ENTRY, options.driver(options.DEFAULTS, threads), threads)
     buffers = [module.on_device(tensor.numpy()) for tensor in inputs]
 

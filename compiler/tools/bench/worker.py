@@ -11,9 +11,9 @@ from typing import Any
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
-# The minimum duration of a block. A block of one call of a few milliseconds would include the time to wake threads that
-# sleep since the side's last block, and a single interrupt could double its time.
-TURN = 0.03
+# The minimum duration of a block. With a single call of a few milliseconds, a block would mostly measure how long the
+# threads take to wake up after the side's last block, and one interrupt could double its time.
+_MIN_BLOCK_SECONDS = 0.03
 
 
 @serves(PrepareSide | TimeBlock)
@@ -32,47 +32,47 @@ def serve(channel: Channel) -> None:
 
 
 def seconds_per_call(call: Callable[[], Any]) -> float:
-    """Seconds per call: the median of a block."""
+    """Times a block of calls, and returns the median of their durations in seconds."""
     times: list[float] = []
-    while not times or sum(times) < TURN:
+    while not times or sum(times) < _MIN_BLOCK_SECONDS:
         start = time.perf_counter()
         call()
         times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
-def _prepare(job: PrepareSide) -> tuple[Any, dict[str, Any]]:
+def _prepare(request: PrepareSide) -> tuple[Any, dict[str, Any]]:
     import torch
 
     from buddy.compiler.tools.bench.sides import load, prepare_side, results_of
 
-    torch.set_num_threads(job.threads)
+    torch.set_num_threads(request.threads)
     torch.manual_seed(0)
-    loaded = load(job.source, job.arguments)
+    loaded = load(request.source, request.arguments)
     start = time.perf_counter()
     with torch.no_grad():
         expected = results_of(loaded())
-        prepared = prepare_side(job.side, loaded, job.threads)
-        found = results_of(prepared.call())
+        prepared = prepare_side(request.side, loaded, request.threads)
+        results = results_of(prepared.call())
     return prepared, {
         "prepare_seconds": time.perf_counter() - start,
         "compile_seconds": prepared.compile_seconds,
         "aten_seconds": prepared.aten_seconds,
         "warm_seconds": prepared.warm_seconds,
         "warm_aten_seconds": prepared.warm_aten_seconds,
-        "error_of": _largest_error(found, expected),
+        "error_of": _largest_error(results, expected),
         "flops": _flops(loaded),
         "parameter_bytes": _parameter_bytes(loaded.model),
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
 
-def _largest_error(found: list[Any], expected: list[Any]) -> float:
-    """The largest difference in any output, divided by that output's root mean square if this is above 1."""
-    if len(found) != len(expected):
-        raise ValueError(f"{len(found)} results, where eager gives {len(expected)}")
+def _largest_error(results: list[Any], expected: list[Any]) -> float:
+    """Returns the largest difference in any output, divided by the output's root mean square if that is above 1."""
+    if len(results) != len(expected):
+        raise ValueError(f"{len(results)} results, but eager has {len(expected)}")
     errors = [0.0]
-    for ours, theirs in zip(found, expected, strict=True):
+    for ours, theirs in zip(results, expected, strict=True):
         if theirs.numel():
             scale = max(1.0, theirs.double().square().mean().sqrt().item())
             errors.append((ours.double() - theirs.double()).abs().max().item() / scale)
@@ -80,7 +80,7 @@ def _largest_error(found: list[Any], expected: list[Any]) -> float:
 
 
 def _flops(loaded: Any) -> int:
-    """Floating-point operations of the matrix products and convolutions, by PyTorch's own counter."""
+    """Returns the floating-point operations of matrix products and convolutions, by PyTorch's own counter."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
 

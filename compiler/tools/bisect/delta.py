@@ -11,26 +11,26 @@ Verdict = Literal["good", "bad", "neither"]
 
 
 def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """A 1-minimal failing subset of `items`, which together fail.
+    """Returns a 1-minimal failing subset of `items`, which fail together: it does not fail without any one item.
 
     The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
     """
-    left, parts = list(items), 2
-    while len(left) > 1:
-        chunks = _split(left, parts)
-        found = next((chunk for chunk in chunks if fails(chunk)), None)
-        if found is not None:
-            left, parts = found, 2
+    subset, part_count = list(items), 2
+    while len(subset) > 1:
+        chunks = _split(subset, part_count)
+        failing_chunk = next((chunk for chunk in chunks if fails(chunk)), None)
+        if failing_chunk is not None:
+            subset, part_count = failing_chunk, 2
             continue
-        without = (_without(left, chunk) for chunk in chunks) if parts > 2 else iter(())
-        found = next((rest for rest in without if fails(rest)), None)
-        if found is not None:
-            left, parts = found, max(parts - 1, 2)
-        elif parts == len(left):
+        complements = (_without(subset, chunk) for chunk in chunks) if part_count > 2 else iter(())
+        failing_complement = next((complement for complement in complements if fails(complement)), None)
+        if failing_complement is not None:
+            subset, part_count = failing_complement, max(part_count - 1, 2)
+        elif part_count == len(subset):
             break
         else:
-            parts = min(len(left), 2 * parts)
-    return left
+            part_count = min(len(subset), 2 * part_count)
+    return subset
 
 
 def _split(items: list[Item], parts: int) -> list[list[Item]]:
@@ -40,24 +40,23 @@ def _split(items: list[Item], parts: int) -> list[list[Item]]:
 
 
 def _without(items: list[Item], chunk: list[Item]) -> list[Item]:
-    gone = set(map(id, chunk))
-    return [item for item in items if id(item) not in gone]
+    removed = set(map(id, chunk))
+    return [item for item in items if id(item) not in removed]
 
 
 def turning_point(count: int, verdict: Callable[[int], Verdict]) -> tuple[int, int]:
-    """The number of items at which a prefix of `count` items turns from good to bad, as `(low, high)`.
+    """Returns where the prefixes of `count` items turn from good to bad: numbers `low` and `high` of items.
 
-    `verdict(n)` is that of the first `n` items; `verdict(0)` is good and `verdict(count)` bad. `verdict(low)` is good
-    and `verdict(high)` bad; their difference is 1 unless the verdict on all numbers between them is neither.
+    `verdict(n)` is the verdict on the first `n` items; `verdict(0)` must be good and `verdict(count)` bad. In the
+    result, `verdict(low)` is good, `verdict(high)` is bad, and `verdict(n)` is neither for all `n` between them.
     """
     low, high = 0, count
     while high - low > 1:
         middle = (low + high) // 2
-        nearest = sorted(range(low + 1, high), key=lambda place: abs(place - middle))
-        for place in nearest:
-            found = verdict(place)
-            if found != "neither":
-                low, high = (place, high) if found == "good" else (low, place)
+        for n in sorted(range(low + 1, high), key=lambda n: abs(n - middle)):
+            result = verdict(n)
+            if result != "neither":
+                low, high = (n, high) if result == "good" else (low, n)
                 break
         else:
             break

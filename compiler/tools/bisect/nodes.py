@@ -20,7 +20,7 @@ from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subje
 from buddy.compiler.tools.extract import Subgraph, part_of
 
 # Maximum number of nodes to try in eager: if a minimal subgraph has more, the cause is not the lowering of one node.
-_MOST = 12
+_MAX_NODES_IN_EAGER = 12
 
 
 def wrong_lowerings(
@@ -31,56 +31,56 @@ def wrong_lowerings(
     judge: Judge,
     of_plugins: bool = False,
 ) -> list[WrongLowering]:
-    """The responsible lowerings of nodes of `small`: the result is right if one of these nodes runs in eager.
+    """Returns the lowerings of nodes of `small` that are wrong: with this node in eager, the result is right.
 
-    With `of_plugins`, only lowerings of plug-ins are tried.
+    With `of_plugins`, only nodes that plug-ins lower are tried.
     """
-    found: list[WrongLowering] = []
+    wrong: list[WrongLowering] = []
     candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
     if of_plugins:
-        used = trials(small, recipe).lowered
-        candidates = [op for op in candidates if _origin(used.get(op.stable, ""), op, recipe)]
-    for op in candidates[:_MOST]:
-        if any(op.stable in wrong.nodes for wrong in found):
+        registry_of = trials(small, recipe).lowered
+        candidates = [op for op in candidates if _origin(registry_of.get(op.stable, ""), op, recipe)]
+    for op in candidates[:_MAX_NODES_IN_EAGER]:
+        if any(op.stable in lowering.nodes for lowering in wrong):
             continue
         if judge(trials(small, recipe.with_choice(op.stable, EAGER))) == "good":
-            found.append(_describe_wrong(trials, whole, small, recipe, op))
-    return found
+            wrong.append(_describe_wrong(trials, whole, small, recipe, op))
+    return wrong
 
 
 def _describe_wrong(
     trials: RecipeTrials, whole: TrialSubject, small: TrialSubject, recipe: Recipe, op: Op
 ) -> WrongLowering:
-    """Describes a node that is right in eager: its lowering, and the other correct lowerings."""
-    name, used = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
-    used = used or _first_registry(name, recipe)
+    """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are right."""
+    name, registry = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
+    registry = registry or _first_registry(name, recipe)
     nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
     right = []
     for key in (*registries(recipe.dialect), TORCH_MLIR):
-        if key == used:
+        if key == registry:
             continue
-        tried = trials(small, recipe.with_choice(op.stable, key))
-        if tried.right and tried.lowered.get(op.stable) == key:
+        outcome = trials(small, recipe.with_choice(op.stable, key))
+        if outcome.right and outcome.lowered.get(op.stable) == key:
             right.append(key)
-    return WrongLowering(name, used, tuple(nodes), _origin(used, op, recipe), (*right, EAGER))
+    return WrongLowering(name, registry, tuple(nodes), _origin(registry, op, recipe), (*right, EAGER))
 
 
-def _origin(used: str, op: Op, recipe: Recipe) -> str:
-    """The plug-in that defines a node's lowering in the registry `used`, by default the first that lowers the node."""
+def _origin(registry: str, op: Op, recipe: Recipe) -> str:
+    """Returns the plug-in that defines the lowering of `op` in `registry` ("": the first that lowers it), or ""."""
     name = type(op).__name__
-    return plugins.origin(("lowering", f"{used or _first_registry(name, recipe)}.{name}"), ("op class", name))
+    return plugins.origin(("lowering", f"{registry or _first_registry(name, recipe)}.{name}"), ("op class", name))
 
 
 def _first_registry(name: str, recipe: Recipe) -> str:
-    """The first registry that lowers a class."""
+    """Returns the first registry that lowers the op class `name`, or ""."""
     return next((key for key, registry in registries(recipe.dialect).items() if name in registry), "")
 
 
 def repair_lowerings(recipe: Recipe, wrong: Sequence[WrongLowering]) -> Recipe:
-    """The recipe with the nodes of wrong lowerings lowered by the first correct alternative."""
-    for found in wrong:
-        for node in found.nodes:
-            recipe = recipe.with_choice(node, found.right[0])
+    """Returns the recipe with the nodes of each wrong lowering lowered by the first one that is right."""
+    for lowering in wrong:
+        for node in lowering.nodes:
+            recipe = recipe.with_choice(node, lowering.right[0])
     return recipe
 
 
@@ -96,27 +96,27 @@ Fails = Callable[[TrialSubject], bool]
 
 @dataclass(frozen=True)
 class NodeUnit:
-    """Nodes that are tried together; `times` is the number of their occurrences in the program."""
+    """Nodes that are tried together, with the number of times that they occur in the program (in equal layers)."""
 
     nodes: tuple[Op, ...]
     times: int = 1
 
 
 def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
-    """The functions that a graph is partitioned into, with one call of each, and the nodes between them.
+    """Returns a unit for each function that a graph is partitioned into, and for each run of nodes between calls.
 
     The unit with the largest share of the nodes is first.
     """
-    found = cut.by_layers(part.graph, recipe.choice_map())
-    made = [NodeUnit(function.nodes, len(function.sites)) for function in found.functions]
-    for is_call, items in groupby(found.body, key=lambda item: isinstance(item, cut.PartitionCall)):
+    partition = cut.by_layers(part.graph, recipe.choice_map())
+    node_units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
+    for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, cut.PartitionCall)):
         if not is_call:
-            made.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
-    return sorted(made, key=lambda unit: -len(unit.nodes) * unit.times)
+            node_units.append(NodeUnit(tuple(item for item in items if isinstance(item, Op))))
+    return sorted(node_units, key=lambda unit: -len(unit.nodes) * unit.times)
 
 
 def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
-    """The nodes as a subject, with their real inputs; `None` if they cannot be extracted."""
+    """Returns the subgraph of `nodes` with its real inputs; `None` if it cannot be extracted."""
     try:
         part = part_of(whole.part, nodes)
     except ExtractionError:
@@ -125,44 +125,45 @@ def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
 
 
 def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:
-    """The smallest subgraph of `whole` that still fails: a function first, then as few nodes as possible."""
+    """Returns the smallest subgraph of `whole` that fails: of a failing function if there is one, else of `whole`."""
     graph = whole.part.graph
-    start = next((found for found in functions_of(whole, recipe) if fails(found)), None) or whole
+    start = next((function for function in functions_of(whole, recipe) if fails(function)), None) or whole
 
-    def some_fail(nodes: Sequence[Op]) -> bool:
-        found = as_subject(start, nodes)
-        return found is not None and fails(found)
+    def nodes_fail(nodes: Sequence[Op]) -> bool:
+        subject = as_subject(start, nodes)
+        return subject is not None and fails(subject)
 
     nodes = [op for op in start.part.graph.operations if not isinstance(op, GetItemOp)]
     if start is whole and len(nodes) == len(graph.operations) == 1:
         return whole
-    left = smallest_failing(nodes, some_fail)
-    found = as_subject(start, left) if len(left) < len(nodes) or start is whole else start
-    return found if found is not None and fails(found) else start
+    failing = smallest_failing(nodes, nodes_fail)
+    subject = as_subject(start, failing) if len(failing) < len(nodes) or start is whole else start
+    return subject if subject is not None and fails(subject) else start
 
 
 def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
-    """Each function that a graph is partitioned into, with its real inputs; the largest share of the nodes is first.
+    """Yields the units of `whole` as subgraphs with their real inputs; that with the largest share of nodes is first.
 
-    A graph that is not partitioned has none.
+    Yields nothing for a graph that is not partitioned.
     """
     for unit in units(whole.part, recipe):
-        smaller = len(unit.nodes) < len(whole.part.graph.operations)
-        if smaller and (found := as_subject(whole, unit.nodes)) is not None:
-            yield found
+        is_smaller = len(unit.nodes) < len(whole.part.graph.operations)
+        if is_smaller and (subject := as_subject(whole, unit.nodes)) is not None:
+            yield subject
 
 
-def equals_of(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
-    """For each stable name the names of the corresponding nodes in identical layers, including itself."""
-    shared: dict[str, tuple[str, ...]] = {}
+def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
+    """Returns for each stable name the group of the corresponding nodes in equal layers, which includes it."""
+    group_of: dict[str, tuple[str, ...]] = {}
     for function in cut.by_layers(part.graph, recipe.choice_map()).functions:
         for position in range(len(function.nodes)):
-            together = tuple(function.origins(position))
-            shared.update(dict.fromkeys(together, together))
-    return list(dict.fromkeys(shared.get(name, (name,)) for name in names))
+            group = tuple(function.origins(position))
+            group_of.update(dict.fromkeys(group, group))
+    return list(dict.fromkeys(group_of.get(name, (name,)) for name in names))
 
 
 def in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
+    """Returns the recipe with the nodes of all groups in eager."""
     for group in groups:
         for name in group:
             recipe = recipe.with_choice(name, EAGER)
@@ -170,5 +171,5 @@ def in_eager(recipe: Recipe, groups: Sequence[Sequence[str]]) -> Recipe:
 
 
 def computing_nodes(part: Subgraph) -> list[str]:
-    """The stable names of the nodes of a subgraph that can run in eager."""
+    """Returns the stable names of the nodes of a subgraph, except those that only select one of several results."""
     return [op.stable for op in part.graph.operations if not isinstance(op, GetItemOp)]

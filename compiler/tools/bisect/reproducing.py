@@ -1,4 +1,4 @@
-"""Extracts the module before and after a pass, for a file that reproduces the fault with one command."""
+"""Extracts the module before and after the responsible pass, for a file on which one command reproduces the failure."""
 
 from __future__ import annotations
 
@@ -20,27 +20,36 @@ from buddy.compiler.protocol.worker_messages import Message, Reply
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject
 
-NAME = "reduced.mlir"
-_MODULE = "buddy.compiler.driver.one_pass"
+FILE_NAME = "reduced.mlir"
+_ONE_PASS_MODULE = "buddy.compiler.driver.one_pass"
 
 
-class GraphBefore(Message, frozen=True):
+class ModuleBefore(Message, frozen=True):
+    """The module before the pass, as text; it is sent before the pass runs, which may crash."""
+
     text: str
 
 
-class GraphAfter(Reply, frozen=True):
+class ModuleAfter(Reply, frozen=True):
+    """The module after the pass, as text, and the functions that the pass has changed."""
+
     text: str
     functions: tuple[str, ...]
 
 
-class ReproducedGraphs(Reply, frozen=True):
+class GraphTexts(Reply, frozen=True):
+    """The graph before and after a graph pass, as texts."""
+
     before: str
     after: str
 
 
 @dataclass
-class Reduced:
-    """A reduced module; `after` is "" if the pass does not finish, and `functions` are those that the pass changes."""
+class Reproducer:
+    """The texts before and after a pass; `after` is "" if the pass does not finish.
+
+    `functions` are those that the pass changes. `command` runs the pass on the file `name` with the text `before`.
+    """
 
     before: str = ""
     after: str = ""
@@ -49,58 +58,58 @@ class Reduced:
     command: str = ""
 
 
-def reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
-    """Reproduces the fault of step `place`, or of the lowering before all passes, on a subgraph.
+def make_reproducer(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
+    """Returns the reproducer for step number `index` on a subgraph; for the lowering if `index` is negative.
 
-    The input of a graph pass is printed as a graph, which no command reads.
+    The input of a graph pass is a printed graph, for which there is no command.
     """
-    if place >= 0 and recipe.steps[place].level == "graph":
-        return _reduce_graph(trials, subject, recipe, place)
-    found = _reduce_module(trials, subject, recipe, place)
-    found.name = NAME
-    found.command = command(recipe, place) if place >= 0 else ""
-    return found
+    if index >= 0 and recipe.steps[index].level == "graph":
+        return _reproduce_graph_pass(trials, subject, recipe, index)
+    result = _reproduce_mlir_pass(trials, subject, recipe, index)
+    result.name = FILE_NAME
+    result.command = one_pass_command(recipe, index) if index >= 0 else ""
+    return result
 
 
-def _reduce_graph(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
+def _reproduce_graph_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
     def work(_channel: Channel) -> Reply:
         steps = recipe.steps
         before, after = (
             snapshots.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
-            for end in (place, place + 1)
+            for end in (index, index + 1)
         )
-        return ReproducedGraphs(str(before), str(after))
+        return GraphTexts(str(before), str(after))
 
-    reply = trials.run_in_child(work, ReproducedGraphs)
-    name = NAME.replace(".mlir", ".graph")
-    return Reduced(reply.before, reply.after, name=name) if isinstance(reply, ReproducedGraphs) else Reduced()
+    reply = trials.run_in_child(work, GraphTexts)
+    name = FILE_NAME.replace(".mlir", ".graph")
+    return Reproducer(reply.before, reply.after, name=name) if isinstance(reply, GraphTexts) else Reproducer()
 
 
-def _reduce_module(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, place: int) -> Reduced:
-    """The input and the output of step `place` of `recipe` on `subject`; with `place` -1, the top-level IR."""
-    found = Reduced()
+def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Recipe, index: int) -> Reproducer:
+    """Returns the input and the output of step number `index` on `subject`; with a negative one, the top-level IR."""
+    result = Reproducer()
 
     def note(message: Any) -> None:
-        if isinstance(message, GraphBefore):
-            found.before = message.text
+        if isinstance(message, ModuleBefore):
+            result.before = message.text
 
     def work(channel: Channel) -> Reply:
         graph = snapshots.graph_after(subject.part.graph, recipe)
         locations, context = LocationSets(), new_context()
-        module = lower(graph, recipe, context, locations, trials.first()).module.operation
-        prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(place, 0)])
+        module = lower(graph, recipe, context, locations, trials.overrides()).module.operation
+        prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(index, 0)])
         run_mlir_passes(module, prefix, locations, Observer(), "never")
         before = _functions(module)
-        channel.send(GraphBefore(_text(module)))
-        if place >= 0:
-            run_step(module, recipe.steps[place], PassContext.of(recipe, locations), verify=False)
+        channel.send(ModuleBefore(_text(module)))
+        if index >= 0:
+            run_step(module, recipe.steps[index], PassContext.of(recipe, locations), verify=False)
         after = _functions(module)
-        return GraphAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
+        return ModuleAfter(_text(module), tuple(name for name, text in after.items() if before.get(name) != text))
 
-    reply = trials.run_in_child(work, GraphBefore | GraphAfter, note, subject=subject)
-    if isinstance(reply, GraphAfter):
-        found.after, found.functions = reply.text, reply.functions
-    return found
+    reply = trials.run_in_child(work, ModuleBefore | ModuleAfter, note, subject=subject)
+    if isinstance(reply, ModuleAfter):
+        result.after, result.functions = reply.text, reply.functions
+    return result
 
 
 def _text(module: Any) -> str:
@@ -108,7 +117,7 @@ def _text(module: Any) -> str:
 
 
 def _functions(module: Any) -> dict[str, str]:
-    """The text of each named op of a module."""
+    """Returns the texts of the functions and other symbols of a module, by name."""
     ops = [op.operation for op in module.regions[0].blocks[0]]
     return {
         ir.StringAttr(op.attributes["sym_name"]).value: str(op.get_asm(assume_verified=True))
@@ -117,10 +126,10 @@ def _functions(module: Any) -> dict[str, str]:
     }
 
 
-def command(recipe: Recipe, place: int) -> str:
-    """The command that runs step `place` alone on the file `NAME`."""
-    step = recipe.steps[place]
-    words = ["python", "-m", _MODULE, NAME, "--pass", step.spelling(), "--anchor", step.anchor]
+def one_pass_command(recipe: Recipe, index: int) -> str:
+    """Returns the command that runs step number `index` alone on the file `FILE_NAME`."""
+    step = recipe.steps[index]
+    words = ["python", "-m", _ONE_PASS_MODULE, FILE_NAME, "--pass", step.spelling(), "--anchor", step.anchor]
     words += ["--threads", str(recipe.threads)] if recipe.threads > 1 else []
     for file in recipe.plugins:
         words += ["--plugin", file.path]

@@ -1,7 +1,7 @@
-"""Searches for the passes or lowerings that make a program wrong.
+"""Finds the passes or lowerings that make a program wrong.
 
-A search runs the unmodified program, finds its smallest failing subgraph, then the responsible pass or lowering in that
-subgraph, and runs the whole program again without the culprit.
+A bisection runs the unmodified program, finds its smallest failing subgraph, then the responsible pass or lowering in
+that subgraph, and runs the whole program again without the culprit.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.delta import Verdict
 from buddy.compiler.tools.bisect.trials import (
-    EVERY,
+    TO_END,
     RecipeOutcome,
     RecipeTrials,
     Tell,
     TrialSubject,
-    place,
+    position_text,
     subject_of,
     warm_up,
 )
 from buddy.compiler.tools.extract import Subgraph
 
-# Maximum number of rounds; each finds one fault that another one may hide.
-_ROUNDS = 4
-# Time limit in seconds for the reduction of a program that never ends.
-_PATIENCE = 15.0
+# Maximum number of rounds; each finds one fault, which may have hidden another one.
+_MAX_ROUNDS = 4
+# The time limit for the reduction of a program that never ends.
+_MAX_HANG_SECONDS = 15.0
 
 
 def bisect(
@@ -40,34 +40,35 @@ def bisect(
 ) -> BisectionResult:
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
-    Every trial runs in a separate process, and stops after `criterion.each` seconds; after `criterion.within` seconds
-    no trial starts that would only make the answer smaller. Raises `Stopped` when `master` disconnects.
+    Every trial runs in a separate process. It is stopped if one of its steps takes more than `criterion.each` seconds.
+    After `criterion.within` seconds, no trial starts that would only make the answer smaller. Raises `Stopped` when
+    `master` disconnects.
     """
     trials = RecipeTrials(master, criterion, captured.user_lowerings)
     warm_up(trials, recipe.dialect)
     part = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before
-    search = _Search(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
-    return search.run()
+    bisection = _Bisection(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
+    return bisection.run()
 
 
 @dataclass
-class _Blame:
-    """The culprits: steps by index, and lowerings."""
+class _Culprits:
+    """The culprits: steps of the recipe by index, and lowerings."""
 
-    gone: list[int] = field(default_factory=list)
-    wrong: list[WrongLowering] = field(default_factory=list)
+    step_indices: list[int] = field(default_factory=list)
+    lowerings: list[WrongLowering] = field(default_factory=list)
 
 
 @dataclass
-class _Search:
+class _Bisection:
     trials: RecipeTrials
     whole: TrialSubject
     recipe: Recipe
     tell: Tell
     first: RecipeOutcome = field(init=False)
-    # The culprit, once it is confirmed: shown in the progress of later trials.
-    _named: str = ""
+    # Names the culprits once they are confirmed, for the progress messages of later trials.
+    _confirmed_culprit: str = ""
 
     def run(self) -> BisectionResult:
         self._report("the unmodified program", 0.0)
@@ -83,34 +84,35 @@ class _Search:
         return self._with_totals(self._find_culprits())
 
     def _find_culprits(self) -> BisectionResult:
-        """The responsible passes, or else the lowerings, one fault after another until the whole program is right."""
-        blame = _Blame()
+        """Finds one fault after another, until the whole program is right without them."""
+        culprits = _Culprits()
         recipe, outcome = self.recipe, self.first
-        seen: TrialSubject | None = None
-        for _ in range(_ROUNDS):
-            small, found, lowered = self._find_fault(recipe, outcome)
-            seen = seen or small
-            if not found and not lowered:
+        first_small: TrialSubject | None = None
+        for _ in range(_MAX_ROUNDS):
+            small, step_indices, lowerings = self._find_fault(recipe, outcome)
+            first_small = first_small or small
+            if not step_indices and not lowerings:
                 break
-            blame.gone += found
-            blame.wrong += lowered
-            recipe = nodes.repair_lowerings(steps.without_steps(recipe, found), lowered)
+            culprits.step_indices += step_indices
+            culprits.lowerings += lowerings
+            recipe = nodes.repair_lowerings(steps.without_steps(recipe, step_indices), lowerings)
             self._report("the whole program without the culprit", 0.7)
             outcome = self.trials(self.whole, recipe)
             if outcome.right or self.trials.time_is_up:
                 break
         if outcome.right:
-            self._named = f"{self._describe_culprits(steps.culprits(self.recipe, blame.gone), blame.wrong, True)}; "
-        small = seen or self._reduce(self.recipe, self.first)
-        return self._make_result(small, recipe, outcome, blame)
+            confirmed = steps.culprits(self.recipe, culprits.step_indices)
+            self._confirmed_culprit = f"{self._describe_culprits(confirmed, culprits.lowerings, True)}; "
+        small = first_small or self._reduce(self.recipe, self.first)
+        return self._make_result(small, recipe, outcome, culprits)
 
     def _find_fault(
         self, recipe: Recipe, outcome: RecipeOutcome
     ) -> tuple[TrialSubject | None, list[int], list[WrongLowering]]:
-        """Finds one fault: the subgraph that shows it, and the responsible steps or lowerings.
+        """Finds one fault; returns a subgraph that shows it, and the responsible steps or lowerings.
 
-        A pass that fails, crashes or never ends is known, and a pass of a plug-in is likely to be the culprit: if the
-        program is right without it, no reduction is needed.
+        First tries to disable the pass that failed, crashed or did not end, or else the pass of a plug-in. If the
+        program is then right, no subgraph is needed, and the first result is `None`.
         """
         judge = self._judge(outcome, recipe)
         suspects = [outcome.step] if outcome.step >= 0 else steps.steps_of_plugin(recipe)
@@ -126,42 +128,45 @@ class _Search:
     def _find_responsible(
         self, small: TrialSubject, recipe: Recipe, judge: steps.Judge, outcome: RecipeOutcome
     ) -> tuple[list[int], list[WrongLowering]]:
-        """The responsible steps in `small`; if there are none, the lowerings.
+        """Returns the steps responsible for the fault in `small`; if there are none, the responsible lowerings.
 
-        A lowering of a plug-in is tried before the steps that every pipeline needs.
+        Lowerings of plug-ins are tried before the steps that every pipeline requires.
         """
-        lowered: list[WrongLowering] = []
+        plugin_lowerings: list[WrongLowering] = []
 
-        def excused() -> bool:
-            lowered.extend(nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True))
-            return bool(lowered)
+        def find_plugin_lowerings() -> bool:
+            plugin_lowerings.extend(
+                nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge, of_plugins=True)
+            )
+            return bool(plugin_lowerings)
 
-        def attempt(changed: Recipe) -> RecipeOutcome:
+        def try_recipe(changed: Recipe) -> RecipeOutcome:
             self._report(
                 f"{len(steps.enabled_steps(changed))} of {len(steps.enabled_steps(recipe))} passes on {_size(small)}",
                 0.5,
             )
             return self.trials(small, changed)
 
-        found = steps.culprit_steps(recipe, attempt, judge, outcome.step, excused)
-        if found or lowered:
-            return found, lowered
+        step_indices = steps.culprit_steps(recipe, try_recipe, judge, outcome.step, find_plugin_lowerings)
+        if step_indices or plugin_lowerings:
+            return step_indices, plugin_lowerings
         self._report("lowerings", 0.6)
         return [], nodes.wrong_lowerings(self.trials, self.whole, small, recipe, judge)
 
-    def _reduce(self, recipe: Recipe, wrong: RecipeOutcome) -> TrialSubject:
-        """Finds the smallest subgraph that is `wrong` by itself, within half of the remaining time.
+    def _reduce(self, recipe: Recipe, failure: RecipeOutcome) -> TrialSubject:
+        """Returns the smallest subgraph that fails like `failure` by itself; takes half of the remaining time.
 
-        A program that never ends uses up the time limit of each failing trial, so it gets a smaller share of the time.
+        If the program never ends, each failing trial takes the whole time limit of a step, so the reduction gets less
+        time.
         """
         half = (self.trials.criterion.within - self.trials.seconds) / 2
-        limit = self.trials.seconds + (min(half, _PATIENCE) if wrong.kind == "hangs" else half)
-        judge = self._judge(wrong, recipe)
-        # Once a subgraph gets past the failing pass, the rest of the pipeline does not matter.
-        until = wrong.step if wrong.step >= 0 else EVERY
+        deadline = self.trials.seconds + (min(half, _MAX_HANG_SECONDS) if failure.kind == "hangs" else half)
+        judge = self._judge(failure, recipe)
+        # If the failing pass succeeds on a subgraph, the rest of the pipeline need not run.
+        until = failure.step if failure.step >= 0 else TO_END
 
         def fails(part: TrialSubject) -> bool:
-            if self.trials.seconds > limit and not self.trials.knows(part, recipe, until):
+            if self.trials.seconds > deadline and not self.trials.has_outcome(part, recipe, until):
                 return False
             self._report(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
@@ -169,50 +174,52 @@ class _Search:
         return nodes.smallest_failing_part(self.whole, recipe, fails)
 
     def _make_result(
-        self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, blame: _Blame
+        self, small: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, culprits: _Culprits
     ) -> BisectionResult:
-        gone, wrong = sorted(blame.gone), blame.wrong
-        blamed = steps.culprits(self.recipe, gone)
-        in_eager, by_eager = self._find_eager_nodes(small, wrong)
-        place_of_fault = gone[0] if gone else self.first.step
-        made = reproducing.reproducer(self.trials, small, self.recipe, place_of_fault)
-        right = recipe if outcome.right or not in_eager else by_eager
+        step_indices, lowerings = sorted(culprits.step_indices), culprits.lowerings
+        culprit_steps = steps.culprits(self.recipe, step_indices)
+        in_eager, recipe_in_eager = self._find_eager_nodes(small, lowerings)
+        faulty_index = step_indices[0] if step_indices else self.first.step
+        reproducer = reproducing.make_reproducer(self.trials, small, self.recipe, faulty_index)
+        right = recipe if outcome.right or not in_eager else recipe_in_eager
         return BisectionResult(
-            self._describe_culprits(blamed, wrong, outcome.right or bool(in_eager)),
+            self._describe_culprits(culprit_steps, lowerings, outcome.right or bool(in_eager)),
             right,
             self.first.describe(self.recipe),
-            blamed,
-            tuple(wrong),
+            culprit_steps,
+            tuple(lowerings),
             tuple(nodes.computing_nodes(small.part)),
             in_eager,
             outcome.right or bool(in_eager),
-            made.functions,
-            made.name,
-            made.before,
-            made.after,
-            made.command,
-            notes=self._notes(gone, small),
+            reproducer.functions,
+            reproducer.name,
+            reproducer.before,
+            reproducer.after,
+            reproducer.command,
+            notes=self._notes(step_indices, small),
         )
 
-    def _find_eager_nodes(self, small: TrialSubject, wrong: Sequence[WrongLowering]) -> tuple[tuple[str, ...], Recipe]:
-        """The smallest set of nodes that must run in eager so that the whole program is right; empty if unknown.
+    def _find_eager_nodes(
+        self, small: TrialSubject, lowerings: Sequence[WrongLowering]
+    ) -> tuple[tuple[str, ...], Recipe]:
+        """Returns the smallest set of nodes with which in eager the whole program is right, and the recipe for them.
 
-        Identical layers are treated together. If lowerings are responsible, these are their nodes. A fault that moves
-        to another node when one is removed has no such set, so the search takes at most half of the time of the earlier
-        steps.
+        The set is empty if none was found. Corresponding nodes of equal layers are in it together. If lowerings are
+        responsible, it contains their nodes. Some faults move to another node whenever one runs in eager; so this takes
+        at most half of the time that the bisection has taken before.
         """
-        limit = 1.5 * self.trials.seconds
+        deadline = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
         recipe, outcome = self.recipe, self.first
-        names = [name for found in wrong for name in found.nodes] or nodes.computing_nodes(small.part)
-        for _ in range(_ROUNDS):
-            found = nodes.equals_of(self.whole.part, self.recipe, names)
-            groups += [group for group in found if group not in groups]
+        names = [name for lowering in lowerings for name in lowering.nodes] or nodes.computing_nodes(small.part)
+        for _ in range(_MAX_ROUNDS):
+            new_groups = nodes.layer_groups(self.whole.part, self.recipe, names)
+            groups += [group for group in new_groups if group not in groups]
             recipe = nodes.in_eager(self.recipe, groups)
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
             outcome = self.trials(self.whole, recipe)
-            late = self.trials.time_is_up or self.trials.seconds > limit
-            if outcome.right or late or self._judge(self.first, self.recipe)(outcome) != "bad":
+            is_late = self.trials.time_is_up or self.trials.seconds > deadline
+            if outcome.right or is_late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
             names = nodes.computing_nodes(self._reduce(recipe, outcome).part)
         if not outcome.right:
@@ -221,63 +228,69 @@ class _Search:
         return tuple(name for group in groups for name in group), nodes.in_eager(self.recipe, groups)
 
     def _minimize_groups(self, groups: list[tuple[str, ...]]) -> list[tuple[str, ...]]:
-        """Removes groups that are not needed, until the time is up."""
+        """Returns the groups without those that need not run in eager, as far as the time allows."""
         for group in list(groups):
             rest = [other for other in groups if other is not group]
             if rest and not self.trials.time_is_up and self.trials(self.whole, nodes.in_eager(self.recipe, rest)).right:
                 groups = rest
         return groups
 
-    # ---- words and verdicts --------------------------------------------------------------------------------------
+    # ---- verdicts and texts --------------------------------------------------------------------------------------
 
     def _meets_criterion(self, outcome: RecipeOutcome) -> bool:
-        wanted = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
-        return outcome.kind in wanted.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
+        kinds = {"differs": ("differs",), "fails": ("fails", "crashes", "hangs")}
+        return outcome.kind in kinds.get(self.trials.criterion.kind, ("fails", "crashes", "hangs", "differs"))
 
-    def _judge(self, wrong: RecipeOutcome, recipe: Recipe) -> steps.Judge:
-        """Judges outcomes: right is good, wrong in the same way at the same pass is bad, other failures are neither."""
-        name = _name(wrong.step, recipe)
+    def _judge(self, failure: RecipeOutcome, recipe: Recipe) -> steps.Judge:
+        """Returns a function that judges outcomes: right is good, a failure like `failure` bad, another one neither.
+
+        Failures are alike if they are of the same kind and, except for differences, occur in the same pass.
+        """
+        name = _pass_name(failure.step, recipe)
 
         def verdict(outcome: RecipeOutcome) -> Verdict:
             if outcome.right:
                 return "good"
-            same = outcome.kind == wrong.kind and (wrong.kind == "differs" or _name(outcome.step, recipe) == name)
-            return "bad" if same else "neither"
+            same_pass = failure.kind == "differs" or _pass_name(outcome.step, recipe) == name
+            return "bad" if outcome.kind == failure.kind and same_pass else "neither"
 
         return verdict
 
-    def _describe_culprits(self, blamed: Sequence[Culprit], wrong: Sequence[WrongLowering], right: bool) -> str:
-        if blamed:
-            # Several steps of one pass are one fault: their indices are reported separately.
-            of = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in blamed)
-            names = list(dict.fromkeys(of))
+    def _describe_culprits(
+        self, culprit_steps: Sequence[Culprit], lowerings: Sequence[WrongLowering], right: bool
+    ) -> str:
+        if culprit_steps:
+            # A pass that is the culprit at several steps is named once; `BisectionResult.steps` has all of them.
+            labels = (f"{culprit.step.name}{culprit.origin and f' ({culprit.origin})'}" for culprit in culprit_steps)
+            names = list(dict.fromkeys(labels))
             what = f"{', '.join(names)} {'is' if len(names) == 1 else 'are'} at fault"
-        elif wrong:
-            what = "; ".join(nodes.lowering_text(found) for found in wrong)
+        elif lowerings:
+            what = "; ".join(nodes.lowering_text(lowering) for lowering in lowerings)
         else:
-            what = f"no single pass or lowering is responsible {place(self.first.step, self.recipe)}"
+            what = f"no single pass or lowering is responsible {position_text(self.first.step, self.recipe)}"
         return what if right else f"{what}, and there are other culprits: no trial makes the whole program right"
 
-    def _notes(self, gone: list[int], small: TrialSubject) -> tuple[str, ...]:
-        """Additional findings: a responsible pass is right with its default options."""
-        found = []
-        for number in gone:
-            step = self.recipe.steps[number]
-            plain = steps.with_default_options(self.recipe, number)
-            if step.options and not self.trials.time_is_up and self.trials(small, plain).right:
-                found.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
+    def _notes(self, step_indices: list[int], small: TrialSubject) -> tuple[str, ...]:
+        """Returns notes on responsible passes that are right with their default options, and on the time limit."""
+        notes = []
+        for index in step_indices:
+            step = self.recipe.steps[index]
+            with_defaults = steps.with_default_options(self.recipe, index)
+            if step.options and not self.trials.time_is_up and self.trials(small, with_defaults).right:
+                notes.append(f"{step.name} is right with its options at their defaults, instead of {step.spelling()}")
         if self.trials.time_is_up:
-            found.append("the time limit was reached: more time may give a smaller answer")
-        return tuple(found)
+            notes.append("the time limit was reached: more time may give a smaller answer")
+        return tuple(notes)
 
     def _report(self, what: str, done: float) -> None:
-        self.tell(f"trial {self.trials.count + 1}: {self._named}{what}", done)
+        self.tell(f"trial {self.trials.count + 1}: {self._confirmed_culprit}{what}", done)
 
     def _with_totals(self, finding: BisectionResult) -> BisectionResult:
         return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)
 
 
-def _name(step: int, recipe: Recipe) -> object:
+def _pass_name(step: int, recipe: Recipe) -> object:
+    """Returns the name of the pass of a step, or `step` itself if it stands for another part of a trial."""
     return recipe.steps[step].name if step >= 0 else step
 
 

@@ -23,16 +23,19 @@ from buddy.compiler.tools.bisect import nodes, reproducing, steps
 from buddy.compiler.tools.bisect.trials import RecipeOutcome, RecipeTrials, Tell, TrialSubject
 from buddy.compiler.tools.extract import Subgraph
 
-_LEAST, _MOST = 7, 101
-# Shorter samples are dominated by the clock and the call overhead.
-_SAMPLE = 1e-3
-_SECONDS = 6.0
-# A multiple of the time limit of a step: both programs are linked, packed, and run about ten times.
-_LOADING = 4
+# The numbers of pairs of samples in a measurement.
+_MIN_PAIRS, _MAX_PAIRS = 7, 101
+# The minimum duration of a sample: shorter ones are dominated by the clock and the call overhead.
+_SAMPLE_SECONDS = 1e-3
+# The time limit for the samples of a measurement.
+_MAX_SECONDS = 6.0
+# The time limit for all else in a measurement, as a multiple of that of a step: both programs are linked, their weights
+# are packed, and they run about ten times.
+_LOADING_STEPS = 4
 
 
 class TimeRatio(Reply, frozen=True):
-    """The ratio of the first time to the second: the median of paired runs, and its 95 % confidence interval."""
+    """The ratio of two times: the median over paired samples, and its 95 % confidence interval."""
 
     median: float
     low: float
@@ -40,10 +43,10 @@ class TimeRatio(Reply, frozen=True):
     pairs: int
 
 
-def ratio(
+def measure_ratio(
     trials: RecipeTrials, part: Subgraph, first: bytes, second: bytes, threads: int, bound: float
 ) -> TimeRatio | None:
-    """The ratio of the times of two artifacts on `part`; `None` if they do not finish.
+    """Returns the ratio of the times of artifacts `first` and `second` on `part`; `None` if they do not finish.
 
     Measures until the ratio is significantly above or below `bound`, or for a few seconds.
     """
@@ -51,34 +54,35 @@ def ratio(
     def work(_channel: Channel) -> Reply:
         torch.set_num_threads(threads)
         with torch.no_grad():
-            sides = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
-            return time_pairs([partial(side, part.tensors, part.numbers) for side in sides], bound)
+            programs = [LoadedProgram(from_bytes(data), frozen=True) for data in (first, second)]
+            return time_pairs([partial(program, part.tensors, part.numbers) for program in programs], bound)
 
-    found = trials.run_in_child(work, TimeRatio, seconds=_LOADING * trials.criterion.each + _SECONDS)
-    return found if isinstance(found, TimeRatio) else None
+    reply = trials.run_in_child(work, TimeRatio, seconds=_LOADING_STEPS * trials.criterion.each + _MAX_SECONDS)
+    return reply if isinstance(reply, TimeRatio) else None
 
 
-def time_pairs(sides: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
-    """The ratio of the times of two sides.
+def time_pairs(programs: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
+    """Returns the ratio of the time of the first of two programs to that of the second.
 
     Measures pairs of samples until the ratio is significantly above or below `bound`, or for a few seconds. A sample
-    has enough calls of each side for the minimum duration.
+    has as many calls as the faster program needs for the minimum duration.
     """
-    once = [_seconds(side, 1) for side in sides for _ in range(2)][1::2]
-    times = max(1, math.ceil(_SAMPLE / max(min(once), 1e-9)))
+    # The second of two calls of each program: the first one warms up.
+    call_seconds = [_seconds_per_call(program, 1) for program in programs for _ in range(2)][1::2]
+    calls = max(1, math.ceil(_SAMPLE_SECONDS / max(min(call_seconds), 1e-9)))
     ratios: list[float] = []
-    deadline = time.monotonic() + _SECONDS
-    while len(ratios) < _MOST and (len(ratios) < _LEAST or time.monotonic() < deadline):
-        ratios.append(_seconds(sides[0], times) / _seconds(sides[1], times))
+    deadline = time.monotonic() + _MAX_SECONDS
+    while len(ratios) < _MAX_PAIRS and (len(ratios) < _MIN_PAIRS or time.monotonic() < deadline):
+        ratios.append(_seconds_per_call(programs[0], calls) / _seconds_per_call(programs[1], calls))
         low, high = interval(ratios)
-        if len(ratios) >= _LEAST and not low <= bound <= high:
+        if len(ratios) >= _MIN_PAIRS and not low <= bound <= high:
             break
     low, high = interval(ratios)
     return TimeRatio(statistics.median(ratios), low, high, len(ratios))
 
 
 def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The distribution-free 95 % confidence interval of the median.
+    """Returns the distribution-free 95 % confidence interval of the median.
 
     Its ends are the order statistics of the sign test, by the normal approximation of the binomial distribution.
     """
@@ -87,100 +91,101 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[count - 1 - rank]
 
 
-def _seconds(action: Callable[[], Any], times: int) -> float:
+def _seconds_per_call(program: Callable[[], Any], calls: int) -> float:
     start = time.perf_counter()
-    for _ in range(times):
-        action()
-    return (time.perf_counter() - start) / times
+    for _ in range(calls):
+        program()
+    return (time.perf_counter() - start) / calls
 
 
-# For programs with more nodes, only the largest function is tried.
-_LARGE = 96
+# Programs with more nodes are not tried whole, but only their largest function.
+_MAX_WHOLE_NODES = 96
 
 
 def find_slowing_step(
-    trials: RecipeTrials, whole: TrialSubject, recipe: Recipe, first: RecipeOutcome, say: Tell
+    trials: RecipeTrials, whole: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, report: Tell
 ) -> BisectionResult:
-    """Finds the step without which the program is `criterion.slower` times as fast; of several, the most expensive.
+    """Finds the step without which the program is at least `criterion.slower` times as fast.
 
-    Steps that the recipe's preset does not have are tried first; if one of them is responsible, the others are not
-    tried.
+    If there are several, it is the one with the greatest speedup. Steps that the recipe's preset does not have are
+    tried first; if one of them is responsible, the others are not tried. `outcome` is that of the unmodified program.
     """
-    if not first.artifact:
-        return BisectionResult(f"nothing to time: {first.describe(recipe)}", recipe, first.describe(recipe))
+    if not outcome.artifact:
+        return BisectionResult(f"nothing to time: {outcome.describe(recipe)}", recipe, outcome.describe(recipe))
     part = _largest_function(whole, recipe)
-    for places in _candidates(recipe):
-        found = {}
-        for place in places:
+    for indices in _candidates(recipe):
+        speedups = {}
+        for index in indices:
             if not trials.time_is_up:
-                say(f"without {recipe.steps[place].name}, on {len(part.part.graph.operations)} nodes", 0.5)
-                gain = _measure_gain(trials, part, recipe, place)
+                report(f"without {recipe.steps[index].name}, on {len(part.part.graph.operations)} nodes", 0.5)
+                gain = _measure_gain(trials, part, recipe, index)
                 if gain is not None and gain.low > trials.criterion.slower:
-                    found[place] = gain
-        if found:
-            worst = max(found, key=lambda place: found[place].median)
-            return _make_result(trials, whole, part, recipe, worst, say)
-    return BisectionResult(f"no pass makes it {trials.criterion.slower:g} times as slow or more", recipe)
+                    speedups[index] = gain
+        if speedups:
+            worst = max(speedups, key=lambda index: speedups[index].median)
+            return _make_result(trials, whole, part, recipe, worst, report)
+    return BisectionResult(f"no pass makes the program {trials.criterion.slower:g} times as slow or more", recipe)
 
 
 def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
-    """The function with most of a large program's nodes, with its real inputs; a small program itself."""
-    if len(whole.part.graph.operations) <= _LARGE:
+    """Returns the function with most of a large program's nodes, with its real inputs; a small program itself."""
+    if len(whole.part.graph.operations) <= _MAX_WHOLE_NODES:
         return whole
-    return next((found for found in nodes.functions_of(whole, recipe)), whole)
+    return next(iter(nodes.functions_of(whole, recipe)), whole)
 
 
 def _candidates(recipe: Recipe) -> tuple[list[int], list[int]]:
-    """The optional steps: those that the preset of that name does not have, and the others."""
-    known = presets().get(recipe.preset)
-    usual = Counter((step.name, step.anchor) for step in known.recipe.steps if step.enabled) if known else Counter()
-    foreign, others = list[int](), list[int]()
-    for place in steps.optional_steps(recipe):
-        step = recipe.steps[place]
-        usual[step.name, step.anchor] -= 1
-        (foreign if usual[step.name, step.anchor] < 0 or steps.origin(step) else others).append(place)
-    return foreign, others
+    """Returns the optional steps: those that the recipe's preset does not have or plug-ins define, and the others."""
+    preset = presets().get(recipe.preset)
+    unused = Counter((step.name, step.anchor) for step in preset.recipe.steps if step.enabled) if preset else Counter()
+    added, others = list[int](), list[int]()
+    for index in steps.optional_steps(recipe):
+        step = recipe.steps[index]
+        unused[step.name, step.anchor] -= 1
+        (added if unused[step.name, step.anchor] < 0 or steps.origin(step) else others).append(index)
+    return added, others
 
 
-def _measure_gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, place: int) -> TimeRatio | None:
-    """The ratio of the program's time with step `place` to that without; `None` if it cannot be measured."""
-    slow, fast = trials(part, recipe), trials(part, steps.without_steps(recipe, [place]))
-    if not fast.artifact or fast.artifact == slow.artifact:
+def _measure_gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, index: int) -> TimeRatio | None:
+    """Returns the ratio of the program's time with step `index` to that without; `None` if it cannot be measured."""
+    with_step, without_step = trials(part, recipe), trials(part, steps.without_steps(recipe, [index]))
+    if not without_step.artifact or without_step.artifact == with_step.artifact:
         return None
-    return ratio(trials, part.part, slow.artifact, fast.artifact, recipe.threads, trials.criterion.slower)
+    bound = trials.criterion.slower
+    return measure_ratio(trials, part.part, with_step.artifact, without_step.artifact, recipe.threads, bound)
 
 
 def _make_result(
-    trials: RecipeTrials, whole: TrialSubject, part: TrialSubject, recipe: Recipe, place: int, say: Tell
+    trials: RecipeTrials, whole: TrialSubject, part: TrialSubject, recipe: Recipe, index: int, report: Tell
 ) -> BisectionResult:
-    """Describes the most expensive step: its share of the whole program's time, and the nodes it slows down."""
-    say("the whole program with and without it", 0.8)
+    """Returns the result with step `index` as the culprit: its effect on the program, and the nodes it slows down."""
+    report("the whole program with and without it", 0.8)
     bound = trials.criterion.slower
-    gain = _measure_gain(trials, whole, recipe, place)
-    blamed = steps.culprits(recipe, [place])
-    name = f"{blamed[0].step.name}{blamed[0].origin and f' ({blamed[0].origin})'}"
+    gain = _measure_gain(trials, whole, recipe, index)
+    culprits = steps.culprits(recipe, [index])
+    name = f"{culprits[0].step.name}{culprits[0].origin and f' ({culprits[0].origin})'}"
 
-    def slows(found: TrialSubject) -> bool:
+    def is_slowed(subject: TrialSubject) -> bool:
         if trials.time_is_up:
             return False
-        say(f"{name} is at fault; {len(found.part.graph.operations)} nodes with and without it", 0.9)
-        told = _measure_gain(trials, found, recipe, place)
-        return told is not None and told.low > bound
+        report(f"{name} is at fault; {len(subject.part.graph.operations)} nodes with and without it", 0.9)
+        subject_gain = _measure_gain(trials, subject, recipe, index)
+        return subject_gain is not None and subject_gain.low > bound
 
-    small = nodes.smallest_failing_part(part, recipe, slows)
-    made = reproducing.reproducer(trials, small, recipe, place)
+    small = nodes.smallest_failing_part(part, recipe, is_slowed)
+    reproducer = reproducing.make_reproducer(trials, small, recipe, index)
     confirmed = gain is not None and gain.low > 1.0
     times = f"takes {gain.median:.2f} times ({gain.low:.2f} to {gain.high:.2f}) as long" if gain is not None else ""
     return BisectionResult(
         f"{name} is at fault: with it the program {times or 'does not finish in time'}",
-        steps.without_steps(recipe, [place]),
+        steps.without_steps(recipe, [index]),
         "it is slower than without the pass",
-        blamed,
+        culprits,
         nodes=tuple(nodes.computing_nodes(small.part)),
         confirmed=confirmed,
-        functions=made.functions,
-        name=made.name,
-        before=made.before,
-        after=made.after,
-        command=made.command,
+        functions=reproducer.functions,
+        name=reproducer.name,
+        before=reproducer.before,
+        after=reproducer.after,
+        command=reproducer.command,
     )

@@ -12,118 +12,129 @@ from buddy.compiler.tools.bisect.delta import Verdict, turning_point
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 # The shortest pipeline to machine code: steps of a recipe that this pipeline has too are required.
-_PLAIN = "upstream"
+_SHORTEST_PRESET = "upstream"
 
-Try = Callable[[Recipe], RecipeOutcome]
+TryRecipe = Callable[[Recipe], RecipeOutcome]
 Judge = Callable[[RecipeOutcome], Verdict]
 
 
 def enabled_steps(recipe: Recipe) -> list[int]:
-    return [place for place, step in enumerate(recipe.steps) if step.enabled]
+    """Returns the indices of the enabled steps."""
+    return [index for index, step in enumerate(recipe.steps) if step.enabled]
 
 
 def optional_steps(recipe: Recipe) -> list[int]:
-    """The indices of the enabled steps that are not in the shortest pipeline, in order.
+    """Returns the indices of the enabled steps that the shortest pipeline lacks, in order.
 
-    Without any of them a recipe still compiles: other steps do their work, with slower code.
+    A recipe compiles without any of them: other steps do their work, with slower code.
     """
-    plain = [_kind(step) for step in presets()[_PLAIN].recipe.steps if step.enabled]
-    places = enabled_steps(recipe)
-    needed = _common_subsequence([_kind(recipe.steps[place]) for place in places], plain)
-    return [place for number, place in enumerate(places) if number not in needed]
+    shortest = [_kind(step) for step in presets()[_SHORTEST_PRESET].recipe.steps if step.enabled]
+    indices = enabled_steps(recipe)
+    required = _common_subsequence([_kind(recipe.steps[index]) for index in indices], shortest)
+    return [index for position, index in enumerate(indices) if position not in required]
 
 
-def without_steps(recipe: Recipe, places: Collection[int]) -> Recipe:
-    for place in places:
-        recipe = recipe.with_step(place, enabled=False)
+def without_steps(recipe: Recipe, indices: Collection[int]) -> Recipe:
+    """Returns the recipe with the steps of these indices disabled."""
+    for index in indices:
+        recipe = recipe.with_step(index, enabled=False)
     return recipe
 
 
 def culprit_steps(
-    recipe: Recipe, attempt: Try, judge: Judge, failed_at: int = -1, excused: Callable[[], bool] = lambda: False
+    recipe: Recipe,
+    try_recipe: TryRecipe,
+    judge: Judge,
+    failed_at: int = -1,
+    find_likelier_culprit: Callable[[], bool] = lambda: False,
 ) -> list[int]:
-    """The steps without which `recipe`, which is bad, is good; empty if there are none.
+    """Returns the steps without which `recipe`, which is bad, is good; empty if there are no such steps.
 
-    The failing step `failed_at` is tried first, then those of plug-ins, with all steps of a pass together too. Then the
-    optional steps are enabled one after another, always followed by the rest of the pipeline: the one that turns good
-    to bad is responsible. If the recipe is bad without all of them, each other step is disabled alone, unless `excused`
-    finds a likelier culprit.
+    First tries to disable the failing step `failed_at`, then steps of plug-ins, alone and all steps of a pass together.
+    Then enables the optional steps one after another, always followed by the rest of the pipeline: the step that turns
+    the recipe from good to bad is responsible. If the recipe is bad without all optional steps, each required step is
+    disabled alone, unless `find_likelier_culprit` returns true.
     """
-    free, gone = optional_steps(recipe), list[int]()
+    optional, disabled = optional_steps(recipe), list[int]()
     for suspects in _suspects(recipe, failed_at):
-        if judge(attempt(without_steps(recipe, suspects))) == "good":
+        if judge(try_recipe(without_steps(recipe, suspects))) == "good":
             return suspects
     while True:
-        now = without_steps(recipe, gone)
-        left = [place for place in free if place not in gone]
-        found = _find_turning_step(now, left, attempt, judge)
-        if not found:
-            return [] if not gone and excused() else _find_required_step(now, attempt, judge, gone)
-        gone += found
-        verdict = judge(attempt(without_steps(recipe, gone)))
+        reduced = without_steps(recipe, disabled)
+        remaining = [index for index in optional if index not in disabled]
+        turning_steps = _find_turning_step(reduced, remaining, try_recipe, judge)
+        if not turning_steps:
+            if not disabled and find_likelier_culprit():
+                return []
+            return _find_required_step(reduced, try_recipe, judge, disabled)
+        disabled += turning_steps
+        verdict = judge(try_recipe(without_steps(recipe, disabled)))
         if verdict == "good":
-            return sorted(gone)
+            return sorted(disabled)
         if verdict == "neither":
-            # Later steps depend on it: the pipeline up to it is good.
-            return sorted({*gone, *(place for place in left if place >= found[0])})
+            # Later steps require the disabled one: only the pipeline before it is good.
+            return sorted({*disabled, *(index for index in remaining if index >= turning_steps[0])})
 
 
 def steps_of_plugin(recipe: Recipe) -> list[int]:
-    """The steps of plug-ins if all of them are the same pass, else an empty list."""
-    places = _plugin_steps(recipe)
-    return places if len({recipe.steps[place].name for place in places}) == 1 else []
+    """Returns the enabled steps of plug-ins if all of them are the same pass, else an empty list."""
+    indices = _plugin_steps(recipe)
+    return indices if len({recipe.steps[index].name for index in indices}) == 1 else []
 
 
 def _suspects(recipe: Recipe, failed_at: int) -> list[list[int]]:
-    """The sets of steps to disable first: the failing step, each step of a plug-in, and all steps of such a pass."""
-    places = _plugin_steps(recipe)
-    alone = [place for place in enabled_steps(recipe) if place == failed_at or place in places]
-    together: dict[str, list[int]] = {}
-    for place in places:
-        together.setdefault(recipe.steps[place].name, []).append(place)
-    return [*([place] for place in alone), *(same for same in together.values() if len(same) > 1)]
+    """Returns sets of steps to disable first: the failing step, each step of a plug-in, all steps of such a pass."""
+    indices = _plugin_steps(recipe)
+    alone = [index for index in enabled_steps(recipe) if index == failed_at or index in indices]
+    by_pass: dict[str, list[int]] = {}
+    for index in indices:
+        by_pass.setdefault(recipe.steps[index].name, []).append(index)
+    return [*([index] for index in alone), *(group for group in by_pass.values() if len(group) > 1)]
 
 
 def _plugin_steps(recipe: Recipe) -> list[int]:
-    return [place for place in enabled_steps(recipe) if origin(recipe.steps[place])]
+    return [index for index in enabled_steps(recipe) if origin(recipe.steps[index])]
 
 
-def _find_turning_step(recipe: Recipe, free: Sequence[int], attempt: Try, judge: Judge) -> list[int]:
-    """The optional step with which the pipeline turns bad; empty if it is always bad."""
+def _find_turning_step(recipe: Recipe, optional: Sequence[int], try_recipe: TryRecipe, judge: Judge) -> list[int]:
+    """Returns the optional step that turns the pipeline bad; empty if the pipeline is bad without all of `optional`.
+
+    Returns several steps if the pipeline is neither good nor bad between them.
+    """
 
     def verdict(count: int) -> Verdict:
-        return judge(attempt(without_steps(recipe, free[count:])))
+        return judge(try_recipe(without_steps(recipe, optional[count:])))
 
-    if not free or verdict(0) != "good":
+    if not optional or verdict(0) != "good":
         return []
-    low, high = turning_point(len(free), verdict)
-    return list(free[low:high])
+    low, high = turning_point(len(optional), verdict)
+    return list(optional[low:high])
 
 
-def _find_required_step(recipe: Recipe, attempt: Try, judge: Judge, gone: Sequence[int]) -> list[int]:
-    """A step of the shortest pipeline without which the recipe is good."""
-    places = enabled_steps(recipe)
-    bare = without_steps(recipe, optional_steps(recipe))
-    for place in places:
+def _find_required_step(recipe: Recipe, try_recipe: TryRecipe, judge: Judge, disabled: Sequence[int]) -> list[int]:
+    """Returns the steps `disabled` and a step of the shortest pipeline without which the recipe is good, or []."""
+    indices = enabled_steps(recipe)
+    shortest = without_steps(recipe, optional_steps(recipe))
+    for index in indices:
         # The shortest pipeline is faster to try, but the full one has to be right.
         if (
-            judge(attempt(without_steps(bare, [place]))) == "good"
-            and judge(attempt(without_steps(recipe, [place]))) == "good"
+            judge(try_recipe(without_steps(shortest, [index]))) == "good"
+            and judge(try_recipe(without_steps(recipe, [index]))) == "good"
         ):
-            return sorted({*gone, place})
+            return sorted({*disabled, index})
     return []
 
 
-def with_default_options(recipe: Recipe, place: int) -> Recipe:
-    return recipe.with_step(place, options=())
+def with_default_options(recipe: Recipe, index: int) -> Recipe:
+    return recipe.with_step(index, options=())
 
 
-def culprits(recipe: Recipe, places: Sequence[int]) -> tuple[Culprit, ...]:
-    return tuple(Culprit(place, recipe.steps[place], origin(recipe.steps[place])) for place in places)
+def culprits(recipe: Recipe, indices: Sequence[int]) -> tuple[Culprit, ...]:
+    return tuple(Culprit(index, recipe.steps[index], origin(recipe.steps[index])) for index in indices)
 
 
 def origin(step: PassStep) -> str:
-    """The plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
+    """Returns the plug-in, or script, that defines a pass; "" for the package's own and MLIR's passes."""
     kind: plugins.Kind = "graph pass" if step.level == "graph" else "MLIR pass"
     return plugins.origin((kind, step.name))
 
@@ -133,19 +144,19 @@ def _kind(step: PassStep) -> tuple[str, str, str]:
 
 
 def _common_subsequence(left: Sequence[tuple[str, str, str]], right: Sequence[tuple[str, str, str]]) -> set[int]:
-    """The indices in `left` of a longest common subsequence of both."""
+    """Returns the indices in `left` of a longest common subsequence of both."""
     lengths = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in reversed(range(len(left))):
         for j in reversed(range(len(right))):
-            same = left[i] == right[j]
-            lengths[i][j] = lengths[i + 1][j + 1] + 1 if same else max(lengths[i + 1][j], lengths[i][j + 1])
-    found, i, j = set(), 0, 0
+            is_equal = left[i] == right[j]
+            lengths[i][j] = lengths[i + 1][j + 1] + 1 if is_equal else max(lengths[i + 1][j], lengths[i][j + 1])
+    common, i, j = set(), 0, 0
     while i < len(left) and j < len(right):
         if left[i] == right[j] and lengths[i][j] == lengths[i + 1][j + 1] + 1:
-            found.add(i)
+            common.add(i)
             i, j = i + 1, j + 1
         elif lengths[i + 1][j] >= lengths[i][j + 1]:
             i += 1
         else:
             j += 1
-    return found
+    return common

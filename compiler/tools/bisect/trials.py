@@ -25,7 +25,7 @@ from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
@@ -33,15 +33,15 @@ Tell = Callable[[str, float], None]
 
 # The position of a trial during the run, after all steps of the recipe.
 RUN = -3
-# As the last step of a trial: the trial runs to the end.
-EVERY = -4
+# Stands for the last step of a trial that compiles and runs the program to the end.
+TO_END = -4
 
-# The minimum time limit for a step in seconds, many times the duration for the smallest subgraph.
-_LEAST = 3.0
+# The minimum time limit for a step; the steps of the smallest subgraphs take much less.
+_MIN_STEP_SECONDS = 3.0
 
 
 class Stopped(Exception):
-    """The client no longer waits for the search."""
+    """The client no longer waits for the bisection."""
 
 
 class TrialStep(Message, frozen=True):
@@ -51,7 +51,7 @@ class TrialStep(Message, frozen=True):
 
 
 class TrialResult(Reply, frozen=True):
-    """The result of a trial that finished; `worst` is the greatest difference as a multiple of the tolerance."""
+    """The result of a trial whose process did not crash; the fields are those of `RecipeOutcome`."""
 
     kind: Kind
     step: int = LOWERING
@@ -63,7 +63,11 @@ class TrialResult(Reply, frozen=True):
 
 @dataclass(frozen=True)
 class RecipeOutcome:
-    """How a trial ended, and at which step; `lowered` maps nodes to their registries, if lowering finished."""
+    """How a trial ended, and at which step; `text` is the reason of a failure or the greatest difference.
+
+    `worst` is the greatest difference from eager as a multiple of the tolerance. `lowered` maps nodes to the registries
+    that lowered them; it is empty if the lowering did not finish.
+    """
 
     kind: Kind
     step: int = LOWERING
@@ -77,16 +81,16 @@ class RecipeOutcome:
         return self.kind == "right"
 
     def describe(self, recipe: Recipe) -> str:
-        """The outcome as text."""
+        """Returns the outcome as text."""
         if self.right:
             return "it matches eager"
         if self.kind == "differs":
             return f"its results differ from eager's, {self.worst:.3g} times the tolerance: {self.text}"
         what = {"fails": "it fails", "crashes": "the process crashes", "hangs": "it does not end in time"}[self.kind]
-        return f"{what} {place(self.step, recipe)}" + (f": {self.text}" if self.text else "")
+        return f"{what} {position_text(self.step, recipe)}" + (f": {self.text}" if self.text else "")
 
 
-def place(step: int, recipe: Recipe) -> str:
+def position_text(step: int, recipe: Recipe) -> str:
     if step >= 0:
         return f"in pass {recipe.steps[step].name} (step {step + 1})"
     return {LOWERING: "in lowering", CODE: "in generating machine code", RUN: "when it runs"}[step]
@@ -94,7 +98,7 @@ def place(step: int, recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class TrialSubject:
-    """A subgraph with eager's results. `key` identifies it by its nodes, which have the names of the whole program."""
+    """A subgraph with eager's results; `key` is the hash of its graph, whose nodes have the names of the program."""
 
     part: Subgraph
     expected: list[Any]
@@ -110,65 +114,69 @@ def subject_of(part: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[An
 
 @dataclass
 class RecipeTrials:
-    """Tries recipes on subgraphs, each combination once. Raises `Stopped` when `master` disconnects."""
+    """Tries recipes on subgraphs, each combination once. Raises `Stopped` when `master` disconnects.
+
+    `overrides` returns the registry of the lowerings that override all others. `count` is the number of trials so far.
+    """
 
     master: Channel
     criterion: Criterion
-    first: Callable[[], Any]
+    overrides: Callable[[], Any]
     count: int = 0
     _largest: int = 0
-    _known: dict[tuple[str, str, int], RecipeOutcome] = field(default_factory=dict)
-    _began: float = field(default_factory=time.monotonic)
+    _outcomes: dict[tuple[str, str, int], RecipeOutcome] = field(default_factory=dict)
+    _start_time: float = field(default_factory=time.monotonic)
 
     @property
     def seconds(self) -> float:
-        return time.monotonic() - self._began
+        """The seconds since the bisection started."""
+        return time.monotonic() - self._start_time
 
     @property
     def time_is_up(self) -> bool:
         return self.seconds > self.criterion.within
 
-    def knows(self, subject: TrialSubject, recipe: Recipe, until: int = EVERY) -> bool:
-        """Whether the result is cached."""
-        return (subject.key, identity(recipe), until) in self._known
+    def has_outcome(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> bool:
+        """Returns whether the outcome is cached."""
+        return (subject.key, identity(recipe), until) in self._outcomes
 
-    def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = EVERY) -> RecipeOutcome:
-        """The outcome of `recipe` on `subject`; with `until`, the trial stops after that step."""
+    def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> RecipeOutcome:
+        """Returns the outcome of `recipe` on `subject`; with `until`, the trial stops after that step."""
         key = subject.key, identity(recipe), until
-        if key not in self._known:
+        if key not in self._outcomes:
             self.count += 1
-            self._known[key] = self._try(subject, recipe, until)
-        return self._known[key]
+            self._outcomes[key] = self._try(subject, recipe, until)
+        return self._outcomes[key]
 
     def _try(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
-        reached = [LOWERING]
+        started_steps = [LOWERING]
 
         def note(message: Any) -> None:
             if isinstance(message, TrialStep):
-                reached.append(message.step)
+                started_steps.append(message.step)
 
         def work(channel: Channel) -> Reply:
-            return _run_trial(channel, subject, recipe, self.first(), self.criterion.tolerance, until)
+            return _run_trial(channel, subject, recipe, self.overrides(), self.criterion.tolerance, until)
 
-        limit = self._limit(subject)
+        limit = self._step_limit(subject)
         task = Task(work, _error_result, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
-        ended = in_child(self.master, task)
+        ended = run_in_child(self.master, task)
         if ended.how == "stopped":
             raise Stopped
         if isinstance(ended.reply, TrialResult):
-            found = ended.reply
-            step = found.step if found.kind == "fails" and found.step >= 0 else reached[-1]
-            return RecipeOutcome(found.kind, step, found.text, found.worst, found.artifact, found.lowered)
-        return _outcome_of_end(ended, reached[-1])
+            result = ended.reply
+            step = result.step if result.kind == "fails" and result.step >= 0 else started_steps[-1]
+            return RecipeOutcome(result.kind, step, result.text, result.worst, result.artifact, result.lowered)
+        return _outcome_of_end(ended, started_steps[-1])
 
-    def _limit(self, subject: TrialSubject) -> float:
-        """The time limit for a step of a trial, in seconds: the full limit for the largest subgraph so far, or less.
+    def _step_limit(self, subject: TrialSubject) -> float:
+        """Returns the time limit for a step of a trial in seconds, which grows with the size of the subgraph.
 
-        It applies to a step, not to the trial: this distinguishes a step that never ends from a slow machine.
+        It applies to a step, not to the trial, which distinguishes a step that never ends from a slow machine.
         """
         nodes = len(subject.part.graph.operations)
         self._largest = max(self._largest, nodes)
-        return min(self.criterion.each, _LEAST + self.criterion.each * nodes / self._largest)
+        return min(self.criterion.each, _MIN_STEP_SECONDS + self.criterion.each * nodes / self._largest)
 
     def run_in_child(
         self,
@@ -178,12 +186,14 @@ class RecipeTrials:
         seconds: float = 0.0,
         subject: TrialSubject | None = None,
     ) -> Reply | None:
-        """Returns the reply of `work` in a child process, or `None`; `note` receives earlier messages.
+        """Returns the reply of `work` in a child process, or `None` if it sends none; `note` gets earlier messages.
 
-        The time limit is `seconds`, by default that of a step of a trial of `subject`.
+        The time limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
         """
-        limit = seconds or (self._limit(subject) if subject is not None else self.criterion.each)
-        ended = in_child(self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit))
+        limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.each)
+        ended = run_in_child(
+            self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit)
+        )
         if ended.how == "stopped":
             raise Stopped
         return ended.reply
@@ -198,41 +208,43 @@ def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
 
 
 def identity(recipe: Recipe) -> str:
-    """The part of a recipe that determines the compilation: disabled steps do not count."""
+    """Returns a hash of the parts of a recipe that trials change; disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
     return digest(steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
 
 
 def _error_result(error: Exception) -> Reply:
     if isinstance(error, CompilationError):
-        found = error.diagnostic
-        return TrialResult("fails", found.step if found.step >= 0 else LOWERING, found.what)
+        diagnostic = error.diagnostic
+        return TrialResult("fails", diagnostic.step if diagnostic.step >= 0 else LOWERING, diagnostic.what)
     return TrialResult("fails", LOWERING, f"{type(error).__name__}: {error}")
 
 
 class _LastStepDone(BaseException):
-    """The last step of a trial has finished."""
+    """Ends a trial whose last step has finished."""
 
 
-def _run_trial(channel: Channel, subject: TrialSubject, recipe: Recipe, first: Any, times: float, until: int) -> Reply:
-    """Runs a trial in the process of the trial."""
+def _run_trial(
+    channel: Channel, subject: TrialSubject, recipe: Recipe, overrides: Any, tolerance_factor: float, until: int
+) -> Reply:
+    """Runs a trial; this is the work of its process."""
     lowered: dict[str, str] = {}
-    reached = LOWERING
+    current_step = LOWERING
 
-    def begins(step: int) -> None:
-        nonlocal reached
-        if until != EVERY and reached == until:
+    def on_step(step: int) -> None:
+        nonlocal current_step
+        if until != TO_END and current_step == until:
             raise _LastStepDone
-        reached = step
+        current_step = step
         channel.send(TrialStep(step))
 
     try:
         artifact = compile_graph(
             subject.part.graph,
             recipe,
-            first,
-            on_lowered=lambda found: lowered.update({a.node: a.lowering for a in found.assignments}),
-            on_step=begins,
+            overrides,
+            on_lowered=lambda module: lowered.update({a.node: a.lowering for a in module.assignments}),
+            on_step=on_step,
         )
     except _LastStepDone:
         return TrialResult("right", until, lowered=lowered)
@@ -241,20 +253,20 @@ def _run_trial(channel: Channel, subject: TrialSubject, recipe: Recipe, first: A
     with torch.no_grad():
         torch.manual_seed(SEED)
         results = LoadedProgram(artifact)(subject.part.tensors, subject.part.numbers)
-        worst, text = _difference(subject, results, times)
+        worst, text = _difference(subject, results, tolerance_factor)
     kind: Kind = "differs" if worst > 1.0 else "right"
     return TrialResult(kind, RUN, text, worst, to_bytes(artifact), lowered)
 
 
-def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], times: float) -> tuple[float, str]:
-    """The greatest difference of a result from eager's, as a multiple of the tolerance, and the name of the result."""
-    found = iter(results)
+def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float) -> tuple[float, str]:
+    """Returns the greatest difference of a result from eager's, as a multiple of the tolerance, and its description."""
+    remaining_results = iter(results)
     worst, text = 0.0, ""
     for name, value in zip(map(str, subject.part.graph.results), subject.expected, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
-        allowed = _tolerance_of(value.dtype, times)
-        report = compare(name, next(found, None), value, allowed, equal_nan=True)
+        allowed = _tolerance_of(value.dtype, tolerance_factor)
+        report = compare(name, next(remaining_results, None), value, allowed, equal_nan=True)
         if report.verdict == "ok":
             continue
         ratio = _tolerance_ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
@@ -263,13 +275,18 @@ def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], times: f
     return worst, text
 
 
-def _tolerance_of(dtype: torch.dtype, times: float) -> Tolerance:
-    own = TOLERANCES.get(dtype, EXACT)
-    return own if own == EXACT else Tolerance(own.absolute * times, own.relative * times)
+def _tolerance_of(dtype: torch.dtype, tolerance_factor: float) -> Tolerance:
+    tolerance = TOLERANCES.get(dtype, EXACT)
+    if tolerance == EXACT:
+        return tolerance
+    return Tolerance(tolerance.absolute * tolerance_factor, tolerance.relative * tolerance_factor)
 
 
 def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
-    """The greatest difference as a multiple of the absolute tolerance, more than 1 since an element exceeds it."""
+    """Returns `error`, the greatest difference, as a multiple of the tolerance.
+
+    The ratio is at least slightly above 1, because an element is out of tolerance.
+    """
     if allowed == EXACT:
         return float("inf")
     rms = float(eager[eager.isfinite()].abs().double().square().mean().sqrt()) if eager.numel() else 0.0
@@ -277,12 +294,15 @@ def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> f
 
 
 def artifact_of(outcome: RecipeOutcome) -> Artifact:
-    """The artifact of a trial that was right."""
+    """Returns the artifact of a trial that was right."""
     return from_bytes(outcome.artifact)
 
 
 def warm_up(trials: RecipeTrials, dialect: Any) -> None:
-    """Compiles a small program, first in a child, because a plug-in that replaces compiler code may crash."""
+    """Compiles a small program in this process, so that its forks start warm.
+
+    Compiles it in a child first, because a plug-in that replaces compiler code may crash it.
+    """
     own_passes()
     registries(dialect)
     recipe = default_recipe(dialect=dialect)
@@ -292,12 +312,12 @@ def warm_up(trials: RecipeTrials, dialect: Any) -> None:
         compile_graph(captured.graph, recipe)
         return Done()
 
-    if isinstance(trials.run_in_child(work, Done, seconds=_PATIENCE), Done):
+    if isinstance(trials.run_in_child(work, Done, seconds=_WARM_UP_SECONDS), Done):
         compile_graph(captured.graph, recipe)
 
 
-# Time limit of the warm-up in seconds, many times its usual duration.
-_PATIENCE = 10.0
+# The time limit for the warm-up in the child, many times its usual duration.
+_WARM_UP_SECONDS = 10.0
 
 
 def _program(x: torch.Tensor) -> torch.Tensor:

@@ -23,19 +23,19 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
 from buddy.compiler.tools.coverage.samples import SEED, SampleCall, database, differentiate, leaves_of
 
-# Operators that return uninitialized memory: only dtype, shape and strides of their results are compared.
+# Operators that return uninitialized memory: their results are compared without values.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
 
 
 def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
-    """The tolerance for results of `dtype`, or OpInfo's if it declares a wider one for CPU, and its origin.
+    """Returns the tolerance for results of `dtype`, and its origin: the usual one, or OpInfo's if that is wider.
 
-    OpInfo declares tolerances for tests that compare two ways to compute the same result (`TestCommon`), like the
-    checks of this module.
+    OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to compute the same
+    result (`TestCommon`).
     """
-    own = TOLERANCES.get(dtype, EXACT)
+    usual = TOLERANCES.get(dtype, EXACT)
     declared = [
         rule.d[dtype]
         for info in entry.decorators
@@ -43,38 +43,40 @@ def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
         for rule in info.decorators
         if type(rule).__name__ == "toleranceOverride" and dtype in rule.d
     ]
-    if own == EXACT:
-        return own, "torch.testing"
-    wide = Tolerance(
-        max([own.absolute, *(tol.atol for tol in declared)]), max([own.relative, *(tol.rtol for tol in declared)])
+    if usual == EXACT:
+        return usual, "torch.testing"
+    widest = Tolerance(
+        max([usual.absolute, *(tol.atol for tol in declared)]), max([usual.relative, *(tol.rtol for tol in declared)])
     )
-    return wide, "OpInfo" if wide != own else "torch.testing"
+    return widest, "OpInfo" if widest != usual else "torch.testing"
 
 
+# Returns the tolerance of results of a dtype.
 Allowed = Callable[[torch.dtype], Tolerance]
 
 
-def disagreement(ours: Any, theirs: Any, allowed: Allowed, values: bool = True) -> tuple[str, float]:
-    """Describes the difference of two nested results, "" for none, and the largest absolute difference.
+def describe_difference(ours: Any, theirs: Any, allowed: Allowed, values: bool = True) -> tuple[str, float]:
+    """Returns a description of the first difference of two nested results, or "", and the largest absolute difference.
 
-    `allowed` gives the tolerance of a result by its dtype.
+    `allowed` returns the tolerance of a result by its dtype. Without `values`, only the dtype, shape and strides of
+    tensors are compared.
     """
     left, right = tree_leaves(ours), tree_leaves(theirs)
     if len(left) != len(right):
         return f"{len(left)} results, eager gives {len(right)}", math.nan
     largest = 0.0
     for number, (mine, other) in enumerate(zip(left, right, strict=True)):
-        text, error = _leaf(mine, other, allowed, values)
+        text, error = _describe_leaf_difference(mine, other, allowed, values)
         largest = max(largest, error)
         if text:
             return (f"result {number}: {text}" if len(left) > 1 else text), error
     return "", largest
 
 
-def _leaf(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
+def _describe_leaf_difference(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, float]:
     if not isinstance(theirs, torch.Tensor) or not isinstance(ours, torch.Tensor):
-        same = type(ours) is type(theirs) and (ours == theirs or ours != ours)
-        return ("" if same else f"{ours!r}, eager gives {theirs!r}"), 0.0
+        is_equal = type(ours) is type(theirs) and (ours == theirs or ours != ours)  # or both are NaN
+        return ("" if is_equal else f"{ours!r}, eager gives {theirs!r}"), 0.0
     for name in ("layout", "dtype", "shape"):
         if getattr(ours, name) != getattr(theirs, name):
             return f"{name} {getattr(ours, name)}, eager gives {getattr(theirs, name)}", math.nan
@@ -82,10 +84,10 @@ def _leaf(ours: Any, theirs: Any, allowed: Allowed, values: bool) -> tuple[str, 
         ours, theirs = ours.to_dense(), theirs.to_dense()
     elif _is_dense(theirs) and _strides(ours) != _strides(theirs):
         return f"strides {ours.stride()} of {tuple(ours.shape)}, eager gives {theirs.stride()}", math.nan
-    return _values(ours, theirs, allowed(theirs.dtype)) if values else ("", 0.0)
+    return _describe_value_difference(ours, theirs, allowed(theirs.dtype)) if values else ("", 0.0)
 
 
-def _values(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
+def _describe_value_difference(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> tuple[str, float]:
     one, other = (tensor.resolve_conj().resolve_neg() for tensor in (ours, theirs))
     report = compare("", one, other, tolerance, equal_nan=True)
     if report.verdict == "ok":
@@ -95,12 +97,12 @@ def _values(ours: torch.Tensor, theirs: torch.Tensor, tolerance: Tolerance) -> t
 
 
 def _strides(tensor: torch.Tensor) -> list[int]:
-    """The significant strides: those of dims with more than one element; none for empty tensors."""
+    """Returns the significant strides: those of dims with more than one element; none for empty tensors."""
     return [s for s, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1] if tensor.numel() else []
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether the elements fill their memory without overlap: only then does eager choose the strides."""
+    """Returns whether the elements fill their memory without gap or overlap; only then are the strides compared."""
     expected = 1
     dims = sorted((stride, size) for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size != 1)
     for stride, size in dims:
@@ -110,11 +112,15 @@ def _is_dense(tensor: torch.Tensor) -> bool:
     return True
 
 
-CAPTURED, LOWERED, COMPILED, RAN, COMPARED = range(1, len(STEPS) + 1)
+CAPTURED, LOWERED, COMPILED, RUN_DONE, COMPARED = range(1, len(STEPS) + 1)
 
 
 class CoverageRecorder:
-    """A Dynamo backend that compiles like "buddy", and records the completed steps of each graph and all lowerings."""
+    """A Dynamo backend that compiles like "buddy" and records the process.
+
+    `reached` is the greatest number of completed steps of any graph, `fault` the error of the compiler, `reasons` are
+    the reasons why nodes run in eager, and `lowerings` maps targets to the lowerings of their nodes, with counts.
+    """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self.options = options
@@ -138,14 +144,14 @@ class CoverageRecorder:
     def _compile(self, aten: AtenGraph, settings: BackendSettings) -> Runner:
         self.reached = max(self.reached, CAPTURED)
         try:
-            with warnings.catch_warnings(record=True) as told:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always", UserWarning)
                 compiled = compile_aten(aten, settings, CompilerOverrides(build=self._build))
         except Exception as error:
             self.fault = f"{type(error).__name__}: {_first_line(error)}"
             return aten.module
-        left = [_first_line(warning.message) for warning in told if "eager" in str(warning.message)]
-        self.reasons |= dict.fromkeys(left)
+        fallbacks = [_first_line(warning.message) for warning in caught if "eager" in str(warning.message)]
+        self.reasons |= dict.fromkeys(fallbacks)
         if compiled is aten.module:
             self._count((target_key(node.target), EAGER) for node in computing_nodes(aten.module))
             return compiled
@@ -158,17 +164,17 @@ class CoverageRecorder:
     def _build(self, graph: Graph, recipe: Recipe) -> Artifact:
         self.graphs.append(graph)
         self._targets = {op.stable: op.target for op in graph.operations}
-        return compile_graph(graph, recipe, on_lowered=self._note)
+        return compile_graph(graph, recipe, on_lowered=self._record_lowerings)
 
-    def _note(self, lowered: LoweredModule) -> None:
+    def _record_lowerings(self, lowered: LoweredModule) -> None:
         self.reached = LOWERED
-        named = [(self._targets.get(found.node, found.node), found) for found in lowered.assignments]
-        self._count((target, found.lowering) for target, found in named)
-        self.reasons |= {f"{target}: {found.reason}": None for target, found in named if found.lowering == EAGER}
+        by_target = [(self._targets.get(item.node, item.node), item) for item in lowered.assignments]
+        self._count((target, item.lowering) for target, item in by_target)
+        self.reasons |= {f"{target}: {item.reason}": None for target, item in by_target if item.lowering == EAGER}
 
-    def _count(self, taken: Iterable[tuple[str, str]]) -> None:
-        """Adds nodes, as pairs of target and lowering, to `lowerings`."""
-        for target, lowering in taken:
+    def _count(self, nodes: Iterable[tuple[str, str]]) -> None:
+        """Adds nodes, given as pairs of target and lowering, to `lowerings`."""
+        for target, lowering in nodes:
             counts = self.lowerings.setdefault(target, {})
             counts[lowering] = counts.get(lowering, 0) + 1
 
@@ -176,8 +182,8 @@ class CoverageRecorder:
 Program = Callable[[list[Any]], list[Any]]
 
 
-class Ran(NamedTuple):
-    """The results of a program, the gradients of its arguments if they are wanted, and the arguments afterwards."""
+class ProgramRun(NamedTuple):
+    """The results of a program, the gradients of its arguments (() if not computed), and the arguments afterwards."""
 
     results: list[Any]
     gradients: tuple[torch.Tensor, ...]
@@ -187,7 +193,7 @@ class Ran(NamedTuple):
 def check(
     pair: OpDtypePair, calls: Sequence[SampleCall], options: Mapping[str, Any], backward: bool = False
 ) -> CallResult:
-    """The result of compiling `calls` as one program; with `backward` gradients are computed and compared too."""
+    """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
     recorder = CoverageRecorder(options)
     program = _program([call.function for call in calls])
@@ -195,7 +201,7 @@ def check(
     torch._dynamo.reset()
     compiled = torch.compile(program, backend=recorder, fullgraph=True, dynamic=False)
     try:
-        found = _run_program(compiled, calls, backward)
+        actual = _run_program(compiled, calls, backward)
     except Exception as error:
         return _result_of_exception(text, recorder, error)
     if recorder.fault:
@@ -203,31 +209,33 @@ def check(
     entry = database()[pair.op]
     if _makes_random_numbers(recorder):
         expected = _run_captured(program, calls, backward)
-    expected = _with_captured_strides(program, calls, backward, found, expected)
+    expected = _with_captured_strides(program, calls, backward, actual, expected)
     values = entry.name not in UNINITIALISED
-    said, error_ = _compare(found, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
-    if said:
-        return CallResult(text, "wrong", RAN, (said, *recorder.reasons), _finite_error(error_), recorder.lowerings)
+    difference, largest = _compare(actual, expected, lambda dtype: tolerance_of(entry, dtype)[0], values)
+    reasons, error_size = tuple(recorder.reasons), _finite_error(largest)
+    if difference:
+        return CallResult(text, "wrong", RUN_DONE, (difference, *reasons), error_size, recorder.lowerings)
     reached = COMPARED if recorder.reached >= COMPILED else recorder.reached
-    return CallResult(
-        text, recorder.lowering, reached, tuple(recorder.reasons), _finite_error(error_), recorder.lowerings
-    )
+    return CallResult(text, recorder.lowering, reached, reasons, error_size, recorder.lowerings)
 
 
 def _result_of_exception(text: str, recorder: CoverageRecorder, error: Exception) -> CallResult:
-    """The result for an exception, which PyTorch raised before compilation, or the compiled program later."""
+    """Returns the result for an exception: of the compiled program, or else of PyTorch before compilation."""
     error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
-    said = f"{type(error).__name__}: {_first_line(error)}"
+    message = f"{type(error).__name__}: {_first_line(error)}"
     if recorder.reached >= COMPILED:
-        return CallResult(text, "error", COMPILED, (f"when run: {said}",), lowerings=recorder.lowerings)
-    return CallResult(text, "refused", 0, (said,))
+        return CallResult(text, "error", COMPILED, (f"when run: {message}",), lowerings=recorder.lowerings)
+    return CallResult(text, "refused", 0, (message,))
 
 
 def _with_captured_strides(
-    program: Program, calls: Sequence[SampleCall], backward: bool, found: Ran, expected: Ran
-) -> Ran:
-    """Eager's results, with the captured program's strides where PyTorch's decompositions choose other strides."""
-    if _strides_of_results(found.results) == _strides_of_results(expected.results):
+    program: Program, calls: Sequence[SampleCall], backward: bool, actual: ProgramRun, expected: ProgramRun
+) -> ProgramRun:
+    """Returns eager's results; if the strides of `actual` differ, with the strides of the captured program's results.
+
+    PyTorch's decompositions may choose other strides than eager.
+    """
+    if _strides_of_results(actual.results) == _strides_of_results(expected.results):
         return expected
     captured = _run_captured(program, calls, backward).results
     return expected._replace(
@@ -236,23 +244,25 @@ def _with_captured_strides(
 
 
 def _makes_random_numbers(recorder: CoverageRecorder) -> bool:
-    """Whether compiled code generates random numbers from a seed, which differ from those of PyTorch's ops."""
+    """Returns whether compiled code has its own random generator, whose numbers differ from eager's."""
     return any(isinstance(op, PhiloxOp) for graph in recorder.graphs for op in graph.operations)
 
 
-def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool = False) -> Ran:
-    """The results of the captured program run in eager, node by node."""
+def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool = False) -> ProgramRun:
+    """Runs the captured program in eager, node by node."""
     torch._dynamo.reset()
-    return _run_program(torch.compile(program, backend=in_eager, fullgraph=True, dynamic=False), calls, backward)
+    return _run_program(
+        torch.compile(program, backend=captured_backend, fullgraph=True, dynamic=False), calls, backward
+    )
 
 
-def in_eager(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A backend that runs the captured graph unchanged."""
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
 def with_strides_of(value: Any, other: Any) -> Any:
-    """Tensor `value` with the strides of `other`, if both are non-overlapping."""
+    """Returns tensor `value` with the strides of `other`, or unchanged if one of them is expanded along a dim."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
     if 0 in value.stride() or 0 in other.stride():
@@ -271,21 +281,21 @@ def _program(functions: Sequence[Callable[..., Any]]) -> Program:
     return program
 
 
-def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) -> Ran:
+def _run_program(program: Program, calls: Sequence[SampleCall], backward: bool) -> ProgramRun:
     """Runs the program with random numbers from a fixed seed."""
     given = [call.copy_arguments() for call in calls]
     torch.manual_seed(SEED)
     with torch.set_grad_enabled(backward):
         results = program([call.prepare(one) for call, one in zip(calls, given, strict=True)])
     if not backward:
-        return Ran(results, (), given)
-    wanted = [call.differentiable(result) for call, result in zip(calls, results, strict=True)]
-    gradients = differentiate(wanted, leaves_of(given)).tensors
+        return ProgramRun(results, (), given)
+    differentiable = [call.differentiable(result) for call, result in zip(calls, results, strict=True)]
+    gradients = differentiate(differentiable, leaves_of(given)).tensors
     results, given = tree_map_only(torch.Tensor, torch.Tensor.detach, (results, given))
-    return Ran(results, gradients, given)
+    return ProgramRun(results, gradients, given)
 
 
-def _compare(ours: Ran, theirs: Ran, allowed: Allowed, values: bool) -> tuple[str, float]:
+def _compare(ours: ProgramRun, theirs: ProgramRun, allowed: Allowed, values: bool) -> tuple[str, float]:
     """Compares results, gradients, and the arguments after the call, which must have changed as in eager."""
     largest = 0.0
     parts = (
@@ -293,11 +303,11 @@ def _compare(ours: Ran, theirs: Ran, allowed: Allowed, values: bool) -> tuple[st
         ("gradient: ", ours.gradients, theirs.gradients),
         ("an argument afterwards: ", _tensors(ours.arguments), _tensors(theirs.arguments)),
     )
-    for words, mine, other in parts:
-        said, error = disagreement(mine, other, allowed, values)
+    for prefix, mine, other in parts:
+        difference, error = describe_difference(mine, other, allowed, values)
         largest = max(largest, error)
-        if said:
-            return words + said, error
+        if difference:
+            return prefix + difference, error
     return "", largest
 
 
@@ -306,7 +316,7 @@ def _tensors(arguments: Any) -> list[torch.Tensor]:
 
 
 def _finite_error(error: float) -> float:
-    """The error if it is finite, else -1: JSON has no infinity, and different shapes have no numeric difference."""
+    """Returns the error if it is finite, else -1, because JSON has neither infinity nor NaN."""
     return error if math.isfinite(error) else -1.0
 
 

@@ -12,7 +12,7 @@ from buddy.compiler.protocol.worker_messages import Message
 
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
 
-# From best to worst. A rejection by Dynamo does not concern the compiler, so it ranks below everything that ran.
+# From best to worst. "refused", a rejection by Dynamo, is no fault of the compiler, so every other outcome is worse.
 ORDER: tuple[Outcome, ...] = ("refused", "compiled", "torch-mlir", "eager", "wrong", "error", "timeout", "crash")
 # Outcomes with right results; the others have none, or wrong ones.
 RIGHT: frozenset[Outcome] = frozenset({"refused", "compiled", "torch-mlir", "eager"})
@@ -28,10 +28,10 @@ class CoveragePlanError(ValueError):
 class CoveragePlan(msgspec.Struct, frozen=True):
     """What to check and how.
 
-    `only` are names of operators or shell patterns, none for all. At most `samples` distinct samples are taken of each
-    operator and dtype. A program may be silent for `timeout` seconds. Shard `(i, n)` is every n-th pair, from i, of 1
-    to n. `extensions` are Python files that are run first, which may define op classes and lowerings. With `backward`,
-    gradients are compared too, of the operators that have them.
+    `only` are names of operators or shell patterns, () for all. At most `samples` distinct samples are taken of each
+    operator and dtype. The check of a program is stopped after `timeout` seconds. Shard `(i, n)` is every n-th pair,
+    from pair i on, counted from 1. `extensions` are Python files that are run first, which may define op classes and
+    lowerings. With `backward`, only operators with gradients are checked, and gradients are compared too.
     """
 
     only: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class CoveragePlan(msgspec.Struct, frozen=True):
     backward: bool = False
 
     def wants(self, name: str) -> bool:
-        """Whether operator `name` (`linalg.norm`, `sum`, `where`), with or without its variant, is selected."""
+        """Returns whether operator `name`, such as `linalg.norm` or `div.floor_rounding`, is selected."""
         return not self.only or any(fnmatchcase(name, p) or name.startswith(f"{p}.") for p in self.only)
 
 
@@ -57,10 +57,10 @@ class OpDtypePair(msgspec.Struct, frozen=True, order=True):
 
 
 class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of one call, or of several in one program.
+    """The result of one call, or of several calls in one program; `call` describes it.
 
-    `reasons` say why it was not compiled, or how it differs; `error` is the largest absolute error. `lowerings` maps
-    ATen targets to the lowerings of their nodes, with counts.
+    `reached` is the number of completed `STEPS`. `reasons` say why it was not compiled, or how it differs; `error` is
+    the largest absolute error. `lowerings` maps ATen targets to the lowerings of their nodes, with counts.
     """
 
     call: str
@@ -72,10 +72,10 @@ class CallResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of an operator with one dtype: the worst outcome of its calls, and those that were not compiled.
+    """The result of an operator with one dtype: the worst outcome of its calls.
 
-    `outcomes` counts calls, `reached` those that got through each of `STEPS`. `skipped` says why there was no call.
-    `backward` is the plan's.
+    `outcomes` counts calls by outcome; `reached` has for each of `STEPS` the number of calls that completed it.
+    `findings` are the calls with reasons. `skipped` says why there was no call. `backward` is that of the plan.
     """
 
     op: str
@@ -96,9 +96,10 @@ class PairResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An overload of Core ATen: the registries here that lower it, else whether PyTorch's decompositions replace it.
+    """An overload of Core ATen: the registries here that lower it (`lowered`).
 
-    `only_eager` is the reason if it runs in eager by design.
+    If no registry does, `decomposed` says whether PyTorch's decompositions replace it, and `only_eager` is the reason
+    if it runs in eager by design.
     """
 
     target: str
@@ -108,7 +109,7 @@ class CoreOp(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Listing(msgspec.Struct, frozen=True):
-    """What to check: the pairs of a plan, and Core ATen; and the versions of the packages."""
+    """The pairs of a plan, the overloads of Core ATen, and the versions of the packages."""
 
     pairs: list[OpDtypePair]
     core: list[CoreOp]
@@ -124,7 +125,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 
 
 def sharded(pairs: Sequence[OpDtypePair], shard: tuple[int, int]) -> list[OpDtypePair]:
-    """Every n-th pair: neighbours, which have similar costs, go to different shards."""
+    """Returns the pairs of a shard: every n-th one, because neighbours have similar costs."""
     index, count = shard
     return list(pairs[index - 1 :: count])
 
@@ -134,31 +135,31 @@ def worst(outcomes: Iterable[Outcome]) -> Outcome:
 
 
 def merged(lowerings: Iterable[dict[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    """The sum of several `lowerings`, in the order of their targets."""
-    total: dict[str, dict[str, int]] = {}
-    for found in lowerings:
-        for target, counts in found.items():
-            into = total.setdefault(target, {})
+    """Returns the sum of several `lowerings` (see `CallResult`), sorted by target."""
+    sums: dict[str, dict[str, int]] = {}
+    for table in lowerings:
+        for target, counts in table.items():
+            target_sums = sums.setdefault(target, {})
             for lowering, count in counts.items():
-                into[lowering] = into.get(lowering, 0) + count
-    return dict(sorted(total.items()))
+                target_sums[lowering] = target_sums.get(lowering, 0) + count
+    return dict(sorted(sums.items()))
 
 
 def pair_result(
     pair: OpDtypePair, findings: Sequence[CallResult], seconds: float, tolerance: str = "", backward: bool = False
 ) -> PairResult:
-    """The result of a pair from the findings of its calls; there is at least one."""
+    """Returns the result of a pair from the findings of its calls, of which there must be at least one."""
     outcomes: dict[str, int] = {}
     for finding in findings:
         outcomes[finding.outcome] = outcomes.get(finding.outcome, 0) + 1
-    told = tuple(msgspec.structs.replace(f, lowerings={}) for f in findings if f.reasons)
+    reported = tuple(msgspec.structs.replace(f, lowerings={}) for f in findings if f.reasons)
     return PairResult(
         pair.op,
         pair.dtype,
         worst(finding.outcome for finding in findings),
         outcomes,
         tuple(sum(f.reached > step for f in findings) for step in range(len(STEPS))),
-        told,
+        reported,
         merged(finding.lowerings for finding in findings),
         tolerance,
         seconds=round(seconds, 2),
@@ -167,7 +168,7 @@ def pair_result(
 
 
 class ListPairs(Message, frozen=True):
-    """Start under `plan`; answered by `PairsListed`."""
+    """List the pairs of `plan`, which applies to all later requests; answered by `PairsListed`."""
 
     plan: CoveragePlan
 
@@ -187,9 +188,9 @@ class PairChecked(Message, frozen=True):
 
 
 class CoverageJob(Message, frozen=True):
-    """Check a pair in a fork. Calls in `known` are left out; with `joint`, all calls are tried in one program first.
+    """Check a pair in a fork, without the calls numbered `known`; with `joint`, first all calls in one program.
 
-    Answered by `CallStarted` before each program, `CallChecked` after it, and `JobDone`.
+    Answered by `CallStarted` before each program, `CallChecked` for each call, and `JobDone`.
     """
 
     pair: OpDtypePair
@@ -201,7 +202,7 @@ class CoverageJob(Message, frozen=True):
 
 
 class CallStarted(Message, frozen=True):
-    """The program of call `number` starts."""
+    """The check of call number `number` starts, or that of all calls in one program (-1)."""
 
     number: int
     text: str

@@ -9,41 +9,43 @@ from typing import Any
 
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, CoreOp, CoveragePlan, Listing, PairResult, merged
 
-# Maximum length of a reason in tables; the file has the full text.
-_REASON = 140
-_ADVICE = re.compile(r": (?:add the key|add a lowering under that name) .*? has the three steps")
-_COUNTED = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
+# The maximum length of a reason in tables; the file of results has the full text.
+_MAX_REASON_CHARACTERS = 140
+# The advice in a reason on how to compile the op.
+_ADVICE = re.compile(r": (?:a script adds the key|add a lowering under that name) .*? has the three steps")
+_COUNTED_OUTCOMES = ("compiled", "torch-mlir", "eager", "wrong", "error", "crash", "timeout", "refused", "skipped")
 
 
 def summary(results: Sequence[PairResult], core: Sequence[CoreOp]) -> dict[str, Any]:
-    """Statistics per dtype and in total: pairs by outcome, calls by completed step, compiled shares, and Core ATen.
+    """Returns the statistics of results, by dtype and in total, and of Core ATen.
 
-    Shares are of the pairs that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
+    They are numbers of pairs by outcome, numbers of calls by completed step, and shares of compiled pairs, in the pairs
+    that PyTorch can capture: pairs that Dynamo rejects, or without samples, do not count.
     """
     dtypes = sorted({result.dtype for result in results})
-    found = {dtype: _figures([r for r in results if r.dtype == dtype]) for dtype in dtypes}
-    return {"dtypes": found, "all": _figures(results), "core": _core_figures(core)}
+    by_dtype = {dtype: _statistics([r for r in results if r.dtype == dtype]) for dtype in dtypes}
+    return {"dtypes": by_dtype, "all": _statistics(results), "core": _core_statistics(core)}
 
 
-def _core_figures(core: Sequence[CoreOp]) -> dict[str, Any]:
-    left = [op for op in core if not op.lowered]
+def _core_statistics(core: Sequence[CoreOp]) -> dict[str, Any]:
+    not_lowered = [op for op in core if not op.lowered]
     return {
         "overloads": len(core),
-        "lowered": len(core) - len(left),
-        "decomposed": sum(op.decomposed for op in left),
-        "eager_by_design": {op.target: op.only_eager for op in left if op.only_eager},
-        "missing": [op.target for op in left if not op.decomposed and not op.only_eager],
+        "lowered": len(core) - len(not_lowered),
+        "decomposed": sum(op.decomposed for op in not_lowered),
+        "eager_by_design": {op.target: op.only_eager for op in not_lowered if op.only_eager},
+        "missing": [op.target for op in not_lowered if not op.decomposed and not op.only_eager],
     }
 
 
-def _figures(results: Sequence[PairResult]) -> dict[str, Any]:
+def _statistics(results: Sequence[PairResult]) -> dict[str, Any]:
     outcomes = Counter[str](result.outcome for result in results)
     captured = sum(count for outcome, count in outcomes.items() if outcome not in ("refused", "skipped"))
     ours, theirs = outcomes["compiled"], outcomes["torch-mlir"]
     reached = [sum(r.reached[step] for r in results if r.reached) for step in range(len(STEPS))]
     return {
         "pairs": len(results),
-        **{outcome: outcomes[outcome] for outcome in _COUNTED},
+        **{outcome: outcomes[outcome] for outcome in _COUNTED_OUTCOMES},
         "calls": sum(sum(result.outcomes.values()) for result in results),
         **dict(zip(STEPS, reached, strict=True)),
         "captured": captured,
@@ -52,20 +54,21 @@ def _figures(results: Sequence[PairResult]) -> dict[str, Any]:
     }
 
 
-def text(figures: dict[str, Any]) -> str:
-    """A table of pairs by dtype and outcome, and of calls by step."""
-    names = [*figures["dtypes"], "all"]
-    rows = [*figures["dtypes"].values(), figures["all"]]
+def text(statistics: dict[str, Any]) -> str:
+    """Returns tables of pairs by dtype and outcome, and of calls by completed step."""
+    names = [*statistics["dtypes"], "all"]
+    rows = [*statistics["dtypes"].values(), statistics["all"]]
+    shares = [(_percent(row["compiled_here"]), _percent(row["without_eager"])) for row in rows]
     return "\n\n".join(
         [
-            _table(["pairs", *_COUNTED, "here", "without eager"], [
-                [name, *(row[key] for key in _COUNTED), _percent(row["compiled_here"]), _percent(row["without_eager"])]
-                for name, row in zip(names, rows, strict=True)
+            _table(["pairs", *_COUNTED_OUTCOMES, "here", "without eager"], [
+                [name, *(row[key] for key in _COUNTED_OUTCOMES), *row_shares]
+                for name, row, row_shares in zip(names, rows, shares, strict=True)
             ]),
             _table(["calls", "all", *STEPS], [
                 [name, row["calls"], *(row[step] for step in STEPS)] for name, row in zip(names, rows, strict=True)
             ]),
-            _core_line(figures["core"]),
+            _core_line(statistics["core"]),
         ]
     )  # fmt: skip
 
@@ -78,25 +81,28 @@ def _core_line(core: dict[str, Any]) -> str:
 
 
 def line(result: PairResult) -> str:
-    """A pair that is not compiled: the outcome, and the reasons with their numbers of calls."""
+    """Returns the text for a pair that is not compiled: its outcome, the numbers of calls by outcome, the reasons."""
     counts = " ".join(f"{outcome} {count}" for outcome, count in result.outcomes.items())
     head = f"{result.outcome:10} {result.op} {result.dtype} ({counts or result.skipped})"
     return "\n".join([head, *(f"    {reason}" for reason in reasons(result))])
 
 
 def reasons(result: PairResult) -> list[str]:
-    """The reasons why calls are not compiled, or wrong; each once, worst outcomes first, with an example call."""
-    told: dict[str, CallResult] = {}
+    """Returns the reasons why calls are not compiled, or wrong, each with one example call.
+
+    Those of the pair's outcome are first.
+    """
+    examples: dict[str, CallResult] = {}
     for finding in sorted(result.findings, key=lambda f: f.outcome != result.outcome):
         for reason in finding.reasons:
-            told.setdefault(reason, finding)
-    return [f"{finding.outcome}: {_short(reason)} · {finding.call}" for reason, finding in told.items()]
+            examples.setdefault(reason, finding)
+    return [f"{finding.outcome}: {_shorten(reason)} · {finding.call}" for reason, finding in examples.items()]
 
 
-def _short(reason: str) -> str:
-    """A reason without the advice on how to compile the op, truncated for a table."""
+def _shorten(reason: str) -> str:
+    """Returns a reason without the advice on how to compile the op, truncated for a table."""
     reason = _ADVICE.sub("", reason)
-    return reason if len(reason) <= _REASON else reason[: _REASON - 1] + "…"
+    return reason if len(reason) <= _MAX_REASON_CHARACTERS else reason[: _MAX_REASON_CHARACTERS - 1] + "…"
 
 
 def _percent(share: float | None) -> str:
@@ -122,10 +128,10 @@ _SECTIONS = {
     "refused": "Not captured by PyTorch",
     "skipped": "Without a sample",
 }
-# Maximum number of reasons per operator on the page; the file of results has all reasons.
-_SHOWN = 2
+# The maximum number of reasons per operator on the page; the file of results has all reasons.
+_MAX_SHOWN_REASONS = 2
 
-_READING = """
+_READING_NOTES = """
 A pair is an operator and a dtype; its outcome is the worst of its calls. The samples of a pair and the in-place form of
 one of them are compiled as one program; if that program is not right, each call is compiled by itself. Values are
 compared as in `buddy-tui run`, with NaN equal to NaN, and with OpInfo's own tolerance for CPU where it declares a wider
@@ -134,25 +140,25 @@ eager's too; where PyTorch's decompositions choose other strides than eager, the
 results (`empty`) are not compared. Random operators start from the same seed; where compiled code uses its own
 generator, its results are compared with those of the captured program run in eager.
 """
-_GRADIENTS = """
+_GRADIENT_NOTES = """
 The gradients of all inputs for which OpInfo wants them are computed with random gradients of the results, and compared
 in the same way; a pair whose operator has no gradient for the dtype is left out.
 """
-_SHARES = """
+_SHARE_NOTES = """
 Shares are of the pairs that PyTorch captures: *here* is compiled by this project's lowerings alone, *without eager*
 includes ops that torch-mlir's passes lower.
 """
 
 
 def markdown(results: Sequence[PairResult], listing: Listing, plan: CoveragePlan) -> str:
-    """The statistics, Core ATen, then every pair that is not compiled here, with the reason."""
-    figures = "```\n" + text(summary(results, listing.core)) + "\n```"
-    reading = [part.strip() for part in (_READING, *([_GRADIENTS] if plan.backward else []), _SHARES)]
-    parts = ["# Coverage", _preamble(listing, plan), figures, *reading, *_core(listing.core, results)]
+    """Returns the page: the statistics, Core ATen, then every pair that is not compiled here, with the reasons."""
+    statistics = "```\n" + text(summary(results, listing.core)) + "\n```"
+    reading = [part.strip() for part in (_READING_NOTES, *([_GRADIENT_NOTES] if plan.backward else []), _SHARE_NOTES)]
+    parts = ["# Coverage", _preamble(listing, plan), statistics, *reading, *_core_section(listing.core, results)]
     for outcome, title in _SECTIONS.items():
-        found = [result for result in results if result.outcome == outcome]
-        if found:
-            parts += [f"## {title}: {len(found)} pairs", _page_table(["operator", "dtypes", "why"], _rows(found))]
+        pairs = [result for result in results if result.outcome == outcome]
+        if pairs:
+            parts += [f"## {title}: {len(pairs)} pairs", _page_table(["operator", "dtypes", "why"], _rows(pairs))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -167,8 +173,8 @@ def _preamble(listing: Listing, plan: CoveragePlan) -> str:
     )
 
 
-def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
-    """The overloads that no registry here lowers, and the lowerings of their nodes in the samples."""
+def _core_section(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
+    """Returns the section on overloads that no registry here lowers, with the lowerings of nodes in the samples."""
     lowerings = merged(result.lowerings for result in results)
     rows = [
         (
@@ -184,14 +190,16 @@ def _core(core: Sequence[CoreOp], results: Sequence[PairResult]) -> list[str]:
 
 
 def _rows(results: Sequence[PairResult]) -> Iterable[tuple[str, str, str]]:
-    """A row for each operator, its dtypes together; the reasons are those of the first."""
+    """Yields a row for each operator, with all its dtypes, and the reasons of the first dtype."""
     by_op: dict[str, list[PairResult]] = {}
     for result in results:
         by_op.setdefault(result.op, []).append(result)
-    for op, found in by_op.items():
-        why = reasons(found[0]) or [found[0].skipped]
-        more = f" (and {len(why) - _SHOWN} more)" if len(why) > _SHOWN else ""
-        yield f"`{op}`", ", ".join(result.dtype for result in found), "; ".join(why[:_SHOWN]) + more
+    for op, op_results in by_op.items():
+        op_reasons = reasons(op_results[0]) or [op_results[0].skipped]
+        shown = "; ".join(op_reasons[:_MAX_SHOWN_REASONS])
+        hidden_count = len(op_reasons) - _MAX_SHOWN_REASONS
+        more = f" (and {hidden_count} more)" if hidden_count > 0 else ""
+        yield f"`{op}`", ", ".join(result.dtype for result in op_results), shown + more
 
 
 def _page_table(heading: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -14,40 +14,43 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from buddy.compiler.frontend.aten import default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import RULES
-from buddy.compiler.frontend.distributions import RULES as OF_RANDOM_BITS
+from buddy.compiler.frontend.distributions import RULES as RANDOM_RULES
 from buddy.compiler.frontend.graph_splitter import BETWEEN
 from buddy.compiler.graph.node import default_ops_map
 from buddy.compiler.ops import registries
 from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, OpDtypePair
 
-# Stands for the rules of `frontend/complex_numbers` in the list of registries.
-_BY_PARTS = "complex numbers"
+# Stands for the rules of `frontend/complex_numbers` in lists of registries.
+_COMPLEX_RULES = "complex numbers"
 
 
 def core_ops() -> list[CoreOp]:
-    """Each overload of Core ATen with the registries here that lower its class, or the rules for complex numbers.
+    """Returns an entry for each overload of Core ATen, with the registries here that lower its op class.
 
-    For other overloads, the entry says whether they are decomposed; numbers are read out of tensors at graph breaks.
-    An overload that writes to its arguments stands for its functional form, since graphs are functional.
+    The rules for complex numbers, and the code between graphs that reads numbers out of tensors, count as registries.
+    For other overloads, the entry says whether they are decomposed. For an overload that writes to its arguments, the
+    entry is that of the functional overload that replaces it in graphs.
     """
-    classes, found, rules = default_ops_map(), registries(), default_decompositions()
+    classes, all_registries, rules = default_ops_map(), registries(), default_decompositions()
     ops = []
     for op in _overloads():
-        seen = _functional(op)
-        cls = classes.get(target_key(seen))
-        lowered = tuple(name for name, registry in found.items() if cls is not None and cls.__name__ in registry)
+        functional = _functional(op)
+        cls = classes.get(target_key(functional))
+        lowered: tuple[str, ...] = ()
+        if cls is not None:
+            lowered = tuple(name for name, registry in all_registries.items() if cls.__name__ in registry)
         if not lowered and op in RULES and op not in rules:
-            lowered = (_BY_PARTS,)
+            lowered = (_COMPLEX_RULES,)
         if op is torch.ops.aten._local_scalar_dense.default:
             lowered = (BETWEEN,)
-        decomposed = seen in rules or seen in OF_RANDOM_BITS or _is_composite(seen)
-        why = "" if cls is None or lowered or seen in OF_RANDOM_BITS else cls.only_eager
+        decomposed = functional in rules or functional in RANDOM_RULES or _is_composite(functional)
+        why = "" if cls is None or lowered or functional in RANDOM_RULES else cls.only_eager
         ops.append(CoreOp(target_key(op), lowered, not lowered and decomposed, why))
     return ops
 
 
 def _functional(op: Any) -> Any:
-    """The overload that replaces a mutating one in graphs; other overloads are returned unchanged."""
+    """Returns the overload that replaces a mutating one in graphs; returns other overloads unchanged."""
     if not op._schema.is_mutable:
         return op
     name = op._schema.name.removeprefix("aten::")
@@ -57,7 +60,7 @@ def _functional(op: Any) -> Any:
 
 
 def _is_composite(op: Any) -> bool:
-    """Whether PyTorch itself decomposes the overload, or computes it from its argument's sizes, before capture."""
+    """Returns whether PyTorch itself decomposes the overload before capture, as a composite of other ops."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
@@ -73,44 +76,45 @@ SEED = 0
 
 
 class Gradients(NamedTuple):
-    """One dense tensor for each leaf; `any` says whether some result depends on some leaf."""
+    """The gradients: one dense tensor for each leaf; `any` says whether a result depends on a leaf."""
 
     tensors: tuple[torch.Tensor, ...]
     any: bool
 
 
 def leaves_of(arguments: Any) -> list[torch.Tensor]:
-    """The tensors in nested arguments that require gradients."""
+    """Returns the tensors in nested arguments that require gradients."""
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
 def differentiate(results: Any, leaves: Sequence[torch.Tensor]) -> Gradients:
-    """The gradients of `leaves` from nested `results` that autograd has recorded.
+    """Returns the gradients of `leaves` for random gradients of nested `results`, which autograd has recorded.
 
-    For a leaf on which no result depends, autograd returns None or zeros; here it is zeros. Strides of gradients are
-    unspecified, so all gradients are made contiguous.
+    For a leaf on which no result depends, autograd returns `None` or zeros; here, the gradient is zeros. The strides of
+    gradients are unspecified, so all gradients are made contiguous.
     """
-    wanted, seeds = [], []
+    differentiable, result_gradients = [], []
     for number, result in enumerate(tree_leaves(results)):
         if isinstance(result, torch.Tensor) and result.requires_grad:
-            chance = torch.Generator().manual_seed(SEED + number)
-            wanted.append(result)
-            seeds.append(torch.randn(result.shape, dtype=result.dtype, generator=chance))
-    found = torch.autograd.grad(wanted, leaves, seeds, allow_unused=True) if wanted and leaves else [None] * len(leaves)
-    made = [
-        torch.zeros_like(leaf) if gradient is None else gradient for leaf, gradient in zip(leaves, found, strict=True)
-    ]
-    dense = [gradient.to_dense() if gradient.layout != torch.strided else gradient for gradient in made]
-    return Gradients(
-        tuple(gradient.detach().contiguous() for gradient in dense), any(gradient is not None for gradient in found)
-    )
+            generator = torch.Generator().manual_seed(SEED + number)
+            differentiable.append(result)
+            result_gradients.append(torch.randn(result.shape, dtype=result.dtype, generator=generator))
+    gradients: Sequence[torch.Tensor | None] = [None] * len(leaves)
+    if differentiable and leaves:
+        gradients = torch.autograd.grad(differentiable, leaves, result_gradients, allow_unused=True)
+    tensors = []
+    for leaf, gradient in zip(leaves, gradients, strict=True):
+        tensor = torch.zeros_like(leaf) if gradient is None else gradient
+        tensor = tensor.to_dense() if tensor.layout != torch.strided else tensor
+        tensors.append(tensor.detach().contiguous())
+    return Gradients(tuple(tensors), any(gradient is not None for gradient in gradients))
 
 
 @dataclass(frozen=True)
 class SampleCall:
-    """One call of a sample: `function(*args, **kwargs)`; `text` describes its arguments.
+    """A call with the arguments of a sample: `function(*args, **kwargs)`; `text` describes the arguments.
 
-    Gradients are those of `differentiable(result)`: OpInfo selects the part of a result that is unique, for example
+    Gradients are computed of `differentiable(result)`, the part of a result that OpInfo defines as unique, for example
     without the signs of eigenvectors. `writes` says that the function writes to its first argument.
     """
 
@@ -122,11 +126,11 @@ class SampleCall:
     writes: bool = False
 
     def copy_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """A copy of the arguments; strides and sharing of memory between them are preserved."""
+        """Returns a copy of the arguments with the same strides, which share memory as the arguments do."""
         return copy.deepcopy((self.args, self.kwargs))
 
     def prepare(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments to pass to `function`: `given`, with a copy of a tensor that `function` writes to.
+        """Returns the arguments `given` with a copy of the tensor that `function` writes to, if it writes.
 
         Eager does not allow writes to leaves of autograd's graph.
         """
@@ -136,10 +140,10 @@ class SampleCall:
 
 @lru_cache(maxsize=1)
 def database() -> dict[str, Any]:
-    """PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` for a variant)."""
+    """Returns PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` for a variant)."""
     from torch.testing._internal import common_methods_invocations
 
-    # Random operators are wrapped to seed themselves, which Dynamo cannot trace; here every program is seeded anyway.
+    # The wrapper of random operators seeds the generator, which Dynamo cannot trace. Every program is seeded anyway.
     common_methods_invocations.wrapper_set_seed = _unseeded
     return {entry.full_name: entry for entry in common_methods_invocations.op_db}
 
@@ -149,14 +153,14 @@ def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 
 
 def pairs(plan: CoveragePlan) -> list[OpDtypePair]:
-    """All pairs that `plan` selects, before sharding, in alphabetical order."""
-    wanted = [(name, torch_dtype(name)) for name in plan.dtypes]
+    """Returns all pairs that `plan` selects, before sharding, in alphabetical order."""
+    dtypes = [(name, torch_dtype(name)) for name in plan.dtypes]
     return [
-        OpDtypePair(name, dtype)
+        OpDtypePair(name, dtype_name)
         for name, entry in sorted(database().items())
         if plan.wants(name)
-        for dtype, found in wanted
-        if found in entry.supported_dtypes("cpu") and (not plan.backward or _has_gradients(entry, found))
+        for dtype_name, dtype in dtypes
+        if dtype in entry.supported_dtypes("cpu") and (not plan.backward or _has_gradients(entry, dtype))
     ]
 
 
@@ -165,34 +169,40 @@ def _has_gradients(entry: Any, dtype: torch.dtype) -> bool:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The dtype of that name. Raises `ValueError` for an unknown one."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    """Returns the dtype called `name`. Raises `ValueError` for an unknown one."""
+    dtype = getattr(torch, name, None)
+    if not isinstance(dtype, torch.dtype):
         raise ValueError(f"torch has no dtype {name!r}")
-    return found
+    return dtype
+
+
+# The maximum number of calls of an in-place form that are tried to find one that eager accepts.
+_MAX_IN_PLACE_TRIES = 8
 
 
 def calls(pair: OpDtypePair, limit: int, backward: bool = False) -> list[SampleCall]:
-    """At most `limit` distinct calls of a pair that eager accepts, and one call of its in-place form if it has one.
+    """Returns at most `limit` distinct calls of a pair that eager accepts, and one of its in-place form if it has one.
 
-    With `backward`, the calls have gradients, and eager can compute them.
+    With `backward`, returns only calls whose gradients eager computes.
     """
     entry, dtype = database()[pair.op], torch_dtype(pair.dtype)
     _seed()
     distinct: dict[str, SampleCall] = {}
     in_place: list[SampleCall] = []
-    writes = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
+    in_place_form = entry.inplace_variant if not backward or entry.supports_inplace_autograd else None
     for sample in entry.sample_inputs("cpu", dtype, requires_grad=backward):
-        args, kwargs = tree_map_only(torch.Tensor, _as_leaf, ((sample.input, *sample.args), dict(sample.kwargs)))
+        args, kwargs = tree_map_only(
+            torch.Tensor, _without_history, ((sample.input, *sample.args), dict(sample.kwargs))
+        )
         call = SampleCall(entry.op, args, kwargs, _describe(sample), sample.output_process_fn_grad)
-        if distinct.setdefault(call.text, call) is call and writes and not sample.broadcasts_input:
-            in_place.append(replace(call, function=writes, text=f"in place {call.text}", writes=backward))
-    found = _select_answered(_spread_out(list(distinct.values())), limit, backward)
-    return found + _select_answered(in_place[:8], 1, backward)
+        if distinct.setdefault(call.text, call) is call and in_place_form and not sample.broadcasts_input:
+            in_place.append(replace(call, function=in_place_form, text=f"in place {call.text}", writes=backward))
+    accepted = _select_accepted(_spread_out(list(distinct.values())), limit, backward)
+    return accepted + _select_accepted(in_place[:_MAX_IN_PLACE_TRIES], 1, backward)
 
 
-def _as_leaf(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without autograd history, since only such tensors can be copied."""
+def _without_history(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor without autograd history, because a tensor with one cannot be copied."""
     return tensor if tensor.is_leaf else tensor.detach().requires_grad_()
 
 
@@ -204,11 +214,11 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def _select_answered(candidates: Iterable[SampleCall], limit: int, backward: bool) -> list[SampleCall]:
-    """The first `limit` calls that eager accepts; with `backward`, those whose gradients eager computes."""
-    found: list[SampleCall] = []
+def _select_accepted(candidates: Iterable[SampleCall], limit: int, backward: bool) -> list[SampleCall]:
+    """Returns the first `limit` calls that eager accepts; with `backward`, those whose gradients eager computes."""
+    accepted: list[SampleCall] = []
     for call in candidates:
-        if len(found) == limit:
+        if len(accepted) == limit:
             break
         given = call.copy_arguments()
         try:
@@ -219,33 +229,35 @@ def _select_answered(candidates: Iterable[SampleCall], limit: int, backward: boo
                 continue
         except Exception:
             continue
-        found.append(call)
-    return found
+        accepted.append(call)
+    return accepted
 
 
-def _spread_out(found: Sequence[SampleCall]) -> list[SampleCall]:
+def _spread_out(items: Sequence[SampleCall]) -> list[SampleCall]:
     """Reorders the calls so that any prefix is spread over the list: first, last, the middle, the quarters."""
-    order, step = [0, len(found) - 1], len(found)
+    order, step = [0, len(items) - 1], len(items)
     while step > 1:
         step = (step + 1) // 2
-        order += range(step, len(found), step)
-    return [found[i] for i in dict.fromkeys(order) if 0 <= i < len(found)]
+        order += range(step, len(items), step)
+    return [items[i] for i in dict.fromkeys(order) if 0 <= i < len(items)]
 
 
 def _describe(sample: Any) -> str:
-    """Shapes, dtypes, layouts and plain values of a sample: samples with equal descriptions are duplicates."""
+    """Returns the shapes, dtypes, layouts and plain values of a sample; samples with equal texts are duplicates."""
     parts = [sample.input, *sample.args]
-    words = [_word(part) for part in parts] + [f"{key}={_word(value)}" for key, value in sample.kwargs.items()]
+    words = [_describe_value(part) for part in parts] + [
+        f"{key}={_describe_value(value)}" for key, value in sample.kwargs.items()
+    ]
     return "(" + ", ".join(words) + ")"
 
 
-def _word(value: Any) -> str:
-    text = str(tree_map_only(torch.Tensor, _Shape, value))
+def _describe_value(value: Any) -> str:
+    text = str(tree_map_only(torch.Tensor, _TensorDescription, value))
     return text if len(text) < 200 else text[:197] + "..."
 
 
-class _Shape:
-    """The properties of a tensor that matter to a compiler."""
+class _TensorDescription:
+    """Prints the properties of a tensor that matter to a compiler."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         size = "x".join(map(str, tensor.shape)) or "scalar"

@@ -1,6 +1,6 @@
 """The warm process of a coverage run: it imports torch, its operator database and MLIR once, and forks workers.
 
-The process answers the plan with the list of pairs to check, and then each pair with its result.
+The process answers the plan with the list of its pairs, and then each pair with the result of its check.
 """
 
 from __future__ import annotations

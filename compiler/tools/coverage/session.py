@@ -1,4 +1,4 @@
-"""The client of a coverage run: appends results to a file, and skips known ones."""
+"""The client of a coverage run: checks the pairs of a plan here or on a cluster, and reads files of earlier results."""
 
 from __future__ import annotations
 
@@ -34,62 +34,64 @@ class CoverageError(Exception):
 
 
 def read(path: Path, backward: bool = False) -> dict[OpDtypePair, PairResult]:
-    """The results in a file written by `json_lines.append`, of runs with gradients if `backward`, else of the others.
+    """Returns the results in a file of JSON lines: those of runs with gradients if `backward`, else those without.
 
-    The last result of a pair counts. Raises `OSError`.
+    If a pair has several results, returns the last one. Raises `OSError`.
     """
-    return {result.pair: result for result in files.read(path, PairResult) if result.backward == backward}
+    return {result.pair: result for result in files.read_json_lines(path, PairResult) if result.backward == backward}
 
 
 def run(
     plan: CoveragePlan,
     known: dict[OpDtypePair, PairResult],
-    again: Sequence[str],
+    repeated_outcomes: Sequence[str],
     on_result: Callable[[int, int, PairResult], None],
     cluster: str = "",
 ) -> Listing:
-    """Checks the pairs of `plan` that are not in `known`, or whose known outcome is in `again`.
+    """Checks the pairs of `plan` that are not in `known`, or whose known outcome is in `repeated_outcomes`.
 
-    Pairs are checked on this machine, or on the Dask cluster at the address `cluster`. `on_result` is called with the
-    numbers of finished and of all pairs, and each result as it arrives. Returns all pairs of the plan's shard, and Core
-    ATen. Raises `CoverageError` and `ClusterError`.
+    Checks them on this machine, or on the Dask cluster at the address `cluster`. Calls `on_result` for each result with
+    the number of finished pairs, the number of pairs to check, and the result. Returns all pairs of the plan's shard,
+    and Core ATen. Raises `CoverageError` and `ClusterError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-coverage-") as cache, _Server(plan, cache) as server:
         listing = server.listing()
-        wanted = sharded(listing.pairs, plan.shard)
-        todo = [pair for pair in wanted if pair not in known or known[pair].outcome in again]
-        results = _on_cluster(plan, cluster, todo) if cluster else map(server.check, todo)
+        shard_pairs = sharded(listing.pairs, plan.shard)
+        pairs_to_check = [pair for pair in shard_pairs if pair not in known or known[pair].outcome in repeated_outcomes]
+        results = _on_cluster(plan, cluster, pairs_to_check) if cluster else map(server.check, pairs_to_check)
         for number, result in enumerate(results, 1):
-            on_result(number, len(todo), result)
-    return Listing(wanted, listing.core, listing.versions)
+            on_result(number, len(pairs_to_check), result)
+    return Listing(shard_pairs, listing.core, listing.versions)
 
 
 def _on_cluster(plan: CoveragePlan, address: str, pairs: Sequence[OpDtypePair]) -> Iterator[PairResult]:
     """Yields results as they arrive."""
     encode = msgspec.json.encode
     jobs = [(encode(plan), encode(pair)) for pair in pairs]
-    for _, found in map_on_cluster(address, check_pair, jobs):
-        yield msgspec.json.decode(found, type=PairResult)
+    for _, result in map_on_cluster(address, check_pair, jobs):
+        yield msgspec.json.decode(result, type=PairResult)
 
 
-_here = threading.local()
+_thread_data = threading.local()
 
 
 def check_pair(job: tuple[bytes, bytes]) -> bytes:
     """Checks a pair on a worker of a cluster; each thread of the worker keeps a warm process."""
     plan, pair = job
-    if getattr(_here, "plan", None) != plan:
-        if getattr(_here, "stack", None) is not None:
-            _here.stack.close()
-        _here.stack, _here.plan = contextlib.ExitStack(), plan
-        atexit.register(_here.stack.close)
-        cache = _here.stack.enter_context(tempfile.TemporaryDirectory(prefix="buddy-coverage-"))
-        _here.server = _here.stack.enter_context(_Server(msgspec.json.decode(plan, type=CoveragePlan), cache))
-        _here.server.listing()
+    if getattr(_thread_data, "plan", None) != plan:
+        if getattr(_thread_data, "stack", None) is not None:
+            _thread_data.stack.close()
+        _thread_data.stack, _thread_data.plan = contextlib.ExitStack(), plan
+        atexit.register(_thread_data.stack.close)
+        cache = _thread_data.stack.enter_context(tempfile.TemporaryDirectory(prefix="buddy-coverage-"))
+        _thread_data.server = _thread_data.stack.enter_context(
+            _Server(msgspec.json.decode(plan, type=CoveragePlan), cache)
+        )
+        _thread_data.server.listing()
     try:
-        return msgspec.json.encode(_here.server.check(msgspec.json.decode(pair, type=OpDtypePair)))
+        return msgspec.json.encode(_thread_data.server.check(msgspec.json.decode(pair, type=OpDtypePair)))
     except CoverageError:
-        _here.plan = None  # the next pair gets a new process
+        _thread_data.plan = None  # the next pair gets a new process
         raise
 
 
@@ -112,7 +114,7 @@ class _Server:
         self._worker.end(patience=10)
 
     def listing(self) -> Listing:
-        """Requests the list of pairs to check; this is the first request."""
+        """Returns the list of pairs to check; this must be the first request."""
         return cast(Listing, self._ask(ListPairs(self._plan)).listing)
 
     def check(self, pair: OpDtypePair) -> PairResult:
@@ -129,5 +131,5 @@ class _Server:
 
     def _exit_error(self) -> CoverageError:
         code = self._worker.wait()
-        said = [text for text in self._log.read_text().splitlines() if text.strip()]
-        return CoverageError(said[-1] if said else f"it ended with {describe_exit(code)}")
+        lines = [line for line in self._log.read_text().splitlines() if line.strip()]
+        return CoverageError(lines[-1] if lines else f"its process ended with {describe_exit(code)}")

@@ -27,7 +27,7 @@ from buddy.compiler.tools.coverage.plan import (
 )
 from buddy.compiler.tools.coverage.samples import SampleCall, calls, database, torch_dtype
 
-# Stands for a call's number in messages about the joint program of all calls of a pair.
+# Stands for the number of a call in messages about the program with all calls of a pair.
 JOINT = -1
 
 
@@ -37,42 +37,44 @@ def serve(channel: Channel) -> None:
         _examine(job, channel.send)
 
 
-def _examine(job: CoverageJob, tell: Callable[[Message], None]) -> None:
+def _examine(job: CoverageJob, send: Callable[[Message], None]) -> None:
     try:
-        found = calls(job.pair, job.samples, job.backward)
+        sample_calls = calls(job.pair, job.samples, job.backward)
     except Exception as error:
-        tell(JobDone(f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
+        send(JobDone(f"its samples cannot be made: {type(error).__name__}: {error}"[:300]))
         return
-    if job.joint and len(found) > 1 and _check_jointly(job, found, tell):
-        tell(JobDone())
+    if job.joint and len(sample_calls) > 1 and _check_jointly(job, sample_calls, send):
+        send(JobDone())
         return
-    for number, call in enumerate(found):
+    for number, call in enumerate(sample_calls):
         if number not in job.known:
-            tell(CallStarted(number, call.text))
-            tell(CallChecked(number, check(job.pair, [call], job.options, job.backward)))
-    tell(JobDone("" if found else "eager answers none of its samples"))
+            send(CallStarted(number, call.text))
+            send(CallChecked(number, check(job.pair, [call], job.options, job.backward)))
+    send(JobDone("" if sample_calls else "eager accepts none of its samples"))
 
 
-def _check_jointly(job: CoverageJob, found: list[SampleCall], tell: Callable[[Message], None]) -> bool:
-    """Checks all calls as one program; returns whether it was captured and right.
+def _check_jointly(job: CoverageJob, sample_calls: list[SampleCall], send: Callable[[Message], None]) -> bool:
+    """Checks all calls as one program; if it was captured and is right, sends a result for each call.
 
-    In that case no call has to be checked alone; if a part of the program runs in eager, each call counts as eager.
+    Returns whether that was the case: then no call has to be checked alone. If a part of the program runs in eager,
+    each call counts as eager.
     """
-    tell(CallStarted(JOINT, f"{len(found)} calls in one program"))
-    finding = check(job.pair, found, job.options, job.backward)
+    send(CallStarted(JOINT, f"{len(sample_calls)} calls in one program"))
+    finding = check(job.pair, sample_calls, job.options, job.backward)
     if finding.outcome not in RIGHT or finding.outcome == "refused":
         return False
-    for number, call in enumerate(found):
-        rest = {"call": call.text, "lowerings": {}, "reasons": ()}
-        tell(CallChecked(number, msgspec.structs.replace(finding, **rest) if number else finding))
+    send(CallChecked(0, finding))
+    for number, call in enumerate(sample_calls[1:], 1):
+        # The first result has the lowerings and reasons of all calls.
+        send(CallChecked(number, msgspec.structs.replace(finding, call=call.text, lowerings={}, reasons=())))
     return True
 
 
 @dataclass
 class _Progress:
-    """The findings on a pair so far. `at` is the running program."""
+    """The results for a pair so far, by number of the call, and the number and text of the call that is running."""
 
-    at: int | None = None
+    current_call: int | None = None
     text: str = ""
     found: dict[int, CallResult] = field(default_factory=dict)
     joint: bool = True
@@ -89,10 +91,11 @@ class CoverageWorker:
         self._fork: ForkedWorker | None = None
 
     def check(self, pair: OpDtypePair) -> PairResult:
+        """Returns the result of checking a pair, in as many forks as its crashes require."""
         start, progress = time.perf_counter(), _Progress()
         options = {"preset": self._plan.preset, "dialect": self._plan.dialect, "threads": 1}
-        backward, why = self._plan.backward, None
-        while why is None:
+        backward, skip_reason = self._plan.backward, None
+        while skip_reason is None:
             fork = self._get_fork()
             job = CoverageJob(pair, self._plan.samples, options, progress.joint, frozenset(progress.found), backward)
             try:
@@ -100,10 +103,12 @@ class CoverageWorker:
             except BrokenPipeError:
                 self.close()  # the fork exited between two jobs: another fork takes this job
                 continue
-            why = self._follow(fork, progress)
+            skip_reason = self._follow(fork, progress)
         seconds = time.perf_counter() - start
         if not progress.found:
-            return PairResult(pair.op, pair.dtype, "skipped", skipped=why, seconds=round(seconds, 2), backward=backward)
+            return PairResult(
+                pair.op, pair.dtype, "skipped", skipped=skip_reason, seconds=round(seconds, 2), backward=backward
+            )
         findings = [progress.found[number] for number in sorted(progress.found)]
         return pair_result(pair, findings, seconds, self._tolerance_text(pair), backward)
 
@@ -125,11 +130,11 @@ class CoverageWorker:
         return self._fork
 
     def _follow(self, fork: ForkedWorker, progress: _Progress) -> str | None:
-        """Handles the fork's messages until the pair is done.
+        """Handles the fork's messages until the pair is done or the fork ends.
 
-        Returns the reason if the pair has no call, else ""; None if the fork crashed.
+        Returns the reason if the pair has no call, else ""; `None` if another fork has to check the remaining calls.
         """
-        progress.at = None
+        progress.current_call = None
         while True:
             try:
                 message = fork.receive(self._plan.timeout)
@@ -138,19 +143,20 @@ class CoverageWorker:
             if message is None:
                 return self._record_crash(progress, "crash", fork.cause())
             if isinstance(message, CallStarted):
-                progress.at, progress.text = message.number, message.text
+                progress.current_call, progress.text = message.number, message.text
             elif isinstance(message, CallChecked):
                 progress.found[message.number] = message.result
             else:
                 return str(message.skipped)
 
     def _record_crash(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
+        """Records that the fork crashed or was silent too long; returns the same as `_follow`."""
         self.close()
-        if progress.at is None:
+        if progress.current_call is None:
             return f"its samples cannot be made: {cause}"
         progress.joint = False
-        if progress.at == JOINT:
+        if progress.current_call == JOINT:
             return None
-        progress.found[progress.at] = CallResult(progress.text, outcome, 0, (cause,))
+        progress.found[progress.current_call] = CallResult(progress.text, outcome, 0, (cause,))
         # The other calls would most likely time out too.
         return "" if outcome == "timeout" else None

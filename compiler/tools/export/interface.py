@@ -1,4 +1,4 @@
-"""The external interface of a program: its tensors, the arguments of its entry, and its other requirements."""
+"""The external interface of an exported program: its tensors, symbolic sizes, and the arguments of its entry."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from buddy.compiler.tools.export.names import ElementType, element_of, reserved_
 if TYPE_CHECKING:
     from buddy.compiler.graph.graph import Graph
 
-_NAME = re.compile(r"[a-z]\w*", re.ASCII)
+_C_NAME = re.compile(r"[a-z]\w*", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -33,16 +33,16 @@ class ExportTensor:
 
     @property
     def empty(self) -> bool:
-        """Whether the tensor is always empty; such tensors are not passed."""
+        """Whether the tensor is empty in every call; such tensors are not passed."""
         return 0 in self.shape
 
 
 @dataclass(frozen=True)
 class ExportArgument:
-    """An argument of the entry: input number `input` or weight number `weight` (the other is -1).
+    """An argument of the entry: input number `input` or weight number `weight` (the other one is -1).
 
-    The tensor is passed unchanged or, with `pack`, packed into `bytes`; with `bytes` alone, a weight is copied to
-    memory that is fast to read.
+    If `pack` is set, the loader packs the tensor into `bytes` bytes with that function. If only `bytes` is set, it
+    copies a weight to memory that is fast to read. Otherwise it passes the tensor unchanged.
     """
 
     input: int
@@ -53,7 +53,7 @@ class ExportArgument:
 
 @dataclass(frozen=True)
 class SizeSource:
-    """The source of the size `name`: dim `dim` of input number `input`; with `input` -1, number `dim` of the call."""
+    """The source of symbolic size `name`: dim `dim` of input number `input`; scalar argument `dim` if that is -1."""
 
     name: str
     input: int
@@ -62,9 +62,10 @@ class SizeSource:
 
 @dataclass(frozen=True)
 class ProgramInterface:
-    """The interface of a program. `sources` are the graph input numbers of `inputs`, then of `weights`.
+    """The interface of a program.
 
-    `refusals` are the symbols that compiled code calls where eager would raise, with their error messages.
+    `sources` are the numbers of the graph's placeholders: first those of `inputs`, then those of `weights`. `refusals`
+    are the symbols that compiled code calls for values that eager rejects, with the error messages.
     """
 
     name: str
@@ -86,22 +87,23 @@ class ProgramInterface:
     @property
     def arity(self) -> int:
         """The number of pointers and sizes that the entry takes."""
-        crossing = sum(not output.empty for output in self.outputs)
-        return len(self.arguments) + len(self.sizes) + crossing + bool(self.arena)
+        passed = sum(not output.empty for output in self.outputs)
+        return len(self.arguments) + len(self.sizes) + passed + bool(self.arena)
 
 
 def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Sequence[Assignment]) -> ProgramInterface:
-    """The interface for calls from C, under `name`, of the program `artifact`, which was compiled from `graph`.
+    """Returns the C interface, under `name`, of the program `artifact`, which was compiled from `graph`.
 
-    Raises `ExportError` for ops that need PyTorch at run time, and for inputs that C cannot provide.
+    Raises `ExportError` for an unusable name, for ops that run in eager, for code for a GPU or with counters, and for
+    inputs that are packed before the call.
     """
     check_name(name)
     reject_eager(assignments, artifact)
     inputs = [number for number, kind in enumerate(graph.kinds) if kind is NodeType.InputNode]
-    read = dict.fromkeys(argument.source for argument in artifact.arguments)
-    weights = [number for number in read if number not in inputs]
-    places = {number: place for place, number in enumerate(inputs)}
-    numbers = {number: place for place, number in enumerate(weights)}
+    sources = dict.fromkeys(argument.source for argument in artifact.arguments)
+    weights = [number for number in sources if number not in inputs]
+    input_positions = {number: place for place, number in enumerate(inputs)}
+    weight_positions = {number: place for place, number in enumerate(weights)}
     results = [op for op in graph.results if isinstance(op, Op)]
     specs = [TensorSpec(tuple(op.tensor_meta.shape), op.tensor_meta.dtype.value) for op in graph.placeholders]
     stables = [op.stable or op.name for op in graph.placeholders]
@@ -110,10 +112,12 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
         tuple(_tensor(stables[number], specs[number]) for number in inputs),
         tuple(_tensor(stables[number], specs[number]) for number in weights),
         tuple(_tensor(op.stable or op.name, spec) for op, spec in zip(results, artifact.results, strict=True)),
-        tuple(_argument(argument, places, numbers) for argument in artifact.arguments),
-        tuple(SizeSource(symbol.name, places.get(symbol.source, -1), symbol.index) for symbol in artifact.symbols),
+        tuple(_argument(argument, input_positions, weight_positions) for argument in artifact.arguments),
+        tuple(
+            SizeSource(symbol.name, input_positions.get(symbol.source, -1), symbol.index) for symbol in artifact.symbols
+        ),
         (tuple(inputs), tuple(weights)),
-        tuple((call.symbol, _refusal(call)) for call in artifact.eager_calls),
+        tuple((call.symbol, _refusal_text(call)) for call in artifact.eager_calls),
         artifact.entry,
         artifact.arena,
         artifact.threads,
@@ -122,29 +126,29 @@ def interface_of(name: str, graph: Graph, artifact: Artifact, assignments: Seque
 
 def check_name(name: str) -> None:
     """Raises `ExportError` if `name` is not usable for functions and files in C and C++."""
-    if not _NAME.fullmatch(name) or name in reserved_words() or len(name) > 64:
+    if not _C_NAME.fullmatch(name) or name in reserved_words() or len(name) > 64:
         todo = "choose a name of lower-case letters, digits and _ that C and its library do not use (--name)"
         raise ExportError(f"{name!r} is not a valid name for C functions", "the export", todo)
 
 
 def c_name(text: str) -> str:
-    """A valid C name made from any text."""
-    found = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
-    found = found if found[:1].isalpha() else f"program_{found}".rstrip("_")
-    return f"{found}_program" if found in reserved_words() else found
+    """Returns a valid C name made from any text."""
+    name = re.sub(r"\W+", "_", text, flags=re.ASCII).strip("_").lower()[:48]
+    name = name if name[:1].isalpha() else f"program_{name}".rstrip("_")
+    return f"{name}_program" if name in reserved_words() else name
 
 
 def reject_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
-    """Raises `ExportError` that lists the nodes that run in eager, and other parts that are not plain machine code."""
-    nodes = [assignment for assignment in assignments if assignment.lowering == EAGER]
-    if nodes:
-        names = "\n".join(f"{each.node}: {each.reason}" for each in nodes)
-        first = ", ".join(each.node for each in nodes[:3]) + (", …" if len(nodes) > 3 else "")
+    """Raises `ExportError` if nodes run in eager, or if the code is for a GPU, counts time or records values."""
+    in_eager = [assignment for assignment in assignments if assignment.lowering == EAGER]
+    if in_eager:
+        reasons = "\n".join(f"{assignment.node}: {assignment.reason}" for assignment in in_eager)
+        nodes = ", ".join(assignment.node for assignment in in_eager[:3]) + (", …" if len(in_eager) > 3 else "")
         todo = (
-            "give these ops a lowering (docs/adding-an-operator.md), use other ops, or export the part of the program "
-            "between them (`buddy-tui extract`)"
+            "add lowerings for these ops (docs/adding-an-operator.md), use other ops, or export the part of the "
+            "program between them (`buddy-tui extract`)"
         )
-        raise ExportError(f"{len(nodes)} nodes run in eager PyTorch: {first}", "the program", todo, names)
+        raise ExportError(f"{len(in_eager)} nodes run in eager PyTorch: {nodes}", "the program", todo, reasons)
     if artifact.device is not None:
         raise ExportError("this code is for a GPU", "the recipe", "choose a recipe whose code is for a CPU")
     if artifact.regions or artifact.observed:
@@ -159,20 +163,24 @@ def _tensor(name: str, spec: TensorSpec) -> ExportTensor:
     )
 
 
-def _argument(found: EntryArgument, inputs: dict[int, int], weights: dict[int, int]) -> ExportArgument:
-    weight = weights.get(found.source, -1)
-    if weight < 0 and found.pack:
+def _argument(argument: EntryArgument, inputs: dict[int, int], weights: dict[int, int]) -> ExportArgument:
+    """Returns an argument of the entry; `inputs` and `weights` map numbers of placeholders to positions.
+
+    Raises `ExportError` for an input that is packed.
+    """
+    weight = weights.get(argument.source, -1)
+    if weight < 0 and argument.pack:
         raise ExportError(
-            f"input {inputs[found.source]} is packed before the call, which is only allowed for weights",
+            f"input {inputs[argument.source]} is packed before the call, which is only allowed for weights",
             "the recipe",
             "switch off packing (option pack-weights=false of contractions-to-kernels and convolutions-to-kernels)",
         )
-    copied = bool(found.pack) or (found.streamed and weight >= 0)
-    sizes = [size for size in stored_shape(found.spec) if isinstance(size, int)]
-    size = math.prod(sizes) * element_of(found.spec.dtype).bytes if copied else 0
-    return ExportArgument(inputs.get(found.source, -1), weight, found.pack, size)
+    is_copied = bool(argument.pack) or (argument.streamed and weight >= 0)
+    sizes = [size for size in stored_shape(argument.spec) if isinstance(size, int)]
+    copy_bytes = math.prod(sizes) * element_of(argument.spec.dtype).bytes if is_copied else 0
+    return ExportArgument(inputs.get(argument.source, -1), weight, argument.pack, copy_bytes)
 
 
-def _refusal(call: EagerCall) -> str:
+def _refusal_text(call: EagerCall) -> str:
     op = call.target.removesuffix(".default").split(".")[0]
     return f"{op}: only eager PyTorch computes this" if call.results else f"{op}: eager PyTorch raises an error here"

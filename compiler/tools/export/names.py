@@ -12,9 +12,9 @@ from buddy.compiler.protocol.artifact import TensorSpec
 
 
 class ElementType(NamedTuple):
-    """An element type: safetensors' name, C's type, NumPy's name, and its size in bytes.
+    """An element type: its name in safetensors, in C and in NumPy, and its size in bytes.
 
-    Some have no type in C11 or NumPy: they are stored as integers with the same bits, and `note` names the type.
+    A type that C11 or NumPy lacks is stored there as integers with the same bits, and `note` names the type.
     """
 
     safetensors: str
@@ -24,7 +24,7 @@ class ElementType(NamedTuple):
     note: str = ""
 
 
-_ELEMENTS = {
+_ELEMENT_TYPES = {
     TensorDType.Bool: ElementType("BOOL", "uint8_t", "bool", 1, "0 or 1"),
     TensorDType.UInt8: ElementType("U8", "uint8_t", "uint8", 1),
     TensorDType.UInt16: ElementType("U16", "uint16_t", "uint16", 2),
@@ -47,31 +47,32 @@ _ELEMENTS = {
 
 
 def element_of(dtype: str) -> ElementType:
-    """The element type of a `TensorSpec`; for complex numbers, that of their parts."""
-    return _ELEMENTS[TensorDType(dtype).part]
+    """Returns the element type of a `TensorSpec`; for complex numbers, that of their parts."""
+    return _ELEMENT_TYPES[TensorDType(dtype).part]
 
 
 def stored_shape(spec: TensorSpec) -> tuple[int | str, ...]:
-    """The shape in memory: complex numbers are pairs of floats along an additional last dim."""
+    """Returns the shape in memory: complex numbers are pairs of floats along an additional last dim."""
     return (*spec.shape, 2) if TensorDType(spec.dtype).is_complex else tuple(spec.shape)
 
 
-_LANGUAGES = (
+# The keywords of C and C++.
+_KEYWORDS = (
     "and asm auto bool break case catch char class compl concept const constexpr continue default delete do double "
     "else enum explicit export extern false float for friend goto if inline int long main mutable namespace new not "
     "nullptr operator or private protected public register requires restrict return short signed sizeof static "
     "struct switch template this throw true try typedef typeid typename typeof union unsigned using virtual void "
     "volatile while xor"
 )
-# C17, 7.12: each also for `float` with the suffix `f`.
-LIBM = frozenset(re.findall(
+# The functions of <math.h> (C17, 7.12); each also exists for `float`, with the suffix `f`.
+LIBM_FUNCTIONS = frozenset(re.findall(
     r"\w+",
     "acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp2 expm1 fabs floor fma "
     "fmax fmin fmod hypot ldexp lgamma log log10 log1p log2 nearbyint pow remainder rint round roundeven sin "
     "sincos sinh sqrt tan tanh tgamma trunc",
 ))  # fmt: skip
-# Other functions and types of the included headers (C17, POSIX, and glibc's additions).
-_LIBRARIES = (
+# Other functions and types of the headers that the loader includes (C17, POSIX, and glibc's additions).
+_LIBRARY_NAMES = (
     "abort abs access alarm atexit atof atoi atol bcmp bcopy brk bsearch bzero chdir chmod chown chroot clock close "
     "creat ctime daemon difftime div dprintf drand48 dup dysize encrypt erand48 errno execl execv exit fchmod fclose "
     "fdatasync fdim fdopen feof ferror ffs fflush fgetc fgets fileno finite fopen fork fprintf fpclassify fputc fputs "
@@ -86,13 +87,15 @@ _LIBRARIES = (
     "strtol swab symlink sync syscall system tee tempnam time timegm timer_t timezone tmpfile tmpnam truncate tzname "
     "tzset ulong umask uint ungetc unlink usleep utime vfork vprintf write y0 y1 yn"
 )
-# Comments, string literals, and the placeholder of the program's own name in the sources.
-_NO_CODE = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|PROGRAM\w*", re.DOTALL)
+# Parts of the C sources whose words are not reserved: comments, string literals, and names with the program's name.
+_NOT_IDENTIFIERS = re.compile(r"/\*.*?\*/|//[^\n]*|\"(?:\\.|[^\"\\\n])*\"|PROGRAM\w*", re.DOTALL)
 
 
 @lru_cache(maxsize=1)
 def reserved_words() -> frozenset[str]:
-    """All such names in lower case."""
+    """Returns the lower-case names that an exported program must not have, because C, C++ or the loader uses them."""
     texts = [path.read_text(encoding="utf-8") for path in resources.files(__package__).joinpath("c").iterdir()]
-    words = {word for text in texts for word in re.findall(r"\b[a-z]\w*", _NO_CODE.sub(" ", text))}
-    return frozenset({*words, *_LANGUAGES.split(), *_LIBRARIES.split(), *LIBM, *(f"{name}f" for name in LIBM)})
+    words = {word for text in texts for word in re.findall(r"\b[a-z]\w*", _NOT_IDENTIFIERS.sub(" ", text))}
+    return frozenset(
+        {*words, *_KEYWORDS.split(), *_LIBRARY_NAMES.split(), *LIBM_FUNCTIONS, *(f"{name}f" for name in LIBM_FUNCTIONS)}
+    )

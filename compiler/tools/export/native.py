@@ -1,4 +1,4 @@
-"""The compiled program as one LLVM module: optimized, with prefixed names, as assembly or as an object."""
+"""The compiled program as one LLVM module with prefixed names: as LLVM IR, assembly or an object."""
 
 from __future__ import annotations
 
@@ -10,25 +10,26 @@ from buddy.compiler.codegen.machines import Machine, new_context, optimise, pars
 from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface
-from buddy.compiler.tools.export.names import LIBM
+from buddy.compiler.tools.export.names import LIBM_FUNCTIONS
 
-# Functions of <string.h> and <stdlib.h>.
-_LIBC = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
-# Operations on half precision that some CPUs call from the compiler's runtime library, which every C compiler links.
-_COMPILER_RT = re.compile(r"__(extend|trunc)\w+f2|__(mul|div|mod|udiv|umod)ti3|__(fix|float)\w+")
+# The functions of <string.h> and <stdlib.h> that compiled code may call.
+_LIBC_FUNCTIONS = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
+# Functions of the compiler's runtime library, which every C compiler links: some CPUs need them for half precision and
+# 128-bit integers.
+_COMPILER_RT_FUNCTION = re.compile(r"__(extend|trunc)\w+f2|__(mul|div|mod|udiv|umod)ti3|__(fix|float)\w+")
 
 
 class NativeProgram:
     """The LLVM IR `text` of a compiled program, with the calling convention of `interface`, for `machine`.
 
-    The only symbols it exports are `NAME_entry` and `NAME_pack_K`, for the K-th pack; each takes the address of an
-    array of pointers. It imports `NAME_fork` and `NAME_ask_K`. Raises `ExportError` if it needs more than libc and
-    libm.
+    The object exports only `NAME_entry` and, for each packing function, `NAME_pack_K`; each takes the address of an
+    array of pointers. It imports `NAME_fork`, `NAME_ask_K` for each op that eager would reject, and functions of libc
+    and libm. Raises `ExportError` if the program calls other functions.
     """
 
     def __init__(self, text: str, interface: ProgramInterface, machine: Machine, opt_level: int) -> None:
-        self._machine, self._level = machine, opt_level
-        self._names = names_of(interface)
+        self._machine, self._opt_level = machine, opt_level
+        self._names = external_names(interface)
         context = new_context()
         module = parse_module(text, machine, context)
         packs = dict.fromkeys(interface.packs, 2)
@@ -52,30 +53,30 @@ class NativeProgram:
         return self._text
 
     def assembly(self) -> str:
-        """Assembly text for the target."""
-        found: str = target_machine(self._machine, self._level).emit_assembly(self._code())
-        return found
+        """Returns assembly text for the target."""
+        text: str = target_machine(self._machine, self._opt_level).emit_assembly(self._copy_of_optimised())
+        return text
 
     def object(self) -> bytes:
-        """A position-independent relocatable object."""
-        found: bytes = target_machine(self._machine, self._level).emit_object(self._code())
-        return found
+        """Returns a position-independent relocatable object."""
+        data: bytes = target_machine(self._machine, self._opt_level).emit_object(self._copy_of_optimised())
+        return data
 
-    def _code(self) -> Any:
-        """A copy of the optimized module, because code generation changes it."""
+    def _copy_of_optimised(self) -> Any:
+        """Returns a copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
             self._optimised = parse_module(self._text, self._machine)
-            optimise(self._optimised, self._level, self._machine)
+            optimise(self._optimised, self._opt_level, self._machine)
             _hide(self._optimised, set(self._names.values()))
         return parse_module(str(self._optimised), self._machine)
 
 
-def names_of(interface: ProgramInterface) -> dict[str, str]:
-    """The module's names for its links to the loader, and their external names."""
+def external_names(interface: ProgramInterface) -> dict[str, str]:
+    """Returns the external names of the functions that link the compiled code and the loader, by name in the module."""
     name = interface.name
-    found = {trampoline_name(interface.entry): f"{name}_entry", FORK: f"{name}_fork"}
-    found |= {trampoline_name(pack): f"{name}_pack_{i}" for i, pack in enumerate(dict.fromkeys(interface.packs))}
-    return found | {symbol: f"{name}_ask_{i}" for i, (symbol, _) in enumerate(interface.refusals)}
+    names = {trampoline_name(interface.entry): f"{name}_entry", FORK: f"{name}_fork"}
+    names |= {trampoline_name(pack): f"{name}_pack_{i}" for i, pack in enumerate(dict.fromkeys(interface.packs))}
+    return names | {symbol: f"{name}_ask_{i}" for i, (symbol, _) in enumerate(interface.refusals)}
 
 
 def _rename(module: Any, old: str, new: str) -> None:
@@ -85,24 +86,30 @@ def _rename(module: Any, old: str, new: str) -> None:
         return
 
 
-def _hide(module: Any, shown: set[str]) -> None:
-    """Makes all symbols internal except `shown`, which become hidden: visible within the library only."""
+def _hide(module: Any, exported: set[str]) -> None:
+    """Makes all symbols internal except `exported`, which become hidden: only code of the same library can use them."""
     for value in (*module.functions, *module.global_variables):
         if value.name.startswith("llvm."):
             continue
-        if value.name in shown:
+        if value.name in exported:
             value.visibility = "hidden"
         elif not value.is_declaration:
             value.linkage = "internal"
 
 
 def _check_imports(module: Any, provided: set[str]) -> None:
-    found = {function.name for function in module.functions if function.is_declaration}
-    wanted = sorted(name for name in found - provided if not name.startswith("llvm.") and not _is_common(name))
-    if wanted:
-        todo = "switch off the pass that calls it (contractions-to-blas calls a BLAS), or compile that op otherwise"
-        raise ExportError(f"the code calls {', '.join(wanted)}, which neither libc nor libm has", "the program", todo)
+    """Raises `ExportError` if a module calls functions that are neither `provided` nor in libc or libm."""
+    imports = {function.name for function in module.functions if function.is_declaration}
+    missing = sorted(name for name in imports - provided if not name.startswith("llvm.") and not _is_standard(name))
+    if missing:
+        todo = "switch off the pass that adds the call (contractions-to-blas calls a BLAS), or choose another lowering"
+        raise ExportError(f"the code calls {', '.join(missing)}, which neither libc nor libm has", "the program", todo)
 
 
-def _is_common(name: str) -> bool:
-    return name in _LIBC or name in LIBM or name.removesuffix("f") in LIBM or bool(_COMPILER_RT.fullmatch(name))
+def _is_standard(name: str) -> bool:
+    return (
+        name in _LIBC_FUNCTIONS
+        or name in LIBM_FUNCTIONS
+        or name.removesuffix("f") in LIBM_FUNCTIONS
+        or bool(_COMPILER_RT_FUNCTION.fullmatch(name))
+    )

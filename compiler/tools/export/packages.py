@@ -21,92 +21,96 @@ from elftools.elf.elffile import ELFFile
 from buddy.compiler.codegen.machines import Machine
 from buddy.compiler.tools.export.texts import source
 
-_MAGIC = b"!<arch>\n"
-_HEADER = 60
+_ARCHIVE_MAGIC = b"!<arch>\n"
+_MEMBER_HEADER_BYTES = 60
 
 
-def archive(members: Mapping[str, bytes]) -> bytes:
-    """The static library of ELF objects by file name.
+def make_archive(members: Mapping[str, bytes]) -> bytes:
+    """Returns a static library of ELF objects, given by file name.
 
-    Members have headers of 60 bytes. The first member, `/`, is the symbol index for linkers; the second, `//`, has the
-    names of more than 15 characters.
+    The first member of the archive, `/`, is the symbol index for linkers; the second one, `//`, has the file names, to
+    which the headers of the objects refer by offset.
     """
     names = b"".join(f"{name}/\n".encode() for name in members)
     symbols = {name: _defined_symbols(data) for name, data in members.items()}
-    index_size = 4 + sum(4 + len(s) + 1 for found in symbols.values() for s in found)
-    offset = len(_MAGIC) + _HEADER + index_size + index_size % 2 + _HEADER + len(names) + len(names) % 2
-    places, body, start = dict[str, int](), b"", 0
+    index_bytes = 4 + sum(4 + len(symbol) + 1 for defined in symbols.values() for symbol in defined)
+    # The sizes of members are rounded up to even numbers.
+    body_offset = len(_ARCHIVE_MAGIC)
+    body_offset += _MEMBER_HEADER_BYTES + index_bytes + index_bytes % 2
+    body_offset += _MEMBER_HEADER_BYTES + len(names) + len(names) % 2
+    offsets, body, name_offset = dict[str, int](), b"", 0
     for name, data in members.items():
-        places[name] = offset + len(body)
-        body += _member(f"/{start}", data, mode=b"644")
-        start += len(name.encode()) + 2
-    entries = [(places[name], symbol) for name, found in symbols.items() for symbol in found]
-    index = len(entries).to_bytes(4, "big") + b"".join(place.to_bytes(4, "big") for place, _ in entries)
+        offsets[name] = body_offset + len(body)
+        body += _member(f"/{name_offset}", data, mode=b"644")
+        name_offset += len(name.encode()) + 2
+    entries = [(offsets[name], symbol) for name, defined in symbols.items() for symbol in defined]
+    index = len(entries).to_bytes(4, "big") + b"".join(offset.to_bytes(4, "big") for offset, _ in entries)
     index += b"".join(symbol.encode() + b"\0" for _, symbol in entries)
-    return _MAGIC + _member("/", index) + _member("//", names) + body
+    return _ARCHIVE_MAGIC + _member("/", index) + _member("//", names) + body
 
 
 def _member(name: str, data: bytes, mode: bytes = b"0") -> bytes:
+    """Returns a member of an archive: a header without times and owners, and the data."""
     fields = [name.encode().ljust(16), b"0".ljust(12), b"0".ljust(6), b"0".ljust(6), mode.ljust(8)]
     return b"".join([*fields, str(len(data)).encode().ljust(10), b"`\n", data, b"\n" * (len(data) % 2)])
 
 
 def _defined_symbols(data: bytes) -> list[str]:
-    """The global symbols that an object defines."""
+    """Returns the global symbols that an object defines."""
     table = ELFFile(io.BytesIO(data)).get_section_by_name(".symtab")
-    found = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
-    return [symbol.name for symbol in found if symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK")]
+    defined = (symbol for symbol in table.iter_symbols() if symbol["st_shndx"] != "SHN_UNDEF")
+    return [symbol.name for symbol in defined if symbol["st_info"]["bind"] in ("STB_GLOBAL", "STB_WEAK")]
 
 
-_ALIGNMENT = 64  # bytes: the data begin at a cache line
+_ALIGNMENT_BYTES = 64  # the data begin at a cache line
 
 
 class StoredTensor(NamedTuple):
-    """A tensor: safetensors' name of its element type, bytes per element, its shape, and its data."""
+    """A tensor: its element type as safetensors names it, the bytes per element, its shape, and its data."""
 
     dtype: str
-    element: int
+    element_bytes: int
     shape: Sequence[int]
     data: memoryview
 
 
-def write(path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str]) -> None:
-    """Writes `tensors` by name, and texts about them. Raises `OSError`.
+def write_safetensors(path: Path, tensors: Mapping[str, StoredTensor], metadata: Mapping[str, str]) -> None:
+    """Writes a safetensors file with `tensors` and `metadata`. Raises `OSError`.
 
-    Like safetensors' own writer, sorts tensors by element size and then by name, so that each is aligned.
+    Like safetensors' own writer, sorts tensors by element size, type and name, so that each is aligned.
     """
-    order = sorted(tensors, key=lambda name: (-tensors[name].element, tensors[name].dtype, name))
+    order = sorted(tensors, key=lambda name: (-tensors[name].element_bytes, tensors[name].dtype, name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
     for name in order:
-        found = tensors[name]
-        end = offset + found.data.nbytes
-        header[name] = {"dtype": found.dtype, "shape": list(found.shape), "data_offsets": [offset, end]}
+        tensor = tensors[name]
+        end = offset + tensor.data.nbytes
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [offset, end]}
         offset = end
     text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
-    text += b" " * (-(len(text) + 8) % _ALIGNMENT)
+    text += b" " * (-(len(text) + 8) % _ALIGNMENT_BYTES)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for name in order:
             file.write(tensors[name].data)
 
 
-VERSION = "0.1.0"
+_VERSION = "0.1.0"
 # The earliest timestamp of a zip file, so that the output is deterministic.
-_MOMENT = (1980, 1, 1, 0, 0, 0)
+_TIMESTAMP = (1980, 1, 1, 0, 0, 0)
 
 
 def wheel_name(name: str, machine: Machine) -> str:
-    return f"{name}-{VERSION}-{_tag(machine)}.whl"
+    return f"{name}-{_VERSION}-{_tag(machine)}.whl"
 
 
 def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights: Path, summary: str) -> None:
     """Writes the wheel of the program `name`. Raises `OSError`."""
-    folder, records = f"{name}-{VERSION}.dist-info", list[str]()
+    folder, records = f"{name}-{_VERSION}.dist-info", list[str]()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
 
         def add(file: str, data: bytes, compression: int = zipfile.ZIP_DEFLATED) -> None:
-            info = zipfile.ZipInfo(file, _MOMENT)
+            info = zipfile.ZipInfo(file, _TIMESTAMP)
             info.external_attr = 0o644 << 16
             archive.writestr(info, data, compression)
             digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
@@ -119,16 +123,19 @@ def write_wheel(path: Path, name: str, machine: Machine, library: bytes, weights
         add(f"{folder}/METADATA", _metadata(name, summary).encode())
         add(f"{folder}/WHEEL", _wheel(machine).encode())
         records.append(f"{folder}/RECORD,,")
-        archive.writestr(zipfile.ZipInfo(f"{folder}/RECORD", _MOMENT), "\n".join([*records, ""]))
+        archive.writestr(zipfile.ZipInfo(f"{folder}/RECORD", _TIMESTAMP), "\n".join([*records, ""]))
 
 
 def _tag(machine: Machine) -> str:
-    """The tag for any Python 3 on Linux of that architecture; the C compiler determines the required C library."""
+    """Returns the wheel's tag for any Python 3 on Linux of that architecture.
+
+    The required version of the C library depends on the C compiler, so the tag does not name one.
+    """
     return f"py3-none-linux_{machine.architecture}"
 
 
 def _metadata(name: str, summary: str) -> str:
-    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {VERSION}", f"Summary: {summary}"]
+    lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {_VERSION}", f"Summary: {summary}"]
     return "\n".join([*lines, "Requires-Python: >=3.10", "Requires-Dist: numpy", ""])
 
 

@@ -1,4 +1,4 @@
-"""Writes the requested files of a compiled program, and what is needed to build and call it."""
+"""Writes the requested files of a compiled program, and the sources to build and call it."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 # The kinds that include C sources, weights and examples.
-_WITH_C = frozenset({"asm", "object", "static", "shared"})
-_LIBRARIES = frozenset({"static", "shared", "wheel"})
+_KINDS_WITH_C = frozenset({"asm", "object", "static", "shared"})
+_LIBRARY_KINDS = frozenset({"static", "shared", "wheel"})
 _SEED = 0
 
 
 @dataclass(frozen=True)
 class CompiledProgram:
-    """A program compiled by `recipe`: the captured graph, and the result.
+    """A captured graph, and the result of compiling it with `recipe`.
 
-    `llvm_ir` and `mlir` are texts of stages; the README names `origin` and `command`, which created the export.
+    `llvm_ir` and `mlir` are the texts of these stages. The README names `origin`, the program that was compiled, and
+    `command`, the command line of the export.
     """
 
     captured: CapturedGraph
@@ -53,7 +54,7 @@ class CompiledProgram:
 
 @dataclass(frozen=True)
 class ExportOrder:
-    """What to write, under which name, into which folder; `force` overwrites existing files."""
+    """A request to write files of `kinds`, named after `name`, into `folder`; `force` overwrites existing files."""
 
     folder: Path
     name: str
@@ -61,14 +62,14 @@ class ExportOrder:
     force: bool = False
 
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
-def export(program: CompiledProgram, order: ExportOrder, tell: Tell = lambda _what: None) -> list[ExportedFile]:
+def export(program: CompiledProgram, order: ExportOrder, report: Report = lambda _what: None) -> list[ExportedFile]:
     """Writes all files of `order`, or none of them if an error occurs.
 
-    Raises `ExportError` for what cannot be exported in this form, and if a file exists; `OSError` if the folder is not
-    writable.
+    Raises `ExportError` if the program cannot be exported in these forms, or a file exists and must not be overwritten;
+    `OSError` if the folder is not writable.
     """
     machine = _machine(program.recipe.target)
     interface = interface_of(order.name, program.captured.graph, program.artifact, program.assignments)
@@ -76,15 +77,17 @@ def export(program: CompiledProgram, order: ExportOrder, tell: Tell = lambda _wh
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"{folder} is not a folder", "the export", "name another one (-o)")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with scratch_folder(EXPORT, folder.parent) as made:
-        writer = _Writer(program, order, interface, machine, Path(made), tell)
-        _check_overwriting(folder, writer.planned(), order.force)
+    with scratch_folder(EXPORT, folder.parent) as scratch:
+        writer = _Writer(program, order, interface, machine, Path(scratch), report)
+        _check_overwriting(folder, writer.file_names(), order.force)
         with torch.no_grad():
             writer.write()
-        return _move(Path(made), folder, writer.planned())
+        return _move_files(Path(scratch), folder, writer.file_names())
 
 
 class _Writer:
+    """Writes the files of an order to the folder `folder`."""
+
     def __init__(
         self,
         program: CompiledProgram,
@@ -92,21 +95,21 @@ class _Writer:
         interface: ProgramInterface,
         machine: Machine,
         folder: Path,
-        tell: Tell,
+        report: Report,
     ) -> None:
         self._program, self._kinds, self._interface = program, frozenset(order.kinds), interface
-        self._machine, self._folder, self._tell, self._name = machine, folder, tell, order.name
+        self._machine, self._folder, self._report, self._name = machine, folder, report, order.name
 
-    def planned(self) -> list[str]:
-        """The files, in the order of the report."""
+    def file_names(self) -> list[str]:
+        """Returns the names of the files to write, in the order of the report."""
         name, kinds = self._name, self._kinds
-        found = {
+        file_of_kind = {
             "asm": f"{name}.s", "object": f"{name}.o", "static": f"lib{name}.a", "shared": f"lib{name}.so",
             "llvm-ir": f"{name}.ll", "mlir": f"{name}.mlir", "bytecode": f"{name}.mlirbc",
             "wheel": packages.wheel_name(name, self._machine),
         }  # fmt: skip
-        files = [file for kind, file in found.items() if kind in kinds]
-        if kinds & _WITH_C:
+        files = [file for kind, file in file_of_kind.items() if kind in kinds]
+        if kinds & _KINDS_WITH_C:
             files += [f"{name}.h", f"{name}.c", f"{name}.safetensors", "main.c", "main.cpp", "npy.h"]
             files += ["CMakeLists.txt"] * bool(self._code)
             files += [f"example/input{i}.npy" for i in range(len(self._interface.inputs))]
@@ -117,40 +120,42 @@ class _Writer:
     def write(self) -> None:
         name, kinds = self._name, self._kinds
         if "mlir" in kinds:
-            self._text(f"{name}.mlir", self._program.mlir)
+            self._write_text(f"{name}.mlir", self._program.mlir)
         if "bytecode" in kinds:
-            self._tell("writing MLIR's bytecode")
+            self._report("writing MLIR's bytecode")
             self._path(f"{name}.mlirbc").write_bytes(_bytecode(self._program.mlir))
         if "llvm-ir" in kinds:
-            self._text(f"{name}.ll", self._native.llvm_ir)
+            self._write_text(f"{name}.ll", self._native.llvm_ir)
         if "asm" in kinds:
-            self._tell("generating assembly")
-            self._text(f"{name}.s", self._native.assembly())
+            self._report("generating assembly")
+            self._write_text(f"{name}.s", self._native.assembly())
         if "object" in kinds:
             self._path(f"{name}.o").write_bytes(self._object)
-        if kinds & _WITH_C:
+        if kinds & _KINDS_WITH_C:
             self._write_c()
         self._write_libraries()
-        program, files = self._program, self.planned()
-        self._text("README.md", texts.readme(self._interface, program.origin, self._machine, files, program.command))
+        program, files = self._program, self.file_names()
+        self._write_text(
+            "README.md", texts.readme(self._interface, program.origin, self._machine, files, program.command)
+        )
 
     def _write_c(self) -> None:
         name = self._name
-        self._text(f"{name}.h", self._header)
-        self._text(f"{name}.c", texts.loader(self._interface))
+        self._write_text(f"{name}.h", self._header)
+        self._write_text(f"{name}.c", texts.loader(self._interface))
         for file in ("main.c", "main.cpp", "npy.h"):
-            self._text(file, texts.source(file, name))
+            self._write_text(file, texts.source(file, name))
         if self._code:
-            self._text("CMakeLists.txt", texts.cmake(self._interface, self._code))
-        self._tell("writing weights")
+            self._write_text("CMakeLists.txt", texts.cmake(self._interface, self._code))
+        self._report("writing weights")
         self._write_weights(self._path(f"{name}.safetensors"))
         self._write_examples()
 
     def _write_libraries(self) -> None:
         name, kinds = self._name, self._kinds
-        if not kinds & _LIBRARIES:
+        if not kinds & _LIBRARY_KINDS:
             return
-        self._tell("building the library")
+        self._report("building the library")
         openmp = self._interface.threads > 1
         sources = building.BuildSources(name, self._header, texts.loader(self._interface), self._object)
         if "static" in kinds:
@@ -171,12 +176,12 @@ class _Writer:
 
     def _write_weights(self, path: Path) -> None:
         tensors, (_, sources) = self._program.captured.tensors, self._interface.sources
-        found = {}
+        stored = {}
         for weight, source in zip(self._interface.weights, sources, strict=True):
             shape = [size for size in weight.shape if isinstance(size, int)]
             data = dense_bytes(tensors[source])
-            found[weight.name] = packages.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
-        packages.write(path, found, {"format": "pt", "program": self._name})
+            stored[weight.name] = packages.StoredTensor(weight.element.safetensors, weight.element.bytes, shape, data)
+        packages.write_safetensors(path, stored, {"format": "pt", "program": self._name})
 
     def _write_examples(self) -> None:
         captured, interface = self._program.captured, self._interface
@@ -184,15 +189,17 @@ class _Writer:
         if captured.eager is not None:
             torch.manual_seed(_SEED)
             results = [value for value in captured.eager(captured.tensors) if isinstance(value, torch.Tensor)]
-        given = [captured.tensors[source] for source in interface.sources[0]]
-        for kind, tensors in (("input", given), ("output", results)):
+        inputs = [captured.tensors[source] for source in interface.sources[0]]
+        for kind, tensors in (("input", inputs), ("output", results)):
             for i, tensor in enumerate(tensors):
                 np.save(self._path(f"example/{kind}{i}.npy"), _array(tensor))
 
     @property
     def _code(self) -> str:
-        """The file with compiled code that users may build from, or an empty string."""
-        return next((f"{self._name}{s}" for k, s in (("object", ".o"), ("asm", ".s")) if k in self._kinds), "")
+        """The name of the file of compiled code from which the user can build the program, "" if none is written."""
+        if "object" in self._kinds:
+            return f"{self._name}.o"
+        return f"{self._name}.s" if "asm" in self._kinds else ""
 
     @cached_property
     def _header(self) -> str:
@@ -204,10 +211,10 @@ class _Writer:
 
     @cached_property
     def _object(self) -> bytes:
-        self._tell("generating machine code")
+        self._report("generating machine code")
         return self._native.object()
 
-    def _text(self, name: str, text: str) -> None:
+    def _write_text(self, name: str, text: str) -> None:
         self._path(name).write_text(text, encoding="utf-8")
 
     def _path(self, name: str) -> Path:
@@ -220,49 +227,52 @@ def _machine(target: str) -> Machine:
     try:
         return machine_of(target)
     except MachineError as error:
-        found = error.diagnostic
-        raise ExportError(found.what, found.where, found.todo) from error
+        diagnostic = error.diagnostic
+        raise ExportError(diagnostic.what, diagnostic.where, diagnostic.todo) from error
 
 
-def _check_overwriting(folder: Path, planned: Collection[str], force: bool) -> None:
-    """Raises `ExportError` if files in `folder` would be overwritten without `force`, or cannot be."""
-    folders = [file for file in planned if (folder / file).is_dir() and not (folder / file).is_symlink()]
-    files = {parent for file in planned if (parent := (folder / file).parent).exists() and not parent.is_dir()}
-    for path in (*(folder / file for file in folders), *files):
-        what = f"{path} is a {'file' if path in files else 'folder'}, where the export needs a different kind"
-        raise ExportError(what, "the export", "name another folder (-o)")
-    there = [file for file in planned if os.path.lexists(folder / file)]
-    if there and not force:
+def _check_overwriting(folder: Path, file_names: Collection[str], force: bool) -> None:
+    """Raises `ExportError` if files in `folder` would be overwritten without `force`, or cannot be overwritten."""
+    for file in file_names:
+        path = folder / file
+        if path.parent.exists() and not path.parent.is_dir():
+            raise ExportError(
+                f"{path.parent} is a file, but must be a folder", "the export", "name another folder (-o)"
+            )
+        if path.is_dir() and not path.is_symlink():
+            raise ExportError(f"{path} is a folder, but must be a file", "the export", "name another folder (-o)")
+    existing = [file for file in file_names if os.path.lexists(folder / file)]
+    if existing and not force:
         todo = "name another folder (-o), or overwrite them (--force)"
         raise ExportError(
-            f"{folder} holds {', '.join(there[:3])}{', …' * (len(there) > 3)} already", "the export", todo
+            f"{folder} holds {', '.join(existing[:3])}{', …' * (len(existing) > 3)} already", "the export", todo
         )
 
 
-def _move(made: Path, folder: Path, planned: Sequence[str]) -> list[ExportedFile]:
-    found = []
-    for file in planned:
+def _move_files(scratch: Path, folder: Path, file_names: Sequence[str]) -> list[ExportedFile]:
+    exported = []
+    for file in file_names:
         target = folder / file
         target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.move(made / file, target)
-        found.append(ExportedFile(file, target.stat().st_size))
-    return found
+        shutil.move(scratch / file, target)
+        exported.append(ExportedFile(file, target.stat().st_size))
+    return exported
 
 
 def _bytecode(text: str) -> bytes:
     from buddy.compiler.mlir.bindings import ir
     from buddy.compiler.ops.lowering import new_context
 
-    written = io.BytesIO()
+    bytecode = io.BytesIO()
     with new_context(), ir.Location.unknown():
-        ir.Module.parse(text).operation.write_bytecode(written)
-    return written.getvalue()
+        ir.Module.parse(text).operation.write_bytecode(bytecode)
+    return bytecode.getvalue()
 
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
-    """A tensor in the compiled program's form: complex numbers as pairs, bfloat16 as its bits."""
-    found = tensor.detach().resolve_conj().resolve_neg()
-    found = torch.view_as_real(found) if found.is_complex() else found
-    if found.dtype is torch.bfloat16:
-        found = found.view(torch.uint16)
-    return found.contiguous().numpy()
+    """Returns a tensor as the compiled program reads it: complex numbers as pairs, bfloat16 as its bits."""
+    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = torch.view_as_real(plain) if plain.is_complex() else plain
+    if plain.dtype is torch.bfloat16:
+        plain = plain.view(torch.uint16)
+    return plain.contiguous().numpy()

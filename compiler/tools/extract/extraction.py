@@ -1,4 +1,4 @@
-"""Extracts nodes of a captured graph as another captured graph, or as a Python script with tensors."""
+"""Extracts nodes of a captured graph as another captured graph, and writes graphs as Python scripts with tensors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from buddy.compiler.runtime.values import as_array
 
 @dataclass(frozen=True)
 class Subgraph:
-    """A graph and its input tensors, in the order of its placeholders; `numbers` are sizes known only at the call."""
+    """A graph, its input tensors in the order of its placeholders, and the scalar arguments of the call (`numbers`)."""
 
     graph: Graph
     tensors: list[torch.Tensor]
@@ -41,9 +41,9 @@ class Subgraph:
 
 
 def part_of(whole: Subgraph, nodes: Collection[Op]) -> Subgraph:
-    """Extracts `nodes` of a graph with the values of their external inputs, which eager computes.
+    """Returns the subgraph of `nodes` with the values of its inputs, which eager computes.
 
-    Raises `ExtractionError` like `extract_graph`, and if eager raises before these inputs are computed.
+    Raises `ExtractionError` like `extract_graph`, and if eager raises an error before it has computed these inputs.
     """
     symbols = symbols_at(whole.graph, whole.tensors, whole.numbers)
     graph = extract_graph(whole.graph, nodes, symbols)
@@ -55,8 +55,8 @@ def _compute_inputs(whole: Subgraph, names: Sequence[str]) -> list[torch.Tensor]
     try:
         values = values_of(whole.graph, whole.tensors, set(names), whole.numbers)
     except Exception as error:
-        what = f"eager does not reach {', '.join(names[:3])}: {type(error).__name__}: {error}"
-        raise ExtractionError(f"{what} · choose nodes before it") from error
+        what = f"eager fails before it has computed {', '.join(names[:3])}: {type(error).__name__}: {error}"
+        raise ExtractionError(f"{what} · choose earlier nodes") from error
     # Inputs keep their strides, because a later `view` depends on them.
     return [values[name] for name in names]
 
@@ -111,18 +111,22 @@ class GraphScript:
 
 
 def script_of(part: Subgraph) -> GraphScript:
-    """A graph with its tensors as a script; symbolic sizes have the values of this call.
+    """Returns a graph with its tensors as a script, in which symbolic sizes have their values for these tensors.
 
-    Raises `ExtractionError` if they depend on data.
+    Raises `ExtractionError` if sizes depend on data.
     """
     part = part_of(part, part.graph.operations) if part.graph.symbols else part
     graph = part.graph
     name = re.sub(r"\W+", "_", graph.name).strip("_") or "extracted"
-    words = _words(graph)
+    names = _python_names(graph)
     pairs = list(zip(graph.placeholders, part.tensors, strict=True))
-    held, given = ([pair for pair in pairs if _is_state(pair[0]) is state] for state in (True, False))
-    state = [f"        self.register_buffer({words[op.name]!r}, {_value(words[op.name], t)})" for op, t in held]
-    inputs = "".join(f"{_value(words[op.name], tensor)}, " for op, tensor in given)
+    parameters = [pair for pair in pairs if _is_parameter(pair[0])]
+    call_inputs = [pair for pair in pairs if not _is_parameter(pair[0])]
+    state = [
+        f"        self.register_buffer({names[op.name]!r}, {_value_expression(names[op.name], t)})"
+        for op, t in parameters
+    ]
+    inputs = "".join(f"{_value_expression(names[op.name], tensor)}, " for op, tensor in call_inputs)
     text = _SCRIPT.format(
         title=graph.name,
         file=f"{name}.npz",
@@ -131,66 +135,66 @@ def script_of(part: Subgraph) -> GraphScript:
         code=_indent(code_of(graph)),
         inputs=inputs.strip(),
     )
-    return GraphScript(name, text, _npz({words[op.name]: tensor for op, tensor in pairs}))
+    return GraphScript(name, text, _npz({names[op.name]: tensor for op, tensor in pairs}))
 
 
 def code_of(graph: Graph) -> str:
-    """The graph as a Python method: a line per node, with the element type and shape of its result."""
-    words = _words(graph)
-    taken = ["self", *(words[op.name] for op in graph.placeholders if not _is_state(op))]
-    lines = [f"def forward({', '.join(taken)}):"]
-    lines += [f"    {words[op.name]} = self.{words[op.name]}" for op in graph.placeholders if _is_state(op)]
-    lines += [f"    {words[op.name]}{_type(op)} = {_call(op, words)}" for op in graph.operations]
-    results = "".join(f"{_expression(result, words)}, " for result in graph.results)
+    """Returns the graph as a Python method: a line per node, with the element type and shape of its result."""
+    names = _python_names(graph)
+    parameter_names = ["self", *(names[op.name] for op in graph.placeholders if not _is_parameter(op))]
+    lines = [f"def forward({', '.join(parameter_names)}):"]
+    lines += [f"    {names[op.name]} = self.{names[op.name]}" for op in graph.placeholders if _is_parameter(op)]
+    lines += [f"    {names[op.name]}{_type_annotation(op)} = {_call_expression(op, names)}" for op in graph.operations]
+    results = "".join(f"{_argument_expression(result, names)}, " for result in graph.results)
     return "\n".join([*lines, f"    return ({results.strip()})"]) + "\n"
 
 
-def _words(graph: Graph) -> dict[str, str]:
-    """The names of nodes as valid Python names."""
+def _python_names(graph: Graph) -> dict[str, str]:
+    """Returns a valid Python name for each node."""
     return {op.name: f"{op.name}_" if keyword.iskeyword(op.name) else op.name for op in graph.body}
 
 
-def _is_state(op: Op) -> bool:
+def _is_parameter(op: Op) -> bool:
     return isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode
 
 
-def _type(op: Op) -> str:
-    """The type of a node in FX's notation; "" for several results."""
+def _type_annotation(op: Op) -> str:
+    """Returns the type annotation of a node's result in FX's notation; "" for several results."""
     return f': "{op.metas[0]}"' if len(op.metas) == 1 and op.metas[0] is not None else ""
 
 
-def _value(name: str, tensor: torch.Tensor) -> str:
-    """The expression that reads a tensor, with its strides if they are not dense row-major."""
+def _value_expression(name: str, tensor: torch.Tensor) -> str:
+    """Returns the expression that reads a tensor, with its strides if the tensor is not dense and row-major."""
     dense = tensor.is_contiguous() or 0 in tensor.stride()
     strides = "" if dense else f", {tuple(tensor.stride())}"
     return f"value({name!r}, {tensor.dtype}{strides})"
 
 
-def _call(op: Op, words: Mapping[str, str]) -> str:
-    arguments = [_expression(value, words) for value in op.args]
+def _call_expression(op: Op, names: Mapping[str, str]) -> str:
+    arguments = [_argument_expression(value, names) for value in op.args]
     if isinstance(op, GetItemOp):
         return f"{arguments[0]}[{arguments[1]}]"
-    keywords = [f"{key}={_expression(value, words)}" for key, value in op.kwargs.items()]
+    keywords = [f"{key}={_argument_expression(value, names)}" for key, value in op.kwargs.items()]
     return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
 
 
-def _expression(value: Any, words: Mapping[str, str]) -> str:
-    """An argument of a node as a Python expression for torch."""
+def _argument_expression(value: Any, names: Mapping[str, str]) -> str:
+    """Returns an argument of a node as a Python expression for torch."""
     if isinstance(value, Op):
-        return words[value.name]
+        return names[value.name]
     if isinstance(value, TensorDType):
         return str(to_torch(value))
     if isinstance(value, Opaque):
         return _opaque_expression(value.text)
     if isinstance(value, (list, tuple)):
-        return f"[{', '.join(_expression(item, words) for item in value)}]"
+        return f"[{', '.join(_argument_expression(item, names) for item in value)}]"
     if isinstance(value, float) and not math.isfinite(value):
         return f'float("{value}")'
     return repr(value)
 
 
 def _opaque_expression(text: str) -> str:
-    """The Python form of a value that `torch_values.from_opaque` reads."""
+    """Returns the Python expression for a value that the graph stores as text (see `torch_values.from_opaque`)."""
     if text.startswith("like("):
         shape, strides, dtype = literal_eval(text.removeprefix("like"))
         return f"torch.empty_strided({shape}, {strides}, dtype={to_torch(TensorDType(dtype))})"
@@ -207,19 +211,19 @@ def _indent(code: str) -> str:
 
 
 def _npz(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """The tensors in memory layout, bit for bit."""
+    """Returns the tensors as a `.npz`, bit for bit."""
     data = io.BytesIO()
     np.savez(data, **{name: as_array(tensor, bits=True) for name, tensor in tensors.items()})
     return data.getvalue()
 
 
-def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
-    """Extracts the named nodes as a graph with its real inputs, which eager computes node by node.
+def extract(captured: CapturedGraph, names: Sequence[str]) -> CapturedGraph:
+    """Extracts the nodes `names` as a captured graph with its real inputs, whose eager program runs node by node.
 
     Nodes keep their names, lines and module paths. Raises `ExtractionError` if they cannot be extracted.
     """
     whole = Subgraph(captured.graph, captured.tensors, captured.numbers)
-    part = part_of(whole, find_nodes(captured.graph, wanted))
+    part = part_of(whole, find_nodes(captured.graph, names))
     graph, kinds = part.graph, part.graph.kinds
     rows = _rows(graph, {row.stable: row for row in captured.info.rows})
     info = GraphInfo(
@@ -244,13 +248,13 @@ def extract(captured: CapturedGraph, wanted: Sequence[str]) -> CapturedGraph:
 
 
 def _rows(graph: Graph, known: Mapping[str, NodeRow]) -> tuple[NodeRow, ...]:
-    """The remaining rows of the FX table, renumbered; external inputs are placeholders."""
-    places = {op.name: place for place, op in enumerate(graph.body)}
-    return tuple(_row(op, known[op.stable], places) for op in graph.body)
+    """Returns the rows of the FX table for the extracted graph, renumbered; its inputs become placeholders."""
+    indices = {op.name: place for place, op in enumerate(graph.body)}
+    return tuple(_row(op, known[op.stable], indices) for op in graph.body)
 
 
-def _row(op: Op, row: NodeRow, places: Mapping[str, int]) -> NodeRow:
-    changes: dict[str, object] = {"index": places[op.name], "inputs": tuple(places[p.name] for p in op.parents)}
+def _row(op: Op, row: NodeRow, indices: Mapping[str, int]) -> NodeRow:
+    changes: dict[str, object] = {"index": indices[op.name], "inputs": tuple(indices[p.name] for p in op.parents)}
     if isinstance(op, PlaceholderOp):
         changes |= {"opcode": "placeholder", "target": row.name, "args": "()", "kwargs": "{}"}
     elif isinstance(op, OutputOp):

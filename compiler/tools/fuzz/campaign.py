@@ -1,6 +1,6 @@
 """A campaign of random programs in batches, each with its own seed, so that it can be distributed and resumed.
 
-Hypothesis draws the programs of a batch, and reduces failing ones until no statement can be left out.
+Hypothesis draws the programs of a batch, and reduces failing ones.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from buddy.compiler.tools.fuzz.session import (
 from buddy.compiler.tools.fuzz.writing import GeneratedProgram, scripts
 
 # The statements that crashed eager, by the seed of their batch.
-Deadly = Mapping[int, Collection[str]]
+CrashingStatements = Mapping[int, Collection[str]]
 PHASES = (Phase.generate, Phase.shrink)
-# Maximum number of reduced programs per failure; more rarely lead to a smaller program.
-SMALLER = 250
+# Maximum number of smaller programs that are tried per failure; more rarely lead to a smaller failing program.
+MAX_REDUCTIONS = 250
 # Maximum number of wrong programs per batch with distinct first wrong statements: one fault may affect many statements.
-MOST_WRONG = 3
+MAX_WRONG_FAULTS = 3
 _NUMBER = re.compile(r"\b\d[\d.]*(?:e[+-]?\d+)?\b")
 
 
@@ -49,40 +49,43 @@ class _Failed(Exception):
 
 
 def run(
-    plan: FuzzPlan, known: Collection[int] = (), heard: Path | None = None, deadly: Deadly = MappingProxyType({})
+    plan: FuzzPlan,
+    known: Collection[int] = (),
+    crash_log: Path | None = None,
+    deadly: CrashingStatements = MappingProxyType({}),
 ) -> Iterator[FuzzBatch]:
-    """Runs the batches of `plan` except for those with `known` seeds.
+    """Runs the batches of `plan` except for those with `known` seeds, and yields their results.
 
-    While eager runs a statement, the file `heard` contains that statement and its batch; statements in `deadly` are
-    left out of the programs of their batch.
+    While eager runs a statement, the file `crash_log` contains the seed of the batch and the statement. Statements in
+    `deadly` are left out of the programs of their batch.
     """
-    words = CrashLog(heard)
+    statement_log = CrashLog(crash_log)
     with RestartableProcess("buddy.compiler.tools.fuzz.checking", "check") as worker:
-        _check(plan, worker)
+        _check_plan(plan, worker)
         for number in plan.seeds():
             if number not in known:
-                yield _Trial(plan, worker, number, words, tuple(deadly.get(number, ()))).batch()
+                yield _BatchRun(plan, worker, number, statement_log, tuple(deadly.get(number, ()))).batch()
 
 
-def _check(plan: FuzzPlan, worker: RestartableProcess) -> None:
+def _check_plan(plan: FuzzPlan, worker: RestartableProcess) -> None:
     """Exits this process for errors that every program would have: an unknown preset, a broken extension."""
     preset = plan.options.get("preset", "default")
     if preset not in presets():
         raise SystemExit(f"unknown preset {preset!r}; the presets are {', '.join(presets())}")
     if plan.extensions:
-        ended = worker.ask(("", {}, plan.extensions), plan.timeout)
-        if ended.how != "answer":
-            raise SystemExit(f"an extension failed to load: {ended.value}")
+        call = worker.ask(("", {}, plan.extensions), plan.timeout)
+        if call.how != "answer":
+            raise SystemExit(f"an extension failed to load: {call.value}")
 
 
-class _Trial:
+class _BatchRun:
     """One running batch."""
 
     def __init__(
-        self, plan: FuzzPlan, worker: RestartableProcess, number: int, heard: CrashLog, deadly: tuple[str, ...]
+        self, plan: FuzzPlan, worker: RestartableProcess, number: int, crash_log: CrashLog, deadly: tuple[str, ...]
     ) -> None:
         self._plan, self._worker, self._number = plan, worker, number
-        self._programs = scripts(plan.statements, lambda text: heard.record(text and f"{number} {text}"), deadly)
+        self._programs = scripts(plan.statements, lambda text: crash_log.record(text and f"{number} {text}"), deadly)
         self._deadly = deadly
         self._outcomes: Counter[str] = Counter()
         self._kinds: Counter[str] = Counter()
@@ -91,14 +94,15 @@ class _Trial:
         self._faults: list[FuzzFault] = []
         # The failure that is being reduced, from large to small.
         self._failing: list[FuzzFault] = []
-        self._smaller = 0
+        self._reductions_left = 0
 
     def batch(self) -> FuzzBatch:
         start = time.perf_counter()
+        """Runs all programs of the batch, and returns the results."""
         size, tried = self._plan.size(self._number), -1
         while tried < self._outcomes.total() < size:
             tried = self._outcomes.total()
-            self._faults += self._fault(f"{self._number}, from {tried}", size - tried)
+            self._faults += self._find_fault(f"{self._number}, from {tried}", size - tried)
         tables = {"statements": dict(self._kinds), "reasons": dict(self._reasons)}
         drawn = merged([tables, *self._compiled])
         seconds = round(time.perf_counter() - start, 2)
@@ -106,10 +110,10 @@ class _Trial:
         faults = tuple(self._faults)
         return FuzzBatch(self._number, conditions, dict(self._outcomes), seconds, faults, self._deadly, drawn)
 
-    def _fault(self, name: str, most: int) -> list[FuzzFault]:
-        """Tries up to `most` programs until one fails in a new way; returns the reduced program, if there is one."""
-        chosen = settings(
-            max_examples=most,
+    def _find_fault(self, name: str, max_programs: int) -> list[FuzzFault]:
+        """Tries up to `max_programs` programs until one fails in a new way; returns the reduced one, or nothing."""
+        run_settings = settings(
+            max_examples=max_programs,
             deadline=None,
             database=None,
             phases=PHASES,
@@ -118,13 +122,13 @@ class _Trial:
         )
         self._failing.clear()
         with contextlib.suppress(_Failed, Flaky):  # the last failure is the smallest program
-            seed(name)(chosen(given(self._programs)(self._try)))()
+            seed(name)(run_settings(given(self._programs)(self._try_program)))()
         return self._failing[-1:]
 
-    def _try(self, drawn: GeneratedProgram) -> None:
+    def _try_program(self, drawn: GeneratedProgram) -> None:
         if self._failing:
-            self._smaller -= 1
-            if self._smaller < 0:
+            self._reductions_left -= 1
+            if self._reductions_left < 0:
                 return
         verdict = verdict_of(self._worker, drawn.script, self._plan)
         if not self._failing:
@@ -134,41 +138,45 @@ class _Trial:
             self._compiled.append(verdict.compiled)
         if verdict.outcome not in FAULTS:
             return
-        found = FuzzFault(verdict.outcome, verdict.why, drawn.script, verdict.at)
-        of_wrong = sum(fault.outcome == found.outcome == "wrong" for fault in self._faults)
-        is_new = of_wrong < MOST_WRONG and not any(_is_same_fault(fault, found) for fault in self._faults)
-        if _is_same_fault(self._failing[0], found) if self._failing else is_new:
-            self._smaller = self._smaller if self._failing else SMALLER
-            self._failing.append(found)
-            raise _Failed
+        fault = FuzzFault(verdict.outcome, verdict.why, drawn.script, verdict.at)
+        if self._failing:
+            if not _is_same_fault(self._failing[0], fault):
+                return
+        else:
+            wrong_count = sum(earlier.outcome == fault.outcome == "wrong" for earlier in self._faults)
+            if wrong_count >= MAX_WRONG_FAULTS or any(_is_same_fault(earlier, fault) for earlier in self._faults):
+                return
+            self._reductions_left = MAX_REDUCTIONS
+        self._failing.append(fault)
+        raise _Failed
 
 
 def reason(verdict: Verdict) -> str:
-    """The reason of a verdict, with numbers removed so that equal reasons group together."""
+    """Returns the outcome and reason of a verdict, without numbers, so that equal reasons are counted together."""
     return f"{verdict.outcome}: {_NUMBER.sub('#', verdict.why)}"
 
 
 def _is_same_fault(one: FuzzFault, other: FuzzFault) -> bool:
-    """Whether two programs fail in the same way: from the same wrong statement on, or with the same error."""
+    """Returns whether two programs fail in the same way: with the same first wrong op, or the same kind of error."""
     if one.outcome != other.outcome:
         return False
     return one.at == other.at if one.outcome == "wrong" else one.why.split(":")[0] == other.why.split(":")[0]
 
 
 def verdict_of(worker: RestartableProcess, script: str, plan: FuzzPlan) -> Verdict:
-    """The verdict on a script in the disposable process, which may crash."""
-    ended = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
-    if ended.how == "answer":
-        found: Verdict = ended.value
-        return found
-    outcome: Outcome = ended.how
-    return Verdict(outcome, ended.value)
+    """Returns the verdict on a script, which runs in the disposable process, because it may crash."""
+    call = worker.ask((script, dict(plan.options), plan.extensions, plan.dynamic, plan.gradients), plan.timeout)
+    if call.how == "answer":
+        verdict: Verdict = call.value
+        return verdict
+    outcome: Outcome = call.how
+    return Verdict(outcome, call.value)
 
 
 @serves(RunBatches)
 def serve(channel: Channel) -> None:
     """Runs the batches of a request, in a separate process."""
-    order = channel.receive()
+    request = channel.receive()
     checking.disable_guard_timing()
-    for batch in run(order.plan, order.known, Path(order.heard), order.deadly):
+    for batch in run(request.plan, request.known, Path(request.crash_log), request.deadly):
         channel.send(BatchDone(batch))

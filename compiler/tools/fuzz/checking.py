@@ -1,7 +1,7 @@
 """Checks one random program in this process: compiles and runs it, and compares the results with eager.
 
-If the results differ, the program is also run as captured and as decomposed, which shows whether PyTorch's own tracing
-causes the difference, and the first statement with a wrong value is found.
+If the results differ, runs the program also as captured and as decomposed, to find out whether PyTorch's own tracing
+causes the difference, and finds the first statement with a wrong value.
 """
 
 from __future__ import annotations
@@ -22,52 +22,54 @@ from msgspec.structs import replace
 from buddy.compiler.frontend.aten import AtenGraph, Runner, run_aot
 from buddy.compiler.frontend.backend import buddy_backend
 from buddy.compiler.runtime.compare import EXACT
-from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, disagreement, with_strides_of
+from buddy.compiler.tools.coverage.check import COMPILED, CoverageRecorder, describe_difference, with_strides_of
 from buddy.compiler.tools.coverage.samples import SEED, differentiate, leaves_of
 from buddy.compiler.tools.fuzz import roundings
 from buddy.compiler.tools.fuzz.session import Histogram, Verdict
 
 
 def disable_guard_timing() -> None:
-    """Disables the timing of guards in this process, for which Dynamo flushes the processor's caches for 0.2 s."""
+    """Disables Dynamo's timing of guards in this process, which flushes the processor's caches and takes 0.2 s."""
     torch._dynamo.guards.profile_guard_manager = lambda *_: 0.0
 
 
 Backend = str | Callable[..., Callable[..., Any]]
 RAISED, STRIDES = "raised", "strides"
 # In a script of `writing.py`: each assignment of a value, and the return statement of `forward`.
-_VALUE = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
+_ASSIGNMENT = re.compile(r"^        (v\d+) = (.*)$", re.MULTILINE)
 _RETURN = re.compile(r"^(        return ).*$", re.MULTILINE)
-_CALLED = re.compile(r"\b([a-z]\w*)\(")
+_CALLED_FUNCTION = re.compile(r"\b([a-z]\w*)\(")
 # The prefix of a difference in one of several results.
-_RESULT = re.compile(r"result (\d+): ")
-_extended: set[str] = set()
+_RESULT_PREFIX = re.compile(r"result (\d+): ")
+_loaded_extensions: set[str] = set()
 
 
 def check(
     script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False,
     gradients: bool = False,
 ) -> Verdict:  # fmt: skip
-    """The verdict on the program that `script` defines; `options` are those of the backend.
+    """Returns the verdict on the program that `script` defines; `options` are those of the backend.
 
     Random numbers are eager's. `extensions` are Python files that this process runs once. With `dynamic`, sizes are
-    symbolic. With `gradients`, gradients of inputs and weights are compared too.
+    symbolic; with `gradients`, the gradients of inputs and weights are compared too.
     """
     disable_guard_timing()
     options = {"fallback_random": True, **options}
     for path in extensions:
-        if path not in _extended:
-            _extended.add(path)
+        if path not in _loaded_extensions:
+            _loaded_extensions.add(path)
             runpy.run_path(path)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        recorder = _AnySizes(options) if dynamic else CoverageRecorder(options)
+        recorder = _DynamicRecorder(options) if dynamic else CoverageRecorder(options)
         try:
-            verdict = _verdict(_Trial(*_load(script), dynamic, gradients), recorder)
+            verdict = _verdict(_ProgramTrial(*_load(script), dynamic, gradients), recorder)
         except Exception as error:  # raised by eager
             return Verdict("invalid", _first_line(error))
-        at = _first_wrong(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
-        return replace(verdict, at=at, compiled=_count_compiled(recorder))
+        first_wrong = (
+            _first_wrong(script, CoverageRecorder(options), dynamic, gradients) if verdict.outcome == "wrong" else ""
+        )
+        return replace(verdict, at=first_wrong, compiled=_count_compiled(recorder))
 
 
 def _load(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
@@ -76,26 +78,26 @@ def _load(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
     return module.model, module.example_inputs
 
 
-class _AnySizes(CoverageRecorder):
-    """A recorder that compiles once for all sizes if possible, and records less."""
+class _DynamicRecorder(CoverageRecorder):
+    """A recorder that compiles once for all sizes if possible, and records only that a graph was compiled."""
 
     def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
         self.reached = COMPILED
         return buddy_backend(module, inputs, options=self.options, show_faults=True)
 
 
-class CheckedProgram(NamedTuple):
-    """The results of a program, `None` if it raised, and the difference from eager, empty if they agree."""
+class ProgramRun(NamedTuple):
+    """The results of a program, `None` if it raised an error, and their difference from eager, "" if they agree."""
 
-    found: Any
-    said: str
+    results: Any
+    difference: str
 
 
-class _Trial:
-    """A program with eager's results. Raises whatever eager does.
+class _ProgramTrial:
+    """A program with eager's results. The constructor raises the exceptions of eager.
 
-    With symbolic sizes it is also called with larger inputs, if eager accepts those. The results are followed by the
-    gradients of its inputs and weights, if requested.
+    With symbolic sizes (`dynamic`), the program is also called with larger inputs, if eager accepts them. With
+    `gradients`, its results are followed by the gradients of its inputs and weights.
     """
 
     def __init__(
@@ -110,42 +112,44 @@ class _Trial:
                 self._expected = self._call(model)
             del self._inputs[len(self._expected[0]) :]
 
-    def run(self, backend: Backend) -> CheckedProgram:
+    def run(self, backend: Backend) -> ProgramRun:
         """Runs the program compiled by `backend`."""
         torch._dynamo.reset()
         try:
-            found = self._call(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
+            results = self._call(torch.compile(self._model, backend=backend, dynamic=self._dynamic))
         except Exception as error:
             error = getattr(error, "inner_exception", error)  # Dynamo wraps the exceptions of backends
-            return CheckedProgram(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
-        return CheckedProgram(found, self.differs(found, self._expected))
+            return ProgramRun(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
+        return ProgramRun(results, self.describe_difference(results, self._expected))
 
-    def differs(self, found: Any, other: Any) -> str:
-        """The difference between the results of two runs, empty if they agree."""
-        said, _ = disagreement(found[0], other[0], lambda _dtype: EXACT, values=False)
+    def describe_difference(self, results: Any, other: Any) -> str:
+        """Returns a description of the difference between the results of two runs, "" if they agree."""
+        difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
-        if not said and roundings.differs(found, other, ()):
-            said = roundings.differs(found, other, self._run_perturbed())
-        return said
+        if not difference and roundings.describe_difference(results, other, ()):
+            difference = roundings.describe_difference(results, other, self._run_perturbed())
+        return difference
 
     def _run_perturbed(self) -> list[Any]:
-        return roundings.runs(lambda given: self._call(self._model, given), lambda: copy.deepcopy(self._inputs))
+        return roundings.run_perturbed(
+            lambda inputs_copy: self._call(self._model, inputs_copy), lambda: copy.deepcopy(self._inputs)
+        )
 
-    def _call(self, model: Any, given: Any = None) -> tuple[Any, Any]:
-        """The results, and the inputs after the call; random numbers are the same each time."""
-        given = copy.deepcopy(self._inputs) if given is None else given
+    def _call(self, model: Any, inputs_copy: Any = None) -> tuple[Any, Any]:
+        """Returns the results, and the inputs after the call; random numbers are the same each time."""
+        inputs_copy = copy.deepcopy(self._inputs) if inputs_copy is None else inputs_copy
         torch.manual_seed(SEED)
         if self._gradients:
             weights = list(self._model.parameters())
-            return [_with_gradients(model, weights, inputs) for inputs in given], given
+            return [_with_gradients(model, weights, inputs) for inputs in inputs_copy], inputs_copy
         with torch.no_grad():
-            return [model(*inputs) for inputs in given], given
+            return [model(*inputs) for inputs in inputs_copy], inputs_copy
 
 
 def _with_gradients(
     model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The results, then the gradients of inputs and weights, where the gradients of the results are random numbers.
+    """Returns the results, then the gradients of inputs and weights, for random gradients of the results.
 
     The program is called with copies of its inputs, since eager does not allow it to write to leaves of autograd's
     graph.
@@ -154,59 +158,67 @@ def _with_gradients(
         if x.is_floating_point() or x.is_complex():
             x.requires_grad_()
     results = model(*[x.clone() for x in inputs])
-    made = differentiate(results, [*leaves_of(inputs), *weights]).tensors
-    return tuple(result.detach() for result in (*results, *made))
+    gradients = differentiate(results, [*leaves_of(inputs), *weights]).tensors
+    return tuple(result.detach() for result in (*results, *gradients))
 
 
 def _double_sizes(inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
-    """Tensors of the same kinds with all sizes of 2 or more doubled, so that equal sizes stay equal."""
+    """Returns the tensors with all sizes of 2 or more doubled, so that equal sizes stay equal."""
     return tuple(tensor.repeat([2 if size > 1 else 1 for size in tensor.shape]) for tensor in inputs)
 
 
-def _verdict(trial: _Trial, recorder: CoverageRecorder) -> Verdict:
+def _verdict(trial: _ProgramTrial, recorder: CoverageRecorder) -> Verdict:
     ours = trial.run(recorder)
-    if not ours.said and recorder.fault:
+    if not ours.difference and recorder.fault:
         return Verdict("error", recorder.fault)
-    if ours.said:
+    if ours.difference:
         return _attribute_fault(trial, ours)
     if not recorder.reached:
         return Verdict("refused", "none of it was captured")
     return Verdict("eager", next(iter(recorder.reasons))) if recorder.reasons else Verdict("compiled")
 
 
-def _attribute_fault(trial: _Trial, ours: CheckedProgram) -> Verdict:
-    """The verdict on a difference: "refused" if capture or decomposition by PyTorch causes the same difference."""
+def _attribute_fault(trial: _ProgramTrial, ours: ProgramRun) -> Verdict:
+    """Returns the verdict on a difference: "refused" if capture or decomposition by PyTorch causes the same one."""
     captured = trial.run("aot_eager")
-    if captured.said and _matches(trial, ours, captured):
-        return Verdict("refused", f"as TorchDynamo captures it: {captured.said}")
+    if captured.difference and _explains(trial, ours, captured):
+        return Verdict("refused", f"as TorchDynamo captures it: {captured.difference}")
     traced = trial.run(_traced_backend)
-    if STRIDES in traced.said and _matches(trial, ours, traced):
-        return Verdict("refused", f"as traced and decomposed: {traced.said}")
-    words = "captured: " * bool(captured.said) or "decomposed: " * bool(traced.said)
-    return Verdict("error" if ours.found is None else "wrong", f"{words}{ours.said}")
+    if STRIDES in traced.difference and _explains(trial, ours, traced):
+        return Verdict("refused", f"as traced and decomposed: {traced.difference}")
+    words = "captured: " * bool(captured.difference) or "decomposed: " * bool(traced.difference)
+    return Verdict("error" if ours.results is None else "wrong", f"{words}{ours.difference}")
 
 
-def _matches(trial: _Trial, ours: CheckedProgram, other: CheckedProgram) -> bool:
-    """True if `ours` matches `other`, or if `other` raised and there is nothing to compare."""
-    return other.found is None or (ours.found is not None and not trial.differs(ours.found, other.found))
+def _explains(trial: _ProgramTrial, ours: ProgramRun, other: ProgramRun) -> bool:
+    """Returns whether `other` explains a difference of `ours`: it has the same results, or raised an error."""
+    return other.results is None or (
+        ours.results is not None and not trial.describe_difference(ours.results, other.results)
+    )
 
 
 def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) -> str:
-    """The op of the first statement with a wrong value, in a program that returns all values, or an empty string."""
-    values = _VALUE.findall(script)
-    everything = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in values)}", script)
-    number = _RESULT.match(_Trial(*_load(everything), dynamic, gradients).run(backend).said) if values else None
-    # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
-    if number is None or int(number[1]) >= len(values) * (1 + dynamic):
+    """Returns the op of the first statement with a wrong value, from a run of the program that returns all values.
+
+    Returns "" if that run has no wrong value.
+    """
+    assignments = _ASSIGNMENT.findall(script)
+    if not assignments:
         return ""
-    statement = values[int(number[1]) % len(values)][1]
-    return " ".join(_CALLED.findall(statement)) or statement
+    returns_all = _RETURN.sub(rf"\1{''.join(f'{name}, ' for name, _ in assignments)}", script)
+    difference = _ProgramTrial(*_load(returns_all), dynamic, gradients).run(backend).difference
+    match = _RESULT_PREFIX.match(difference)
+    # Inputs follow all results; a program that is also called with larger inputs returns all values twice.
+    if match is None or int(match[1]) >= len(assignments) * (1 + dynamic):
+        return ""
+    statement = assignments[int(match[1]) % len(assignments)][1]
+    return " ".join(_CALLED_FUNCTION.findall(statement)) or statement
 
 
 def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
     """A backend that runs the captured and decomposed graph, with the strides of results that tracing predicts.
 
-    A backend only sees these predictions; eager's strides may differ, since PyTorch's metas are not always exact.
+    A backend only sees these predictions. Eager's strides may differ from them.
     """
 
     def compiled(aten: AtenGraph) -> Runner:
@@ -222,7 +234,7 @@ def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Call
 
 
 def _count_compiled(recorder: CoverageRecorder) -> Histogram:
-    """Statistics of the graphs that reached the compiler."""
+    """Returns the counts of operators, dtypes and ranks in the graphs that reached the compiler."""
     metas = [meta for graph in recorder.graphs for op in graph.operations for meta in op.metas if meta is not None]
     return {
         "operators": {target: sum(lowerings.values()) for target, lowerings in recorder.lowerings.items()},

@@ -1,7 +1,7 @@
 """Draws the operands of statements from the available tensors, and input tensors as Python expressions.
 
-`{x}`, `{y}` and `{z}` are tensors, each the same in all of a statement. A suffix after a colon requires a kind and a
-rank, to which the tensor is converted: `f` floats, `i` integers, `b` booleans, `m` a small square matrix of floats, `l`
+`{x}`, `{y}` and `{z}` are tensors, each the same in the whole statement. A suffix after a colon is the kind and the
+rank to which the tensor is converted: `f` floats, `i` integers, `b` booleans, `m` a small square matrix of floats, `l`
 a dtype that can be written to `x`; `{x:f4}` is a float tensor with four dims. Other fields are in `_FIELDS`.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from hypothesis import strategies as st
 
-Environment = Mapping[str, torch.Tensor]
+NamedTensors = Mapping[str, torch.Tensor]
 
 DTYPES = (
     "float32", "float64", "int64", "int32", "bool", "bfloat16", "float16", "int8", "int16", "uint8", "complex64",
@@ -23,11 +23,11 @@ DTYPES = (
 _SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
 _TENSORS = ("x", "y", "z")
 # The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch.
-_BOUNDED = ".nan_to_num().clamp({}, 99)"
+_CLAMP = ".nan_to_num().clamp({}, 99)"
 
 
-def fill_template(template: str, draw: st.DrawFn, names: Environment) -> str:
-    """Fills in the fields of a template."""
+def fill_template(template: str, draw: st.DrawFn, names: NamedTensors) -> str:
+    """Returns the template with drawn values in its fields; `names` are the available tensors."""
     operands = _Operands(draw, names)
     parts = []
     for text, field, spec, _ in Formatter().parse(template):
@@ -40,7 +40,7 @@ def fill_template(template: str, draw: st.DrawFn, names: Environment) -> str:
 class _Operands:
     """The fields of one statement, each drawn at its first use."""
 
-    def __init__(self, draw: st.DrawFn, names: Environment) -> None:
+    def __init__(self, draw: st.DrawFn, names: NamedTensors) -> None:
         self._draw, self._names = draw, names
         self._texts: dict[str, str] = {}
         self._values: dict[str, torch.Tensor] = {}
@@ -65,8 +65,8 @@ class _Operands:
         self.field(name)
         return self._values[name]
 
-    def choose(self, among: Sequence[Any]) -> Any:
-        return self._draw(st.sampled_from(among))
+    def choose(self, choices: Sequence[Any]) -> Any:
+        return self._draw(st.sampled_from(choices))
 
     def number(self, low: int, high: int) -> int:
         return self._draw(st.integers(low, max(low, high)))
@@ -76,23 +76,23 @@ class _Operands:
         return self.number(-rank, rank - 1) if rank else 0
 
     def size(self, dim: int | None = None) -> int:
-        """The size of `x` along a dim, by default the field `dim`; 1 if there is no such dim."""
+        """Returns the size of `x` along a dim, by default the field `dim`; 1 if `x` does not have that dim."""
         value = self.value("x")
-        place = int(self.field("dim")) if dim is None else dim
-        return value.shape[place] if -value.dim() <= place < value.dim() else 1
+        dim = int(self.field("dim")) if dim is None else dim
+        return value.shape[dim] if -value.dim() <= dim < value.dim() else 1
 
     def dtype(self) -> str:
-        """A dtype to convert `x` to, as the argument of `to`."""
+        """Returns a dtype to convert `x` to, as the argument of `to`."""
         return f"torch.{self.choose(DTYPES)}"
 
     def bounded(self) -> str:
-        """`x` with values that any dtype can represent."""
+        """Returns `x` with values that any dtype can represent."""
         value = self.value("x")
         real = f"{self.field('x')}{'.real' * value.is_complex()}"
-        return f"{real}{_BOUNDED.format(0)}" if value.dtype != torch.bool else real
+        return f"{real}{_CLAMP.format(0)}" if value.dtype != torch.bool else real
 
     def within(self) -> str:
-        """Valid indices for `x` along the field `dim`, with the shape of another tensor."""
+        """Returns valid indices for `x` along the field `dim`, with the shape of another tensor."""
         text = self.choose(sorted(self._names))
         suffixes = "".join(_suffixes(self._names[text], "i"))
         return f"({text}{suffixes}.abs() % {max(1, self.size())})"
@@ -105,14 +105,14 @@ def _kind_for(target: torch.Tensor) -> str:
 
 
 def _suffixes(value: torch.Tensor, spec: str) -> list[str]:
-    """The suffixes that convert a tensor of this form to that kind and rank."""
+    """Returns the Python suffixes that convert `value` to the kind and rank of `spec`."""
     kind, rank = spec.rstrip("0123456789"), spec.lstrip("abcdefghijklmnopqrstuvwxyz")
     found = [".real"] if value.is_complex() and kind else []
     is_float = value.is_floating_point() or value.is_complex()
     if kind == "b" and value.dtype != torch.bool:
         found.append(".gt(0)")
     elif kind == "i" and is_float:
-        found.append(f"{_BOUNDED.format(-99)}.long()")
+        found.append(f"{_CLAMP.format(-99)}.long()")
     elif kind == "i" and value.dtype == torch.bool:
         found.append(".long()")
     elif kind in ("f", "m") and not is_float:
@@ -146,41 +146,41 @@ _FIELDS: dict[str, Callable[[_Operands], object]] = {
 }
 
 
-# 0, 1, and sizes around a vector's 4, 8 and 16 lanes.
+# Sizes of dims: 0, 1, and sizes around the 4, 8 and 16 lanes of vectors. Those listed repeatedly are more likely.
 SIZES = (0, 1, 1, 2, 2, 3, 3, 4, 5, 7, 8, 9, 16, 17)
-LIMIT = 2048
-FLOATS = ("float32", "float32", "float32", "float32", "float64", "bfloat16", "float16")
-INTEGERS = ("int64", "int64", "int64", "int32", "int32", "uint8", "int8", "int16")
-OTHERS = (*INTEGERS, "bool", "bool", "complex64")
+MAX_ELEMENTS = 2048
+FLOAT_DTYPES = ("float32", "float32", "float32", "float32", "float64", "bfloat16", "float16")
+INTEGER_DTYPES = ("int64", "int64", "int64", "int32", "int32", "uint8", "int8", "int16")
+OTHER_DTYPES = (*INTEGER_DTYPES, "bool", "bool", "complex64")
 
 
 @st.composite
 def shapes(draw: st.DrawFn, rank: int | None = None) -> tuple[int, ...]:
-    """A shape of rank 0 to 4 (or `rank`) of at most `LIMIT` elements."""
+    """Draws a shape of rank 0 to 4 (or `rank`) with at most `MAX_ELEMENTS` elements."""
     dims = draw(st.integers(0, 4)) if rank is None else rank
-    found: list[int] = []
-    room = LIMIT
+    sizes: list[int] = []
+    elements_left = MAX_ELEMENTS
     for _ in range(dims):
-        size = draw(st.sampled_from([size for size in SIZES if size <= room]))
-        found.append(size)
-        room //= max(1, size)
-    return tuple(found)
+        size = draw(st.sampled_from([size for size in SIZES if size <= elements_left]))
+        sizes.append(size)
+        elements_left //= max(1, size)
+    return tuple(sizes)
 
 
 @st.composite
 def tensors(draw: st.DrawFn) -> str:
-    """An expression that creates a tensor."""
-    dtype = draw(st.sampled_from(FLOATS * 3 + OTHERS))
+    """Draws an expression that creates a tensor."""
+    dtype = draw(st.sampled_from(FLOAT_DTYPES * 3 + OTHER_DTYPES))
     shape = draw(shapes())
-    return _lay_out(draw, lambda size: _fill(draw, size, dtype), shape)
+    return _draw_layout(draw, lambda size: _draw_values(draw, size, dtype), shape)
 
 
-def _fill(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
+def _draw_values(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
     if dtype == "bool":
         return f"torch.rand({shape}) > 0.5"
     if dtype == "complex64":
         return f"torch.randn({shape}, dtype=torch.complex64)"
-    if dtype in INTEGERS:
+    if dtype in INTEGER_DTYPES:
         low = 0 if dtype == "uint8" else -9
         return f"torch.randint({low}, 10, {shape}, dtype=torch.{dtype})"
     text = draw(st.sampled_from((f"torch.randn({shape})", f"torch.rand({shape})", f"torch.randn({shape}) * 10")))
@@ -190,14 +190,17 @@ def _fill(draw: st.DrawFn, shape: tuple[int, ...], dtype: str) -> str:
     return text if dtype == "float32" else f"({text}).to(torch.{dtype})"
 
 
-def _lay_out(draw: st.DrawFn, filled: object, shape: tuple[int, ...]) -> str:
-    """The tensor unchanged, or as a view of another one: transposed, every second element, expanded."""
-    assert callable(filled)
+def _draw_layout(draw: st.DrawFn, make_values: object, shape: tuple[int, ...]) -> str:
+    """Draws the layout of a tensor: dense, or a view (transposed, every second element, expanded) of a dense one.
+
+    `make_values` returns an expression for a dense tensor of a shape.
+    """
+    assert callable(make_values)
     how = draw(st.sampled_from(("plain", "plain", "plain", "transposed", "strided", "expanded")))
     if how == "transposed" and len(shape) >= 2:
-        return f"({filled((*shape[:-2], shape[-1], shape[-2]))}).transpose(-1, -2)"
+        return f"({make_values((*shape[:-2], shape[-1], shape[-2]))}).transpose(-1, -2)"
     if how == "strided" and shape:
-        return f"({filled((*shape[:-1], 2 * shape[-1]))})[..., ::2]"
+        return f"({make_values((*shape[:-1], 2 * shape[-1]))})[..., ::2]"
     if how == "expanded" and shape:
-        return f"({filled((1, *shape[1:]))}).expand({shape})"
-    return str(filled(shape))
+        return f"({make_values((1, *shape[1:]))}).expand({shape})"
+    return str(make_values(shape))

@@ -1,4 +1,4 @@
-"""Runs work that may crash in a process forked from a warm one, and records what the work is about to do."""
+"""Runs work that may crash in a fork of a warm process, and records what the work is about to do."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _END = b"\0"
 
 
 class CrashLog:
-    """A text in a file, overwritten repeatedly at the cost of one system call each time."""
+    """A text in a file, which is replaced by one system call, and survives a crash of this process."""
 
     def __init__(self, path: Path | None) -> None:
-        """Without a path nothing is recorded. Raises `OSError`."""
+        """If `path` is `None`, nothing is recorded. Raises `OSError`."""
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def record(self, text: str) -> None:
@@ -31,22 +31,22 @@ class CrashLog:
 
 
 def read_crash_log(path: Path) -> str:
-    """The last recorded text, or an empty string."""
+    """Returns the last recorded text, or an empty string."""
     return path.read_bytes().partition(_END)[0].decode() if path.exists() else ""
 
 
-How = Literal["answer", "crash", "timeout"]
+CallEnd = Literal["answer", "crash", "timeout"]
 
 
 class WorkResult(NamedTuple):
     """How a call ended, with its answer, or a description of the crash."""
 
-    how: How
+    how: CallEnd
     value: Any
 
 
 class LoadWork(Message, frozen=True):
-    """Import `module`, whose function is called."""
+    """Import `module`, whose function `function` is to be called."""
 
     module: str
     function: str
@@ -62,7 +62,7 @@ class CallWork(Message, frozen=True):
 class WorkCalled(Message, frozen=True):
     """The pickled `value` of a `WorkResult`."""
 
-    how: How
+    how: CallEnd
     value: bytes
 
 
@@ -89,12 +89,12 @@ class RestartableProcess:
         try:
             self._warm.send(CallWork(pickle.dumps(arguments), timeout))
         except BrokenPipeError:
-            found = None
+            reply = None
         else:
-            found = self._warm.receive()
-        if found is None:
+            reply = self._warm.receive()
+        if reply is None:
             raise RuntimeError(f"the process that forks workers exited with {self._warm.wait()}")
-        return WorkResult(found.how, pickle.loads(found.value))
+        return WorkResult(reply.how, pickle.loads(reply.value))
 
 
 # ---- in the warm process, and its forks ------------------------------------------------------------------------------
@@ -102,7 +102,7 @@ class RestartableProcess:
 
 @serves(LoadWork | CallWork)
 def serve(channel: Channel) -> None:
-    """The warm process: imports a module, and passes calls on to a fork."""
+    """Runs in the warm process: imports a module, and passes calls on to a fork."""
     task = channel.receive()
     work = getattr(importlib.import_module(task.module), task.function)
     fork: ForkedWorker | None = None
@@ -119,13 +119,13 @@ def serve(channel: Channel) -> None:
 def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
     try:
         fork.send(call)
-        found = fork.receive(call.timeout)
+        reply = fork.receive(call.timeout)
     except TimeoutError as error:
         fork.kill()
         return WorkCalled("timeout", pickle.dumps(str(error)))
     except BrokenPipeError:
-        found = None
-    return WorkCalled("crash", pickle.dumps(fork.cause())) if found is None else found
+        reply = None
+    return WorkCalled("crash", pickle.dumps(fork.cause())) if reply is None else reply
 
 
 def _answer_calls(channel: Channel, work: Callable[..., Any]) -> None:

@@ -1,9 +1,9 @@
-"""Measures how far a program's results move when its ops round differently, and where NaN and infinity may differ.
+"""Measures how much a program's results change when its ops round differently, and where NaN and infinity may differ.
 
-Code that rounds in another order may differ much without being wrong, since random programs cancel and compare sums. So
+Right results of code that rounds in another order may differ much, since random programs cancel and compare sums. So
 eager runs a few times with the last bits of every float changed at random (stochastic arithmetic: J. Vignes, "A
-stochastic arithmetic for reliable scientific computation", 1993). The allowed error of an element is a multiple of its
-movement; integers and booleans that change are ignored.
+stochastic arithmetic for reliable scientific computation", 1993). The allowed error of an element is a multiple of the
+differences between these runs; integers and booleans that differ between them are ignored.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
 
-def spread_nonfinite(func: Any, args: Any, kwargs: Any, found: Any, chance: torch.Generator) -> None:
-    """Changes `found`, the results of `func`, in place and at random where another algorithm may return NaN.
+def spread_nonfinite(func: Any, args: Any, kwargs: Any, results: Any, generator: torch.Generator) -> None:
+    """Changes `results`, those of `func`, in place and at random where another algorithm may return NaN.
 
     This concerns Fourier transforms and attention. Attention of a NaN query is NaN in most of PyTorch's kernels; the
     kernel for CPUs returns 0.
     """
     if func in _TRANSFORMS:
-        _spread_transform(func, args, found, chance)
-    elif func == _ATTENTION and bool(torch.rand((), generator=chance) < 0.5):
-        _spread_attention(args, kwargs or {}, found[0])
+        _spread_transform(func, args, results, generator)
+    elif func == _ATTENTION and bool(torch.rand((), generator=generator) < 0.5):
+        _spread_attention(args, kwargs or {}, results[0])
 
 
-def _spread_attention(args: Any, kwargs: Any, found: torch.Tensor) -> None:
+def _spread_attention(args: Any, kwargs: Any, results: torch.Tensor) -> None:
     query, key, value, *rest = args
     defaults: list[Any] = [0.0, False]
     dropout, is_causal = rest + defaults[len(rest) :]
@@ -43,91 +43,91 @@ def _spread_attention(args: Any, kwargs: Any, found: torch.Tensor) -> None:
         if not all(bool(tensor.isfinite().all()) for tensor in (query, key, value)):
             mask, scale = kwargs.get("attn_mask"), kwargs.get("scale")
             by_math = _aten._scaled_dot_product_attention_math
-            found.copy_(by_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[0])
+            results.copy_(by_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[0])
 
 
-def _spread_transform(func: Any, args: Any, found: Any, chance: torch.Generator) -> None:
-    """Sets every part of a result that another algorithm may make NaN to NaN or infinity.
+def _spread_transform(func: Any, args: Any, results: Any, generator: torch.Generator) -> None:
+    """Sets every part of a result that another algorithm may make NaN to NaN or infinity, at random.
 
-    By definition, NaN and infinity spread to both parts of every number of a Fourier transform. An algorithm leaves out
-    products with known zeros, which depend on its factors of the length. Only numbers that are their own conjugates, in
-    transforms of real numbers, are always real.
+    By definition, NaN and infinity spread to both parts of every number of a Fourier transform. Algorithms leave out
+    products with known zeros; which ones depends on how they factor the length. Only the numbers of a transform of real
+    numbers that are their own conjugates always have no imaginary part.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         numbers, dims = args[0], args[1]
-        reached = (~numbers.isfinite()).sum(dims, keepdim=True).bool().expand(found.shape)
-        parts = torch.view_as_real(found) if found.is_complex() else found
-        if found.is_complex():
-            reached = torch.stack([reached, reached], -1)
+        has_nonfinite_input = (~numbers.isfinite()).sum(dims, keepdim=True).bool().expand(results.shape)
+        parts = torch.view_as_real(results) if results.is_complex() else results
+        if results.is_complex():
+            has_nonfinite_input = torch.stack([has_nonfinite_input, has_nonfinite_input], -1)
         if func == _aten._fft_r2c.default:
-            reached[..., 1] &= ~_own_conjugates(numbers, found, dims)
-        values = torch.where(torch.rand(parts.shape, generator=chance) < 0.5, math.nan, math.inf)
-        parts.copy_(torch.where(reached, values.to(parts.dtype), parts))
+            has_nonfinite_input[..., 1] &= ~_own_conjugates(numbers, results, dims)
+        values = torch.where(torch.rand(parts.shape, generator=generator) < 0.5, math.nan, math.inf)
+        parts.copy_(torch.where(has_nonfinite_input, values.to(parts.dtype), parts))
 
 
-def _own_conjugates(numbers: torch.Tensor, found: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    """The mask of results that are their own conjugates: number k of n is the conjugate of number (n - k) mod n."""
-    own = torch.ones(found.shape, dtype=torch.bool)
+def _own_conjugates(numbers: torch.Tensor, results: torch.Tensor, dims: list[int]) -> torch.Tensor:
+    """Returns the mask of results that are their own conjugates: result k is the conjugate of result (n - k) mod n."""
+    mask = torch.ones(results.shape, dtype=torch.bool)
     for dim in dims:
-        places = torch.arange(found.shape[dim])
-        along = (2 * places) % numbers.shape[dim] == 0
-        own &= along.reshape([-1 if place == dim % found.dim() else 1 for place in range(found.dim())])
-    return own
+        along_dim = (2 * torch.arange(results.shape[dim])) % numbers.shape[dim] == 0
+        mask &= along_dim.reshape([-1 if axis == dim % results.dim() else 1 for axis in range(results.dim())])
+    return mask
 
 
-# Number of runs with other roundings. If rounding decides between two equally likely results, all runs agree with
-# probability 2**(1 - RUNS).
-RUNS = 6
-# Therefore this share of the elements that differ between the runs may differ from eager in a way that no run shows.
-UNSHOWN = 1 / 8
+# The number of runs with other roundings. If rounding decides between two equally likely results, all runs agree with
+# the probability 2**(1 - PERTURBED_RUNS).
+PERTURBED_RUNS = 6
+# So for some elements that rounding decides, all runs agree. As many elements may be wrong as this share of those that
+# differ between the runs.
+UNSEEN_SHARE = 1 / 8
 # Each op's result moves by up to this many units in the last place of its largest elements: sums of a few hundred
 # addends, and polynomial approximations of libm's functions, have errors of this size.
-UNITS = 4.0
-# The allowed error as a multiple of the spread of the runs, which are a sample and not a bound.
-MARGIN = 16.0
+MAX_ULPS = 4.0
+# The allowed error as a multiple of the greatest difference between the runs, which are a sample and not a bound.
+SPREAD_MARGIN = 16.0
 
 
 class RecordedFloats(TorchDispatchMode):
-    """Keeps a copy of every float tensor that an op returns, with the op."""
+    """Records a copy of every float tensor that an op returns, with the op."""
 
     def __init__(self) -> None:
         super().__init__()
         self.floats: list[tuple[Any, torch.Tensor]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        self.floats += [(func, leaf.clone()) for leaf in _new_floats(func, found)]
-        return found
+        results = func(*args, **(kwargs or {}))
+        self.floats += [(func, leaf.clone()) for leaf in _new_floats(func, results)]
+        return results
 
 
 class PerturbedFloats(TorchDispatchMode):
     """Changes every float result of an op by a few units in its last place, except for views and empty tensors.
 
-    `plain` are the unchanged results, as long as the ops are the same: a program may take another branch.
+    `plain` are the unchanged results. They are used until the program takes another branch, so that the ops differ.
     """
 
-    def __init__(self, chance: torch.Generator, plain: Sequence[tuple[Any, torch.Tensor]] = ()) -> None:
+    def __init__(self, generator: torch.Generator, plain: Sequence[tuple[Any, torch.Tensor]] = ()) -> None:
         super().__init__()
-        self._chance, self._plain = chance, iter(plain)
+        self._chance, self._plain = generator, iter(plain)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
-        for leaf in _new_floats(func, found):
+        results = func(*args, **(kwargs or {}))
+        for leaf in _new_floats(func, results):
             perturb_tensor(leaf, self._chance)
             op, plain = next(self._plain, (None, leaf))
             if op == func and plain.shape == leaf.shape:
                 _cancel(leaf, plain, self._chance)
             else:
                 self._plain = iter(())
-        spread_nonfinite(func, args, kwargs, found, self._chance)
-        return found
+        spread_nonfinite(func, args, kwargs, results, self._chance)
+        return results
 
 
-def _new_floats(func: Any, found: Any) -> Iterator[torch.Tensor]:
-    """The new float tensors that `func` returned, as real numbers; views are left out."""
+def _new_floats(func: Any, results: Any) -> Iterator[torch.Tensor]:
+    """Yields the new float tensors that `func` returned, complex ones as real numbers; views are left out."""
     returns = func._schema.returns
     if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
-        for leaf in tree_leaves(found):
+        for leaf in tree_leaves(results):
             if isinstance(leaf, torch.Tensor):
                 yield from _floats_of(leaf)
 
@@ -139,97 +139,105 @@ def _floats_of(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
         yield tensor
 
 
-def perturb_tensor(tensor: torch.Tensor, chance: torch.Generator) -> None:
-    """Moves the elements of a float tensor, in place; a program's own random numbers come from another generator.
+def perturb_tensor(tensor: torch.Tensor, generator: torch.Generator) -> None:
+    """Changes the elements of a float tensor at random by a few units in the last place, in place.
 
-    NaN gets either sign: IEEE 754 does not specify the sign of a computed NaN.
+    `generator` is not the generator of the program's random numbers. NaN gets a random sign, because IEEE 754 does not
+    specify the sign of a computed NaN.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = tensor.double()
         finite = wide.isfinite()
         scale = wide[finite].square().mean().sqrt() if bool(finite.any()) else wide.new_zeros(())
-        unit = torch.finfo(tensor.dtype).eps * UNITS * (wide.abs() + scale) / 2
-        moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=chance) - 1)
+        unit = torch.finfo(tensor.dtype).eps * MAX_ULPS * (wide.abs() + scale) / 2
+        moved = wide + unit * (2 * torch.rand(wide.shape, dtype=torch.float64, generator=generator) - 1)
         tensor.copy_(torch.where(finite, moved, wide))
-        either = torch.rand(wide.shape, generator=chance).to(tensor.dtype) - 0.5
-        tensor.copy_(torch.where(tensor.isnan(), torch.copysign(tensor, either), tensor))
+        signs = torch.rand(wide.shape, generator=generator).to(tensor.dtype) - 0.5
+        tensor.copy_(torch.where(tensor.isnan(), torch.copysign(tensor, signs), tensor))
 
 
-def _cancel(tensor: torch.Tensor, plain: torch.Tensor, chance: torch.Generator) -> None:
-    """Sets elements that rounding may move across 0 to 0, in place, with probability 1/2; `plain` is unchanged.
+def _cancel(tensor: torch.Tensor, plain: torch.Tensor, generator: torch.Generator) -> None:
+    """Sets elements whose sign rounding may change to 0, in place, with the probability 1/2.
 
-    Random last bits never cancel exactly, whereas sums in some order do.
+    `plain` are the elements before they were perturbed. Random last bits never cancel exactly, but sums in some order
+    do.
     """
     with torch.utils._python_dispatch._disable_current_modes():
         wide = plain.double()
-        crosses = wide.abs() <= MARGIN * (tensor.double() - wide).abs()
-        tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=chance) < 0.5), 0.0)
+        crosses = wide.abs() <= SPREAD_MARGIN * (tensor.double() - wide).abs()
+        tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=generator) < 0.5), 0.0)
 
 
-def runs(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
-    """The results of `program` on fresh `arguments()` with `RUNS` other roundings."""
-    found, given = [], arguments()
+def run_perturbed(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
+    """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings, each on new `arguments()`."""
+    results, given = [], arguments()
     with RecordedFloats() as noted:
         program(given)
-    for seed in range(RUNS):
-        chance = torch.Generator().manual_seed(seed)
+    for seed in range(PERTURBED_RUNS):
+        generator = torch.Generator().manual_seed(seed)
         given = arguments()
         for leaf in tree_leaves(given):
             for floats in _floats_of(leaf) if isinstance(leaf, torch.Tensor) else ():
-                perturb_tensor(floats, chance)
-        with PerturbedFloats(chance, noted.floats):
-            found.append(program(given))
-    return found
+                perturb_tensor(floats, generator)
+        with PerturbedFloats(generator, noted.floats):
+            results.append(program(given))
+    return results
 
 
-def differs(ours: Any, eagers: Any, shaken: Sequence[Any]) -> str:
-    """Describes where results differ by more than rounding explains; "" if nowhere."""
-    leaves = [tree_leaves(run) for run in shaken]
-    for number, (mine, other) in enumerate(zip(tree_leaves(ours), tree_leaves(eagers), strict=True)):
+def describe_difference(ours: Any, eager: Any, perturbed: Sequence[Any]) -> str:
+    """Returns a description of the first difference from eager that rounding does not explain, or "".
+
+    `perturbed` are the results of `run_perturbed`.
+    """
+    leaves = [tree_leaves(run) for run in perturbed]
+    for number, (mine, other) in enumerate(zip(tree_leaves(ours), tree_leaves(eager), strict=True)):
         if isinstance(other, torch.Tensor) and other.numel():
-            said = _first_difference(mine, other, [run[number] for run in leaves])
-            if said:
-                return f"result {number}: {said}"
+            description = _first_difference(mine, other, [run[number] for run in leaves])
+            if description:
+                return f"result {number}: {description}"
     return ""
 
 
-def _first_difference(ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]) -> str:
-    if any(run.shape != eagers.shape or run.dtype != eagers.dtype for run in shaken):
+def _first_difference(ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequence[torch.Tensor]) -> str:
+    if any(run.shape != eager.shape or run.dtype != eager.dtype for run in perturbed):
         return ""
-    if eagers.is_complex():
-        ours, eagers, *shaken = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eagers, *shaken))
-    wrong, decided = (_compare_floats if eagers.is_floating_point() else _compare_discrete)(ours, eagers, shaken)
-    if int(wrong.sum()) <= UNSHOWN * int(decided.sum()):
+    if eager.is_complex():
+        ours, eager, *perturbed = (torch.view_as_real(tensor.resolve_conj()) for tensor in (ours, eager, *perturbed))
+    wrong, decided = (_compare_floats if eager.is_floating_point() else _compare_discrete)(ours, eager, perturbed)
+    if int(wrong.sum()) <= UNSEEN_SHARE * int(decided.sum()):
         return ""
     at = tuple(int(index) for index in wrong.nonzero()[0])
-    return f"{ours[at].item()!r} at {list(at)}, eager gives {eagers[at].item()!r}"
+    return f"{ours[at].item()!r} at {list(at)}, eager gives {eager[at].item()!r}"
 
 
 def _compare_discrete(
-    ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
+    ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mask of wrong integers and booleans, and the mask of those that depend on rounding."""
-    decided = torch.zeros(eagers.shape, dtype=torch.bool)
-    for run in shaken:
-        decided |= run != eagers
-    return (ours != eagers) & ~decided, decided
+    """Returns the mask of wrong integers and booleans, and the mask of those that depend on rounding."""
+    decided = torch.zeros(eager.shape, dtype=torch.bool)
+    for run in perturbed:
+        decided |= run != eager
+    return (ours != eager) & ~decided, decided
 
 
 def _compare_floats(
-    ours: torch.Tensor, eagers: torch.Tensor, shaken: Sequence[torch.Tensor]
+    ours: torch.Tensor, eager: torch.Tensor, perturbed: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The mask of wrong floats, and of those that move by more than the tolerance or between finite and non-finite."""
-    tolerance = TOLERANCES.get(eagers.dtype, EXACT)
-    mine, theirs = ours.double(), eagers.double()
+    """Returns the mask of wrong floats, and the mask of those that depend on rounding.
+
+    These differ between the runs by more than the tolerance, or are finite in some runs only.
+    """
+    tolerance = TOLERANCES.get(eager.dtype, EXACT)
+    mine, theirs = ours.double(), eager.double()
     finite = theirs.isfinite()
     scale = theirs[finite].square().mean().sqrt().clamp(min=1.0) if bool(finite.any()) else 1.0
     allowed = tolerance.absolute * scale + tolerance.relative * theirs.abs()
     moved, lost = torch.zeros_like(theirs), torch.zeros_like(finite)
-    for run in (run.double() for run in shaken):
+    for run in (run.double() for run in perturbed):
         both = run.isfinite() & finite
         moved = torch.where(both, torch.maximum(moved, (run - theirs).abs()), moved)
         lost |= ~both & ~_same(run, theirs)
-    near = finite & ((mine - theirs).abs() <= allowed + MARGIN * moved)
+    near = finite & ((mine - theirs).abs() <= allowed + SPREAD_MARGIN * moved)
     return ~lost & ~near & ~_same(mine, theirs), lost | (moved > allowed)
 
 

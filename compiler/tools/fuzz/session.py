@@ -19,25 +19,26 @@ from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
 from buddy.compiler.tools.fuzz.restartable_process import read_crash_log
 
-# Programs per batch: an interruption loses at most the running batch.
+# The number of programs per batch: an interruption loses at most the running batch.
 BATCH = 50
-# "compiled" and "eager" are right, the latter with some nodes in eager; "refused": TorchDynamo captured none of it;
-# "invalid": eager rejects it; "wrong", "error", "crash" and "timeout" are faults.
+# The outcomes of a program. "compiled" and "eager" have right results, "eager" with some nodes in eager. "refused":
+# TorchDynamo captures no graph, or PyTorch's own tracing causes the difference. "invalid": eager raises an error.
+# "wrong", "error", "crash" and "timeout" are faults.
 Outcome = Literal["compiled", "eager", "refused", "invalid", "wrong", "error", "crash", "timeout"]
 FAULTS: tuple[Outcome, ...] = ("wrong", "error", "crash", "timeout")
 
 
-# Counts, by the name of a table and a name in it.
+# Tables of counts: by the name of a table and the name of a row.
 Histogram = dict[str, dict[str, int]]
 # The modules that determine which programs a seed generates.
-_DRAWING = ("operands.py", "statements.py", "writing.py")
+_DRAWING_MODULES = ("operands.py", "statements.py", "writing.py")
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """The outcome of a program, and the reason if it is not the best outcome.
+    """The outcome of a program, and the reason if it is not "compiled".
 
-    `at` is the op of the first statement with a wrong value, for programs that return all values. `compiled` counts the
-    operators, dtypes and ranks of the graphs that reached the compiler.
+    `at` is the op of the first statement with a wrong value, if it is known. `compiled` counts the operators, dtypes
+    and ranks of the graphs that reached the compiler.
     """
 
     outcome: Outcome
@@ -47,11 +48,12 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class FuzzPlan(msgspec.Struct, frozen=True):
-    """A plan of `count` programs from `seed` on; `shard` is the part of them to run (from 1), and the number of parts.
+    """A plan of `count` programs, in batches with seeds from `seed` on.
 
-    `options` are those of the `torch.compile` backend; with `dynamic` sizes are symbolic, and with `gradients` backward
-    graphs are compiled too. `extensions` are Python files that are run first and may define op classes, lowerings and
-    passes.
+    `shard` is the part of the batches to run, from 1, and the number of parts. A program has at most `statements`
+    statements, and may take `timeout` seconds. `options` are those of the `torch.compile` backend. With `dynamic`,
+    sizes are symbolic; with `gradients`, backward graphs are compiled too. `extensions` are Python files that are run
+    first and may define op classes, lowerings and passes.
     """
 
     count: int
@@ -65,20 +67,20 @@ class FuzzPlan(msgspec.Struct, frozen=True):
     gradients: bool = False
 
     def seeds(self) -> list[int]:
-        """The seeds of the batches of this shard."""
+        """Returns the seeds of the batches of this shard."""
         part, parts = self.shard
         return [self.seed + number for number in range(math.ceil(self.count / BATCH)) if number % parts == part - 1]
 
     def size(self, seed: int) -> int:
-        """The number of programs in the batch of a seed: the last batch may have fewer than the others."""
+        """Returns the number of programs in the batch of a seed: the last batch may have fewer than the others."""
         return min(BATCH, self.count - BATCH * (seed - self.seed))
 
     def conditions(self, seed: int) -> str:
-        """A short hash of everything except the seed that determines the contents of a batch and its compilation.
+        """Returns a short hash of all that determines a batch's programs and their compilation, except the seed.
 
         The code of the compiler is not included, because the compiler is under test. Raises `OSError`.
         """
-        drawing = [(Path(__file__).parent / name).read_bytes() for name in _DRAWING]
+        drawing = [(Path(__file__).parent / name).read_bytes() for name in _DRAWING_MODULES]
         extensions = [Path(path).read_bytes() for path in self.extensions]
         return digest(
             self.size(seed),
@@ -92,7 +94,7 @@ class FuzzPlan(msgspec.Struct, frozen=True):
 
 
 class FuzzFault(msgspec.Struct, frozen=True):
-    """The smallest program with one kind of failure, as a script; `at` is the field of its verdict."""
+    """The smallest program with one kind of failure, as a script; `at` is that of its verdict."""
 
     outcome: Outcome
     why: str
@@ -101,10 +103,10 @@ class FuzzFault(msgspec.Struct, frozen=True):
 
 
 class FuzzBatch(msgspec.Struct, frozen=True):
-    """The results of one batch: the number of programs per outcome, and a program for each kind of failure.
+    """The results of one batch: the number of programs per outcome, and the smallest program for each kind of failure.
 
-    `conditions` are those of its plan. `deadly` are the statements that crashed eager, which its programs do not
-    contain. `drawn` counts the kinds of statements, what reached the compiler, and the reasons of other outcomes.
+    `conditions` is the hash of its plan for its seed. `deadly` are the statements that crashed eager, which its
+    programs do not contain. `drawn` counts the kinds of statements, what reached the compiler, and reasons of verdicts.
     """
 
     seed: int
@@ -117,37 +119,37 @@ class FuzzBatch(msgspec.Struct, frozen=True):
 
 
 def read(path: Path, plan: FuzzPlan) -> dict[int, FuzzBatch]:
-    """The batches with `plan`'s conditions in a file written by `json_lines.append`, by seed. Raises `OSError`."""
-    found = files.read(path, FuzzBatch)
-    return {b.seed: b for b in found if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
+    """Returns the batches of `plan`, by seed, that a file of JSON lines has with equal conditions. Raises `OSError`."""
+    batches = files.read_json_lines(path, FuzzBatch)
+    return {b.seed: b for b in batches if b.seed in plan.seeds() and b.conditions == plan.conditions(b.seed)}
 
 
 def total(batches: Collection[FuzzBatch]) -> Counter[str]:
-    """The number of programs per outcome over all batches."""
-    found: Counter[str] = Counter()
+    """Returns the number of programs per outcome over all batches."""
+    outcomes: Counter[str] = Counter()
     for batch in batches:
-        found.update(batch.outcomes)
-    return found
+        outcomes.update(batch.outcomes)
+    return outcomes
 
 
 def merged(histograms: Iterable[Histogram]) -> Histogram:
-    """The sums of all counts of all tables, the most frequent first."""
-    found: dict[str, Counter[str]] = {}
+    """Returns the sums of the counts of several histograms, the most frequent first in each table."""
+    sums: dict[str, Counter[str]] = {}
     for histogram in histograms:
         for table, counts in histogram.items():
-            found.setdefault(table, Counter()).update(counts)
-    return {table: dict(counts.most_common()) for table, counts in found.items()}
+            sums.setdefault(table, Counter()).update(counts)
+    return {table: dict(counts.most_common()) for table, counts in sums.items()}
 
 
 class RunBatches(Message, frozen=True):
     """Run the batches of `plan` except for those with `known` seeds; answered by a `BatchDone` for each.
 
-    `heard` is the path of the file for the running statement; statements in `deadly`, by the seed of their batch, are
-    left out.
+    `crash_log` is the path of the file that records the running statement. Statements in `deadly`, by the seed of their
+    batch, are left out.
     """
 
     plan: FuzzPlan
-    heard: str
+    crash_log: str
     known: Collection[int]
     deadly: Mapping[int, Collection[str]]
 
@@ -166,37 +168,38 @@ class CampaignError(Exception):
 def run(plan: FuzzPlan, known: Collection[int] = ()) -> Iterator[FuzzBatch]:
     """Yields the batches of `plan` when they are done, except for those with `known` seeds. Raises `CampaignError`.
 
-    If a statement crashes eager and the process, its batch restarts without it.
+    If a statement crashes eager, and with it the process, its batch is started again without the statement.
     """
     done, deadly = set(known), dict[int, list[str]]()
     with tempfile.TemporaryDirectory(prefix="buddy-fuzz-") as folder:
-        heard, log = Path(folder, "statement"), Path(folder, "log")
+        crash_log, log = Path(folder, "statement"), Path(folder, "log")
         while True:
-            code = yield from _process(plan, heard, log, done, deadly)
-            number, _, statement = read_crash_log(heard).partition(" ")
+            code = yield from _run_process(plan, crash_log, log, done, deadly)
+            number, _, statement = read_crash_log(crash_log).partition(" ")
             if code >= 0 or not statement or statement in deadly.get(int(number), ()):
                 break
             deadly.setdefault(int(number), []).append(statement)
-            heard.unlink()
+            crash_log.unlink()
         if code:
-            said = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-            raise CampaignError(said[-1] if said else f"it ended with {describe_exit(code)}")
+            lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
+            raise CampaignError(lines[-1] if lines else f"its process ended with {describe_exit(code)}")
 
 
-def _process(
-    plan: FuzzPlan, heard: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
+def _run_process(
+    plan: FuzzPlan, crash_log: Path, log: Path, done: set[int], deadly: Mapping[int, Collection[str]]
 ) -> Generator[FuzzBatch, None, int]:
-    """Yields the batches of one process, which are added to `done`, and returns the process's exit status."""
-    # A separate cache: cached artifacts must not affect a campaign, and its files are removed when it is killed.
-    apart = {"BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"}
-    with open(log, "wb") as told:
-        process = BlockingWorker("buddy.compiler.tools.fuzz.campaign:serve", BatchDone, told, apart)
+    """Yields the batches of one process, whose seeds are added to `done`; returns the process's exit status."""
+    # A separate cache, because cached artifacts must not affect a campaign. All files of the process are in the folder
+    # of the log, which is removed even if the process is killed.
+    environment = {"BUDDY_CACHE": str(log.parent), "TMPDIR": str(log.parent), "OMP_NUM_THREADS": "1"}
+    with open(log, "wb") as log_file:
+        process = BlockingWorker("buddy.compiler.tools.fuzz.campaign:serve", BatchDone, log_file, environment)
     try:
         with contextlib.suppress(BrokenPipeError):
-            process.send(RunBatches(plan, str(heard), sorted(done), deadly))
-        while (found := process.receive()) is not None:
-            done.add(found.batch.seed)
-            yield found.batch
+            process.send(RunBatches(plan, str(crash_log), sorted(done), deadly))
+        while (message := process.receive()) is not None:
+            done.add(message.batch.seed)
+            yield message.batch
         return process.wait()
     finally:
         process.end()

@@ -8,22 +8,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-def _each(template: str, names: str) -> tuple[str, ...]:
-    """Copies of the template with @ replaced by each name."""
+def _for_each_name(template: str, names: str) -> tuple[str, ...]:
+    """Returns a copy of the template for each of `names`, which replaces @."""
     return tuple(template.replace("@", name) for name in names.split())
 
 
 _F = "torch.nn.functional"
-_REDUCED = "sum mean amax amin prod argmax argmin all any logsumexp nansum count_nonzero nanmean"
-_PER_ELEMENT = """
+_REDUCTIONS = "sum mean amax amin prod argmax argmin all any logsumexp nansum count_nonzero nanmean"
+_ACTIVATIONS = """
     relu gelu silu elu leaky_relu hardswish hardsigmoid hardtanh mish softplus softsign logsigmoid relu6 tanhshrink selu
     softshrink hardshrink celu
     """
 
-# The kinds of statements, simple ones first: reduced programs use those.
+# The kinds of statements with their templates. Simple ones are first, because Hypothesis reduces programs towards them.
 STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "unary": (
-        *_each(
+        *_for_each_name(
             "torch.@({x})",
             """
             neg abs exp log1p sqrt rsqrt sigmoid tanh relu sin cos floor ceil round trunc sign reciprocal square expm1
@@ -33,9 +33,9 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         ),
         "torch.round({x:f}, decimals={n})",
     ),
-    "activation": _each(_F + ".@({x:f})", _PER_ELEMENT),
+    "activation": _for_each_name(_F + ".@({x:f})", _ACTIVATIONS),
     "special": (
-        *_each(
+        *_for_each_name(
             "torch.special.@({x:f})",
             """
             digamma gammaln erfinv i0 i0e i1 i1e bessel_j0 bessel_j1 bessel_y0 bessel_y1 ndtr ndtri log_ndtr entr sinc
@@ -43,7 +43,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
             modified_bessel_k1 scaled_modified_bessel_k0 scaled_modified_bessel_k1
             """,
         ),
-        *_each("torch.special.@({x:f}, {y:f})", "xlogy xlog1py zeta gammainc gammaincc"),
+        *_for_each_name("torch.special.@({x:f}, {y:f})", "xlogy xlog1py zeta gammainc gammaincc"),
         "torch.special.polygamma({n}, {x:f})",
         "torch.special.chebyshev_polynomial_t({x:f}, {n})",
         "torch.special.hermite_polynomial_h({x:f}, {n})",
@@ -55,7 +55,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
     "binary": tuple(
         template
         for second in ("{y}", "{scalar}")
-        for template in _each(
+        for template in _for_each_name(
             f"torch.@({{x}}, {second})",
             """
             add sub mul div maximum minimum pow atan2 fmod remainder hypot lt le gt ge eq ne logical_and logical_or
@@ -64,9 +64,9 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         )
     ),
     "operators": (
-        *_each("{x} @ {scalar}", "+ - * / // % < >= == **"),
-        *_each("{scalar} @ {x}", "+ - * / // % < >= =="),
-        *_each("{x:i} @ {n}", "<< >> & | ^"),
+        *_for_each_name("{x} @ {scalar}", "+ - * / // % < >= == **"),
+        *_for_each_name("{scalar} @ {x}", "+ - * / // % < >= =="),
+        *_for_each_name("{x:i} @ {n}", "<< >> & | ^"),
         "torch.gcd({x:i}, {y:i})",
         "torch.lcm({x:i}, {y:i})",
     ),
@@ -88,12 +88,12 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         "torch.div({x}, {y}, rounding_mode='trunc')",
     ),
     "reduction": (
-        *_each("{x}.@()", _REDUCED.replace("logsumexp", "")),
-        *_each("{x}.@({dim})", _REDUCED),
-        *_each("{x}.@({dim}, keepdim=True)", _REDUCED.replace("count_nonzero", "")),
-        *_each("{x:f}.@({dim}, correction={flag}, keepdim={flag})", "std var"),
-        *_each("{x}.@({dim})[0]", "max min median nanmedian mode cummax cummin"),
-        *_each("{x}.@({dim})[1]", "max min"),
+        *_for_each_name("{x}.@()", _REDUCTIONS.replace("logsumexp", "")),
+        *_for_each_name("{x}.@({dim})", _REDUCTIONS),
+        *_for_each_name("{x}.@({dim}, keepdim=True)", _REDUCTIONS.replace("count_nonzero", "")),
+        *_for_each_name("{x:f}.@({dim}, correction={flag}, keepdim={flag})", "std var"),
+        *_for_each_name("{x}.@({dim})[0]", "max min median nanmedian mode cummax cummin"),
+        *_for_each_name("{x}.@({dim})[1]", "max min"),
         "{x:f}.flatten().logsumexp(0)",
         "torch.var_mean({x:f}, {dim})[{flag}]",
         "{x:f}.norm(dim={dim})",
@@ -104,8 +104,8 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         "torch.quantile({x:f1}, 0.3)",
     ),
     "scan": (
-        *_each("{x:f}.@({dim})", "softmax log_softmax logcumsumexp"),
-        *_each("{x}.@({dim})", "cumsum cumprod"),
+        *_for_each_name("{x:f}.@({dim})", "softmax log_softmax logcumsumexp"),
+        *_for_each_name("{x}.@({dim})", "cumsum cumprod"),
         "{x}.sort(dim={dim}, stable=True)[0]",
         "{x}.sort(dim={dim}, descending=True, stable=True)[{flag}]",
         "{x}.argsort(dim={dim}, stable=True)",
@@ -188,7 +188,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         "{x}.scatter({dim}, {within}, 1)",
         "{x}.scatter({dim}, {within}, {y:l})",
         "{x}.scatter_add({dim}, {within}, {x})",
-        *_each(
+        *_for_each_name(
             "{x}.scatter_reduce({dim}, {x:i}.abs() % max(1, {size}), {x}, '@', include_self={flag})",
             "sum prod amax amin",
         ),
@@ -249,7 +249,7 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         " torch.zeros({channels}, dtype=torch.int32), 1, 0, 255)",
         "torch.quantize_per_tensor({x:f}.float(), 0.1, {n}, torch.qint8).dequantize()",
         "({x:f} / 0.1).nan_to_num().round().clamp(-128, 127).to(torch.int8)",
-        *_each("{x:f}.to(torch.@).to({x}.dtype)", "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"),
+        *_for_each_name("{x:f}.to(torch.@).to({x}.dtype)", "float8_e4m3fn float8_e5m2 float8_e4m3fnuz float8_e5m2fnuz"),
         "torch._int_mm({x:i2}.to(torch.int8), {x}.to(torch.int8).mT).float() * 0.01",
     ),
     "long reduction": (
@@ -260,12 +260,12 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
             for name in ("sum", "mean", "std", "norm", "amax")
         ),
         # Of numbers up to 1: a product that overflows is NaN or 0, depending on when it meets a 0.
-        *_each("{x:f}.cos().to(torch.@).flatten().repeat(257).prod()", "float16 bfloat16 float32"),
+        *_for_each_name("{x:f}.cos().to(torch.@).flatten().repeat(257).prod()", "float16 bfloat16 float32"),
         _F + ".softmax({x:f}.flatten().repeat(300).half(), 0)[:9]",
         _F + ".layer_norm({x:f}.flatten().repeat(300).bfloat16()[None], ({x}.numel() * 300,))[0, :9]",
         "torch.dot({x:f}.flatten().repeat(300).half(), {x}.flatten().repeat(300).half())",
     ),
-    "complex": _each(
+    "complex": _for_each_name(
         "torch.@(torch.complex({x:f}.float(), {x}.float().flip(0)))",
         """
         exp log log1p log2 log10 expm1 sqrt rsqrt sin cos tan sinh cosh tanh asin acos atan asinh acosh atanh sigmoid

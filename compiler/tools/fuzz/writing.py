@@ -1,4 +1,4 @@
-"""Draws random programs as scripts that the workbench opens: statement by statement, each tried in eager first."""
+"""Draws random programs as scripts that the workbench can open: statement by statement, each tried in eager first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from buddy.compiler.tools.fuzz.operands import fill_template, tensors
 from buddy.compiler.tools.fuzz.statements import KINDS, STATEMENTS
 
 MAX_ELEMENTS = 8192
-# The kind of statements that write to their operands.
-WITHOUT_VALUE = "in place"
+# The kind of the statements that write to their operands, whose values get no name.
+IN_PLACE = "in place"
 _WEIGHT = re.compile(r"self\.weight\(([\d, ]+)\)")
 _SCRIPT = '''"""A random program: open it with `buddy-tui` to see what each pass makes of it."""
 
@@ -45,7 +45,7 @@ model = Program().eval()
 '''
 
 
-Hear = Callable[[str], object]
+OnStatement = Callable[[str], object]
 
 
 class GeneratedProgram(NamedTuple):
@@ -59,12 +59,13 @@ class GeneratedProgram(NamedTuple):
 class ProgramDraft:
     """A program so far: its inputs, its statements, and the value of each name in eager.
 
-    `hear` is called with a statement before eager runs it, and with "" afterwards; statements in `deadly` are skipped.
+    `on_statement` is called with a statement before eager runs it, and with "" afterwards. Statements in `crashing`,
+    which crash eager, are skipped.
     """
 
     seed: int
-    hear: Hear
-    deadly: Collection[str] = ()
+    on_statement: OnStatement
+    crashing: Collection[str] = ()
     inputs: list[str] = field(default_factory=list)
     body: list[str] = field(default_factory=list)
     kinds: list[str] = field(default_factory=list)
@@ -77,12 +78,15 @@ class ProgramDraft:
         self.values[name] = _evaluate(text, {})
 
     def try_statement(self, kind: str, text: str, name: str) -> bool:
-        """Adds a statement if eager evaluates it to a tensor; its value is called `name` unless that is empty."""
-        if text in self.deadly:
+        """Adds a statement if eager evaluates it to a tensor that is small enough; returns whether it was added.
+
+        Its value is called `name`, unless that is empty.
+        """
+        if text in self.crashing:
             return False
-        self.hear(text)
+        self.on_statement(text)
         value = _evaluate(text, self.values)
-        self.hear("")
+        self.on_statement("")
         if not isinstance(value, torch.Tensor) or value.numel() > MAX_ELEMENTS:
             return False
         self.body.append(f"{name} = {text}" if name else text)
@@ -93,7 +97,7 @@ class ProgramDraft:
 
     def script(self) -> str:
         shapes: list[str] = []
-        body = [_WEIGHT.sub(lambda found: _add_weight(shapes, found[1]), line) for line in self.body]
+        body = [_WEIGHT.sub(lambda match: _add_weight(shapes, match[1]), line) for line in self.body]
         weights = [f"self.w{number} = weight({shape})" for number, shape in enumerate(shapes)]
         return _SCRIPT.format(
             seed=self.seed,
@@ -115,7 +119,7 @@ def _name_list(names: Iterable[str]) -> str:
 
 
 class _Weights:
-    """Replaces `self` in statements while a program is drawn."""
+    """Stands for `self` in statements while a program is drawn."""
 
     @staticmethod
     def weight(*shape: int) -> torch.Tensor:
@@ -123,7 +127,7 @@ class _Weights:
 
 
 def _evaluate(text: str, values: dict[str, Any]) -> Any:
-    """The value of an expression in eager, `None` if it is rejected."""
+    """Returns the value of an expression in eager, `None` if eager raises an error."""
     try:
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -133,16 +137,21 @@ def _evaluate(text: str, values: dict[str, Any]) -> Any:
 
 
 @st.composite
-def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collection[str] = ()) -> GeneratedProgram:
-    """A script of up to `most` statements that eager evaluates; `hear` and `deadly` are those of `ProgramDraft`."""
-    draft = ProgramDraft(draw(st.integers(0, 99)), hear, deadly)
+def scripts(
+    draw: st.DrawFn, max_statements: int = 10, on_statement: OnStatement = str, crashing: Collection[str] = ()
+) -> GeneratedProgram:
+    """Draws a script of up to `max_statements` statements that eager evaluates.
+
+    `on_statement` and `crashing` are those of `ProgramDraft`.
+    """
+    draft = ProgramDraft(draw(st.integers(0, 99)), on_statement, crashing)
     torch.manual_seed(draft.seed)
     for text in draw(st.lists(tensors(), min_size=1, max_size=3)):
         draft.add_input(text)
-    for number in range(draw(st.integers(1, most))):
+    for number in range(draw(st.integers(1, max_statements))):
         _draw_statement(draw, draft, f"v{number}")
-    made = [name for name in draft.values if name.startswith("v")] or ["x0"]
-    draft.results = list(dict.fromkeys([*draw(st.lists(st.sampled_from(made), max_size=5, unique=True)), made[-1]]))
+    names = [name for name in draft.values if name.startswith("v")] or ["x0"]
+    draft.results = list(dict.fromkeys([*draw(st.lists(st.sampled_from(names), max_size=5, unique=True)), names[-1]]))
     if not draft.body:
         draft.try_statement("operators", "x0 + 1", "v0")
         draft.results = ["v0"]
@@ -152,4 +161,4 @@ def scripts(draw: st.DrawFn, most: int = 10, hear: Hear = str, deadly: Collectio
 def _draw_statement(draw: st.DrawFn, draft: ProgramDraft, name: str) -> None:
     kind = draw(st.sampled_from(KINDS))
     template = draw(st.sampled_from(STATEMENTS[kind]))
-    draft.try_statement(kind, fill_template(template, draw, draft.values), "" if kind == WITHOUT_VALUE else name)
+    draft.try_statement(kind, fill_template(template, draw, draft.values), "" if kind == IN_PLACE else name)

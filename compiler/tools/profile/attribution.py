@@ -1,4 +1,4 @@
-"""Adds the step that counts time to a recipe, and attributes the time of regions to nodes."""
+"""Adds the pass that counts time to a recipe, and attributes the time of regions to nodes."""
 
 from __future__ import annotations
 
@@ -16,17 +16,20 @@ from buddy.compiler.tools.profile.work import Traffic, operations_of
 
 
 @dataclass
-class _Group:
-    """The time of one node: the regions in which it does most of the work, and the other nodes of these regions."""
+class _NodeGroup:
+    """The regions in which one node does most of the work: their total time and number, and all nodes in them."""
 
     seconds: float = 0.0
     regions: int = 0
-    others: dict[str, None] = field(default_factory=dict)
+    nodes: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Attribution:
-    """`inside` are the seconds attributed to nodes, `outside` those of call overhead and of regions without nodes."""
+    """The times of nodes and regions.
+
+    `inside` are the seconds attributed to nodes, `outside` those of call overhead and of regions without nodes.
+    """
 
     nodes: tuple[NodeTime, ...]
     regions: tuple[RegionTime, ...]
@@ -37,35 +40,41 @@ class Attribution:
 def attribute_time(
     graph: Graph, regions: Sequence[TimedRegion], seconds: Sequence[float], symbols: Mapping[str, int]
 ) -> Attribution:
-    """The time of each node of `graph`; `seconds` are those of the regions, where calls include their callees."""
-    operations = {op.stable: operations_of(op, symbols) for op in graph.body}
-    order = {name: place for place, name in enumerate(operations)}
+    """Attributes the times of `regions`, `seconds`, to the nodes of `graph`; the time of a call includes its callee's.
 
-    def working(name: str) -> tuple[float, int]:
-        """Sort key: most operations first, then the later node, since a fused loop writes its result."""
+    `symbols` are the values of symbolic sizes.
+    """
+    operations = {op.stable: operations_of(op, symbols) for op in graph.body}
+    order = {name: index for index, name in enumerate(operations)}
+
+    def work_key(name: str) -> tuple[float, int]:
+        """Returns a key that is greatest for the node with most operations; of several, for the last one.
+
+        A fused loop writes the result of its last node.
+        """
         return (operations.get(name) or 0.0, order.get(name, -1))
 
-    groups: dict[str, _Group] = {}
+    groups: dict[str, _NodeGroup] = {}
     outside = 0.0
     calls = {region.parent for region in regions}
-    for number, (region, own) in enumerate(zip(regions, _own_seconds(regions, seconds), strict=True)):
+    for number, (region, own_seconds) in enumerate(zip(regions, _own_seconds(regions, seconds), strict=True)):
         if not region.nodes or number in calls:
-            outside += own
+            outside += own_seconds
             continue
-        group = groups.setdefault(max(region.nodes, key=working), _Group())
-        group.seconds += own
+        group = groups.setdefault(max(region.nodes, key=work_key), _NodeGroup())
+        group.seconds += own_seconds
         group.regions += 1
-        group.others |= dict.fromkeys(region.nodes)
+        group.nodes |= dict.fromkeys(region.nodes)
     nodes = _node_times(graph, groups, operations, symbols)
     times = tuple(
-        RegionTime(region.nodes, region.function, region.what, taken, region.parent)
-        for region, taken in zip(regions, seconds, strict=True)
+        RegionTime(region.nodes, region.function, region.what, region_seconds, region.parent)
+        for region, region_seconds in zip(regions, seconds, strict=True)
     )
     return Attribution(nodes, times, sum(group.seconds for group in groups.values()), outside)
 
 
 def _own_seconds(regions: Sequence[TimedRegion], seconds: Sequence[float]) -> list[float]:
-    """The seconds of each region without those of the regions in its callees."""
+    """Returns the seconds of each region without those of the regions in its callee."""
     own = list(seconds)
     for number, region in enumerate(regions):
         if region.parent >= 0:
@@ -74,50 +83,49 @@ def _own_seconds(regions: Sequence[TimedRegion], seconds: Sequence[float]) -> li
 
 
 def _node_times(
-    graph: Graph, groups: Mapping[str, _Group], operations: Mapping[str, float | None], symbols: Mapping[str, int]
+    graph: Graph, groups: Mapping[str, _NodeGroup], operations: Mapping[str, float | None], symbols: Mapping[str, int]
 ) -> tuple[NodeTime, ...]:
-    """The nodes with a time, and those whose time is attributed to another node, in the order of the graph."""
+    """Returns the times of nodes that have one, and of nodes that are fused into these, in the order of the graph."""
     traffic = Traffic(graph, symbols)
-    into = {name: leader for leader, group in groups.items() for name in group.others if name not in groups}
-    found = []
+    into = {name: leader for leader, group in groups.items() for name in group.nodes if name not in groups}
+    times = []
     for name in operations:
         group = groups.get(name)
         if group is not None:
-            # A node with its own time is fused too, if it has a part in this one.
-            fused = tuple(other for other in group.others if other != name)
-            counts = [operations.get(each) for each in (name, *fused)]
-            known = [count for count in counts if count is not None]
-            total = sum(known) if len(known) == len(counts) else -1.0
-            moved = traffic.of((name, *fused))
-            bytes_ = -1.0 if moved is None else float(moved)
-            found.append(NodeTime(name, group.seconds, "", fused, total, bytes_, group.regions))
+            # The other nodes of the regions, even if they have a time of their own for other regions.
+            fused = tuple(other for other in group.nodes if other != name)
+            counts = [operations.get(node) for node in (name, *fused)]
+            known_counts = [count for count in counts if count is not None]
+            total = sum(known_counts) if len(known_counts) == len(counts) else -1.0
+            min_bytes = traffic.of((name, *fused))
+            bytes_ = -1.0 if min_bytes is None else float(min_bytes)
+            times.append(NodeTime(name, group.seconds, "", fused, total, bytes_, group.regions))
         elif name in into:
-            found.append(NodeTime(name, into=into[name]))
-    return tuple(found)
+            times.append(NodeTime(name, into=into[name]))
+    return tuple(times)
 
 
-COUNTING = "count-cycles"
+COUNTING_PASS = "count-cycles"
 
 
 def with_counting(recipe: Recipe) -> Recipe:
-    """`recipe` with an enabled counting step.
+    """Returns `recipe` with the counting pass enabled.
 
-    Without such a step, one is inserted after memory planning, or else before loops are lowered.
+    If the recipe has no such step, inserts one after memory planning; without that, before loops are lowered.
     """
     steps = list(recipe.steps)
     for index, step in enumerate(steps):
-        if step.name == COUNTING:
+        if step.name == COUNTING_PASS:
             return recipe if step.enabled else recipe.with_step(index, enabled=True)
-    on = [(index, facts(step.name)) for index, step in enumerate(steps) if step.enabled]
-    # At this point functions have their memory, and loops are not yet split.
-    behind = [index for index, known in on if known.plans_memory]
-    lowering = [index for index, known in on if known.lowers] or [len(steps)]
-    place = behind[-1] + 1 if behind else lowering[0]
-    phase = steps[place - 1].phase if place else ""
-    return replace(recipe, steps=(*steps[:place], PassStep(COUNTING, phase=phase), *steps[place:]))
+    enabled = [(index, facts(step.name)) for index, step in enumerate(steps) if step.enabled]
+    planning = [index for index, pass_facts in enabled if pass_facts.plans_memory]
+    lowering = [index for index, pass_facts in enabled if pass_facts.lowers] or [len(steps)]
+    index = planning[-1] + 1 if planning else lowering[0]
+    phase = steps[index - 1].phase if index else ""
+    return replace(recipe, steps=(*steps[:index], PassStep(COUNTING_PASS, phase=phase), *steps[index:]))
 
 
 def without_counting(recipe: Recipe) -> Recipe:
-    """`recipe` without counting."""
-    steps = (replace(step, enabled=False) if step.name == COUNTING else step for step in recipe.steps)
+    """Returns `recipe` with the counting pass disabled."""
+    steps = (replace(step, enabled=False) if step.name == COUNTING_PASS else step for step in recipe.steps)
     return replace(recipe, steps=tuple(steps))

@@ -26,7 +26,7 @@ from buddy.compiler.runtime.openmp import library_at
 
 # The system call number of perf_event_open(2), by machine.
 _SYSCALLS = {"x86_64": 298, "aarch64": 241}
-_SETTINGS = Path("/proc/sys/kernel")
+_KERNEL_SETTINGS = Path("/proc/sys/kernel")
 # The first version of `perf_event_attr`: a software event, the CPU time of the thread, sampled by frequency; only the
 # address is recorded.
 _SOFTWARE, _TASK_CLOCK, _SAMPLE_IP = 1, 1, 1
@@ -34,13 +34,13 @@ _DISABLED, _EXCLUDE_KERNEL, _EXCLUDE_HYPERVISOR, _BY_FREQUENCY = 1 << 0, 1 << 5,
 _ATTRIBUTES = struct.Struct("=IIQQQQQIIQ")
 _CLOSE_ON_EXEC = 8
 _ENABLE, _DISABLE = 0x2400, 0x2401
-# The ring buffer: a page with the positions of the kernel and of this reader, then a power of two of pages.
-_HEAD, _TAIL = 1024, 1032
-_PAGES = 64
-_RECORD = struct.Struct("=IHH")
-_SAMPLE, _LOST = 9, 2
+# The ring buffer: a page with the positions of the kernel and of this reader, then pages of records, a power of two.
+_HEAD_OFFSET, _TAIL_OFFSET = 1024, 1032
+_BUFFER_PAGES = 64
+_RECORD_HEADER = struct.Struct("=IHH")
+_SAMPLE_RECORD, _LOST_RECORD = 9, 2
 _WORD = struct.Struct("=Q")
-HERTZ = 4000
+_HERTZ = 4000
 
 
 class SamplingError(Exception):
@@ -48,17 +48,18 @@ class SamplingError(Exception):
 
 
 class Sampler:
-    """Counts the addresses of this process's current threads while `running`.
+    """Samples the threads that this process has now, while `running`.
 
-    `addresses` are those in user space, `lost` the samples that did not fit into the buffer. Raises `SamplingError`.
+    `addresses` counts the samples by instruction address in user space; `lost` is the number of samples that did not
+    fit into the buffer. Raises `SamplingError`.
     """
 
     def __init__(self) -> None:
         self.addresses: Counter[int] = Counter()
         self.lost = 0
-        self.hertz = min(HERTZ, _number("perf_event_max_sample_rate", HERTZ))
+        self.hertz = min(_HERTZ, _kernel_setting("perf_event_max_sample_rate", _HERTZ))
         self._rings: list[tuple[int, mmap.mmap]] = []
-        number = _syscall()
+        number = _syscall_number()
         try:
             for thread in os.listdir("/proc/self/task"):
                 self._open(number, int(thread))
@@ -84,54 +85,54 @@ class Sampler:
         self._rings.clear()
 
     def _open(self, number: int, thread: int) -> None:
-        fd = _event(number, thread, self.hertz)
+        fd = _open_event(number, thread, self.hertz)
         try:
-            ring = mmap.mmap(fd, (1 + _PAGES) * mmap.PAGESIZE)
+            ring = mmap.mmap(fd, (1 + _BUFFER_PAGES) * mmap.PAGESIZE)
         except OSError as error:
             os.close(fd)
             raise SamplingError(f"no memory for samples ({error.strerror}): see kernel.perf_event_mlock_kb") from error
         self._rings.append((fd, ring))
 
-    def _control(self, what: int) -> None:
+    def _control(self, request: int) -> None:
         for fd, _ in self._rings:
-            fcntl.ioctl(fd, what, 0)
+            fcntl.ioctl(fd, request, 0)
 
     def _drain(self, ring: mmap.mmap) -> None:
         """Counts the new records of the kernel, and releases their space."""
-        (head,), (tail,) = _WORD.unpack_from(ring, _HEAD), _WORD.unpack_from(ring, _TAIL)
-        data, size = memoryview(ring)[mmap.PAGESIZE :], _PAGES * mmap.PAGESIZE
+        (head,), (tail,) = _WORD.unpack_from(ring, _HEAD_OFFSET), _WORD.unpack_from(ring, _TAIL_OFFSET)
+        data, size = memoryview(ring)[mmap.PAGESIZE :], _BUFFER_PAGES * mmap.PAGESIZE
         first, last = tail % size, head % size
         try:
             wrapped = head != tail and last <= first
-            written = bytes(data[first:]) + bytes(data[:last]) if wrapped else bytes(data[first:last])
+            records = bytes(data[first:]) + bytes(data[:last]) if wrapped else bytes(data[first:last])
         finally:
             data.release()
-        self._count(written)
-        _WORD.pack_into(ring, _TAIL, head)
+        self._count(records)
+        _WORD.pack_into(ring, _TAIL_OFFSET, head)
 
-    def _count(self, written: bytes) -> None:
-        place = 0
-        while place + _RECORD.size <= len(written):
-            kind, _, size = _RECORD.unpack_from(written, place)
-            if kind == _SAMPLE:
-                self.addresses[_WORD.unpack_from(written, place + _RECORD.size)[0]] += 1
-            elif kind == _LOST:
-                self.lost += _WORD.unpack_from(written, place + _RECORD.size + _WORD.size)[0]
+    def _count(self, records: bytes) -> None:
+        offset = 0
+        while offset + _RECORD_HEADER.size <= len(records):
+            kind, _, size = _RECORD_HEADER.unpack_from(records, offset)
+            if kind == _SAMPLE_RECORD:
+                self.addresses[_WORD.unpack_from(records, offset + _RECORD_HEADER.size)[0]] += 1
+            elif kind == _LOST_RECORD:
+                self.lost += _WORD.unpack_from(records, offset + _RECORD_HEADER.size + _WORD.size)[0]
             if not size:
                 break
-            place += size
+            offset += size
 
 
-def _syscall() -> int:
-    """The number of perf_event_open(2) for this machine. Raises `SamplingError`."""
+def _syscall_number() -> int:
+    """Returns the system call number of perf_event_open(2) for this machine. Raises `SamplingError`."""
     number = _SYSCALLS.get(platform.machine()) if sys.platform == "linux" else None
     if number is None:
         raise SamplingError("instructions can only be sampled on Linux, on x86-64 and AArch64")
     return number
 
 
-def _event(number: int, thread: int, hertz: int) -> int:
-    """A file descriptor that samples a thread. Raises `SamplingError`."""
+def _open_event(number: int, thread: int, hertz: int) -> int:
+    """Returns a file descriptor that samples a thread. Raises `SamplingError`."""
     flags = _DISABLED | _EXCLUDE_KERNEL | _EXCLUDE_HYPERVISOR | _BY_FREQUENCY
     size = _ATTRIBUTES.size
     attributes = _ATTRIBUTES.pack(_SOFTWARE, size, _TASK_CLOCK, hertz, _SAMPLE_IP, 0, flags, 0, 0, 0)
@@ -139,24 +140,24 @@ def _event(number: int, thread: int, hertz: int) -> int:
     fd = libc.syscall(number, ctypes.c_char_p(attributes), thread, -1, -1, _CLOSE_ON_EXEC)
     if fd < 0:
         why = os.strerror(ctypes.get_errno())
-        paranoid = _number("perf_event_paranoid", -1)
+        paranoid = _kernel_setting("perf_event_paranoid", -1)
         advice = f"; kernel.perf_event_paranoid is {paranoid}, sampling needs 2 or less" if paranoid > 2 else ""
         raise SamplingError(f"this system does not let a process sample itself ({why}{advice})")
     return int(fd)
 
 
-def _number(setting: str, default: int) -> int:
+def _kernel_setting(setting: str, default: int) -> int:
     try:
-        return int((_SETTINGS / setting).read_text())
+        return int((_KERNEL_SETTINGS / setting).read_text())
     except (OSError, ValueError):
         return default
 
 
-# Minimum sampling time in seconds, and the maximum number of runs for it.
-_SECONDS = 1.0
-_MOST_RUNS = 10_000
-# Maximum number of reported instructions, those with most samples.
-_SPOTS = 200
+# The minimum sampling time, and the maximum number of runs to reach it.
+_MIN_SECONDS = 1.0
+_MAX_RUNS = 10_000
+# The maximum number of reported instructions: those with most samples.
+_MAX_SPOTS = 200
 
 
 class CodeRange(NamedTuple):
@@ -168,9 +169,9 @@ class CodeRange(NamedTuple):
 
 
 def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs: int) -> Sampling:
-    """Samples `call` for at least `runs` runs, by instruction of `code`.
+    """Samples `call` for at least `runs` runs; counts the samples for each instruction of `code`.
 
-    The result contains the reason if sampling is not possible.
+    If sampling is not possible, the result contains the reason.
     """
     try:
         sampler = Sampler()
@@ -185,10 +186,10 @@ def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs
 
 
 def _repeat(call: Callable[[], Any], runs: int) -> None:
-    end, done = time.monotonic() + _SECONDS, 0
-    while done < runs or (time.monotonic() < end and done < _MOST_RUNS):
+    deadline, run_count = time.monotonic() + _MIN_SECONDS, 0
+    while run_count < runs or (time.monotonic() < deadline and run_count < _MAX_RUNS):
         call()
-        done += 1
+        run_count += 1
 
 
 def _summarize(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
@@ -197,12 +198,12 @@ def _summarize(sampler: Sampler, code: Sequence[CodeRange]) -> Sampling:
     inside: Counter[tuple[str, int]] = Counter()
     elsewhere: Counter[str] = Counter()
     for address, count in sampler.addresses.items():
-        place = bisect_right(starts, address) - 1
-        function = ordered[place] if place >= 0 else None
+        index = bisect_right(starts, address) - 1
+        function = ordered[index] if index >= 0 else None
         if function is not None and address < function.address + function.size:
             inside[function.name, address - function.address] += count
         else:
             elsewhere[library_at(address)] += count
-    spots = tuple(HotSpot(name, offset, count) for (name, offset), count in inside.most_common(_SPOTS))
+    spots = tuple(HotSpot(name, offset, count) for (name, offset), count in inside.most_common(_MAX_SPOTS))
     total = sampler.addresses.total()
     return Sampling(total, inside.total(), sampler.hertz, spots, tuple(elsewhere.most_common()), lost=sampler.lost)

@@ -16,15 +16,15 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summarize, time_call, with_threads
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support.machine_load import LoadMeter
-from buddy.compiler.support.target import CycleCounter, TickRate, counter, reader
+from buddy.compiler.support.target import CycleCounter, TickRate, counter, make_reader
 from buddy.compiler.tools.profile.attribution import attribute_time
 from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
-# If regions do not cover more than this share of a run, a note is added.
-_MUCH = 0.1
+# If more than this share of a run is outside of all regions, a note is added.
+_MAX_OUTSIDE_SHARE = 0.1
 
 
 def profile(
@@ -37,54 +37,55 @@ def profile(
     graph: int = 0,
     on_progress: OnProgress | None = None,
 ) -> ProfileReport:
-    """Links both artifacts of one graph, `counted` with regions, and runs them interleaved on the captured inputs.
+    """Links `plain` and `counted`, artifacts of one graph without and with counters, and runs them interleaved.
 
-    A region's time is the mean over the faster half of the runs with counters: medians of regions would not add up to
-    that of the run. Raises `RuntimeError` if this machine has no supported counter.
+    The inputs are the captured ones. The time of a region is the mean over the faster half of the runs with counters:
+    medians of regions would not add up to the median of the run. Raises `RuntimeError` if this machine has no supported
+    counter.
     """
-    tell = on_progress or (lambda _text, _done: None)
-    found = counter()
-    if found is None:
+    report = on_progress or (lambda _text, _done: None)
+    counter_info = counter()
+    if counter_info is None:
         raise RuntimeError("no known cycle counter on this machine: x86-64 and AArch64 have one")
     with with_threads(threads), torch.no_grad():
-        tell("loading the compiled code", 0.0)
+        report("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
-        same = _equal(captured, *pair)
-        pace = TickRate(reader(found))
+        same = _have_equal_results(captured, *pair)
+        tick_rate = TickRate(make_reader(counter_info))
         meter = LoadMeter()
-        seconds, ticks = _run_interleaved(captured, *pair, repeats, tell)
+        seconds, ticks = _run_interleaved(captured, *pair, repeats, report)
         load = meter.load()
-        per_second = pace.per_second()
-        tell("sampling", 1.0)
-        hot = _sample(captured, pair[0], repeats)
-    without, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
-    fast = _faster_half([with_counters for _, with_counters in seconds])
-    regions = [_mean(column, fast) / per_second for column in zip(*ticks, strict=True)]
+        per_second = tick_rate.per_second()
+        report("sampling", 1.0)
+        sampling = _sample(captured, pair[0], repeats)
+    plain_seconds, whole = (_mean(column, _faster_half(column)) for column in zip(*seconds, strict=True))
+    fast_runs = _faster_half([counted_seconds for _, counted_seconds in seconds])
+    regions = [_mean(column, fast_runs) / per_second for column in zip(*ticks, strict=True)]
     symbols = bind(counted.symbols, captured.tensors, captured.numbers)
-    told = attribute_time(captured.graph, counted.regions, regions, symbols)
-    one = 1 if pair[0].threads != plain.threads else threads
-    times = [summarize(column, one) for column in zip(*seconds, strict=True)]
+    attribution = attribute_time(captured.graph, counted.regions, regions, symbols)
+    used_threads = 1 if pair[0].threads != plain.threads else threads
+    times = [summarize(column, used_threads) for column in zip(*seconds, strict=True)]
     return ProfileReport(
         graph,
-        told.nodes,
-        told.regions,
+        attribution.nodes,
+        attribution.regions,
         times[0],
         times[1],
-        overhead=whole / without - 1,
+        overhead=whole / plain_seconds - 1,
         whole=whole,
-        inside=told.inside,
-        outside=told.outside,
-        counter=found.name,
+        inside=attribution.inside,
+        outside=attribution.outside,
+        counter=counter_info.name,
         ticks_per_second=per_second,
         same=same,
-        sampling=hot,
-        notes=tuple(_notes(found, same, told.inside + told.outside, whole)),
+        sampling=sampling,
+        notes=tuple(_notes(counter_info, same, attribution.inside + attribution.outside, whole)),
         load=load,
     )
 
 
 def _faster_half(seconds: Sequence[float]) -> list[int]:
-    """The numbers of the fastest runs."""
+    """Returns the numbers of the runs in the faster half."""
     return sorted(range(len(seconds)), key=seconds.__getitem__)[: -(-len(seconds) // 2)]
 
 
@@ -92,19 +93,19 @@ def _mean(column: Sequence[float], runs: Sequence[int]) -> float:
     return statistics.fmean(column[number] for number in runs)
 
 
-def _equal(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
-    """Whether both give bitwise equal results from the same seed. These runs also pack the weights."""
-    found = []
+def _have_equal_results(captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram) -> bool:
+    """Returns whether both give bitwise equal results from the same seed. These runs also pack the weights."""
+    results = []
     for program in (plain, counted):
         torch.manual_seed(SEED)
-        found.append(fingerprints(program(captured.tensors, captured.numbers)))
-    return found[0] == found[1]
+        results.append(fingerprints(program(captured.tensors, captured.numbers)))
+    return results[0] == results[1]
 
 
 def _run_interleaved(
-    captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, tell: OnProgress
+    captured: CapturedGraph, plain: LoadedProgram, counted: LoadedProgram, repeats: int, report: OnProgress
 ) -> tuple[list[tuple[float, float]], list[list[int]]]:
-    """Seconds of interleaved runs without and with counters, and the ticks of each region in each of the latter."""
+    """Returns the seconds of interleaved runs without and with counters, and the ticks of each region in the latter."""
     seconds, ticks = [], []
     counted.take_ticks()
     for index in range(repeats):
@@ -114,25 +115,26 @@ def _run_interleaved(
             pair[program] = time_call(partial(program, captured.tensors, captured.numbers))[1]
         seconds.append((pair[plain], pair[counted]))
         ticks.append(counted.take_ticks())
-        tell(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+        report(f"running {index + 1}/{repeats}", (index + 1) / repeats)
     return seconds, ticks
 
 
 def _sample(captured: CapturedGraph, program: LoadedProgram, repeats: int) -> Sampling:
-    """The hot instructions of a program."""
+    """Returns the hot instructions of a program."""
     code = [CodeRange(name, *place) for name, place in program.functions.items()]
     return sample_instructions(partial(program, captured.tensors, captured.numbers), code, repeats)
 
 
-def _notes(found: CycleCounter, same: bool, told: float, whole: float) -> Sequence[str]:
+def _notes(counter_info: CycleCounter, same: bool, in_regions: float, whole: float) -> Sequence[str]:
+    """Returns notes on the counter and the results, and on a run of `whole` seconds with `in_regions` in regions."""
     notes = []
-    if not found.constant_rate:
+    if not counter_info.constant_rate:
         notes.append(
-            f"the {found.name} of this processor has no constant rate: times are only comparable between nodes"
+            f"the {counter_info.name} of this processor has no constant rate: times are only comparable between nodes"
         )
     if not same:
         notes.append("results with counters differ from those without: an op of the program is not reproducible")
-    if told < (1 - _MUCH) * whole:
-        share = 1 - told / whole
+    if in_regions < (1 - _MAX_OUTSIDE_SHARE) * whole:
+        share = 1 - in_regions / whole
         notes.append(f"{share:.0%} of a run's time is outside compiled code: the call overhead of a short program")
     return notes

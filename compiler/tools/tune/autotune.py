@@ -27,12 +27,12 @@ from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRe
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
-# The minimum and maximum time limit for one recipe in seconds; between them, the limit is the time of the whole search.
-_LEAST_EACH, _EACH = 10.0, 60.0
+# The bounds of the time limit for one recipe, in seconds; between them, the limit is the time of the whole search.
+_MIN_RECIPE_SECONDS, _MAX_RECIPE_SECONDS = 10.0, 60.0
 
 
 class SavedTuning(msgspec.Struct, frozen=True):
-    """The best recipe of a search of `seconds`, `gain` times as fast as the first one."""
+    """The result of a search that took `seconds`: a recipe, `gain` times as fast as the initial one."""
 
     recipe: Recipe
     seconds: float
@@ -40,50 +40,55 @@ class SavedTuning(msgspec.Struct, frozen=True):
 
 
 class TunedRecipe:
-    """The recipe of one graph: `recipe` is the best known one, else the initial one.
+    """The recipe of one graph: `recipe` is the result of the latest search, or the initial recipe before any.
 
-    The search is skipped if an earlier search with at least as many seconds is cached.
+    The search is skipped if the result of an earlier search of at least `seconds` is cached on disk.
     """
 
     def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
         self._graph, self._base, self._seconds = graph, recipe, seconds
         self._lock = threading.Lock()
-        kept = saved_tuning(graph, recipe)
-        self._done = kept is not None and kept.seconds >= seconds
-        self.recipe = recipe if kept is None else kept.recipe
+        saved = saved_tuning(graph, recipe)
+        self._done = saved is not None and saved.seconds >= seconds
+        self.recipe = recipe if saved is None else saved.recipe
 
     def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
-        """Searches at the first call, on its `tensors` and `numbers`; returns the new recipe, or `None`.
+        """Searches with the inputs `tensors` and `numbers` of the first call; returns the new recipe, if another one.
 
-        Meanwhile, calls by other threads use the current recipe. A failed search gives a warning.
+        Returns `None` at later calls, and at calls of other threads during the search. Warns if the search fails.
         """
-        if self._done or not self._is_first():
+        if self._done or not self._claim_search():
             return None
         before = self.recipe
         self.recipe = self._search(tensors, numbers)
         return None if self.recipe == before else self.recipe
 
-    def _is_first(self) -> bool:
+    def _claim_search(self) -> bool:
+        """Returns true to one caller only, which has to search."""
         with self._lock:
-            first, self._done = not self._done, True
-        return first
+            if self._done:
+                return False
+            self._done = True
+        return True
 
     def _search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe:
         try:
-            found = autotune(self._graph, self.recipe, tensors, numbers, self._seconds)
+            result = autotune(self._graph, self.recipe, tensors, numbers, self._seconds)
         except (JobFailed, SpaceError, RuntimeError, OSError) as error:
             warnings.warn(f"the search for a faster recipe failed: {error}", stacklevel=4)
             return self.recipe
-        faster = f"{found.gain:.3g} times as fast by {', '.join(found.choices)}" if found.gain > 1 else "none is faster"
-        log.info("%s: %d recipes tried, %s", self._graph.name, found.tried, faster)
-        kept = SavedTuning(found.recipe, self._seconds, found.gain)
-        TUNED.write(program_cache.key(self._graph, self._base), msgspec.json.encode(kept))
-        return found.recipe
+        outcome = (
+            f"{result.gain:.3g} times as fast by {', '.join(result.choices)}" if result.gain > 1 else "none is faster"
+        )
+        log.info("%s: %d recipes tried, %s", self._graph.name, result.tried, outcome)
+        saved = SavedTuning(result.recipe, self._seconds, result.gain)
+        TUNED.write(program_cache.program_key(self._graph, self._base), msgspec.json.encode(saved))
+        return result.recipe
 
 
 def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
-    """The cached result of a search around `recipe`, for a machine like this one and the current code."""
-    data = TUNED.read(program_cache.key(graph, recipe))
+    """Returns the cached result of a search around `recipe` for `graph`, on a CPU like this one, or `None`."""
+    data = TUNED.read(program_cache.program_key(graph, recipe))
     try:
         return None if data is None else msgspec.json.decode(data, type=SavedTuning)
     except msgspec.MsgspecError:
@@ -95,17 +100,17 @@ def autotune(
 ) -> Tuned:
     """Searches for the fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`.
 
-    The search takes about `seconds` after the process that tries recipes is ready; at least two recipes are tried. A
-    crash only ends that process. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the recipe has
-    nothing to vary, `RuntimeError` if the process cannot read the graph, and `OSError`.
+    A separate process tries recipes. The search takes about `seconds` after that process has started; at least two
+    recipes are tried. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the recipe has nothing to
+    vary, `RuntimeError` if the process cannot read the graph or exits, and `OSError`.
     """
     with tempfile.TemporaryDirectory(prefix="buddy-tuning-") as folder:
         worker.write_bundle(Path(folder), graph, tensors, numbers)
         trier = RecipeTrier(msgspec.msgpack.encode(LoadBundle(folder)))
         try:
-            if trier.refusal:
-                raise RuntimeError(trier.refusal)
-            frame = Tune(0, recipe, seconds=seconds, each=min(_EACH, max(_LEAST_EACH, seconds)))
+            if trier.load_problem:
+                raise RuntimeError(trier.load_problem)
+            frame = Tune(0, recipe, seconds=seconds, each=min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds)))
             return _run_on_loop(
                 _run_search(Tuner(frame, space_of(recipe), _log_attempt, ends_in_time=True), _BlockingWorker(trier)),
                 trier,
@@ -114,8 +119,8 @@ def autotune(
             trier.close()
 
 
-async def _run_search(hunt: Tuner, worker: _BlockingWorker) -> Tuned:
-    return await hunt.finish(await hunt.run_workers([worker]))
+async def _run_search(tuner: Tuner, worker: _BlockingWorker) -> Tuned:
+    return await tuner.finish(await tuner.run_workers([worker]))
 
 
 class _BlockingWorker:
@@ -124,9 +129,9 @@ class _BlockingWorker:
     def __init__(self, trier: RecipeTrier) -> None:
         self._trier = trier
 
-    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
         try:
-            return self._trier.ask(question)
+            return self._trier.ask(request)
         except (RuntimeError, OSError) as error:
             raise ConnectionError(str(error)) from error
 
@@ -142,5 +147,5 @@ def _run_on_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
             raise
 
 
-def _log_attempt(found: Attempted) -> None:
-    log.debug("recipe %d: %s", found.number, found.problem or f"{found.ratio:.4g} of eager")
+def _log_attempt(result: Attempted) -> None:
+    log.debug("recipe %d: %s", result.number, result.problem or f"{result.ratio:.4g} of eager")

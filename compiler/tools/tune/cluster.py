@@ -28,44 +28,46 @@ from buddy.compiler.support.cluster import (
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
-    Beginning,
     CompareRecipes,
     LoadForTuning,
+    LoadMessage,
     RecipesCompared,
     RecipeTried,
     TryRecipe,
     TuningMessage,
 )
 
-_mine = threading.local()
+_thread_data = threading.local()
 
 
-def answer_tune_request(begin: bytes, question: bytes) -> bytes:
-    """The answer to a `TryRecipe` or `CompareRecipes` on the program of `begin`; all three are MessagePack."""
-    asked = msgspec.msgpack.decode(question, type=TryRecipe | CompareRecipes)
-    process = getattr(_mine, "process", None)
-    if process is None or process.begin != begin or not process.alive:
+def answer_tune_request(load_message: bytes, request: bytes) -> bytes:
+    """Answers `request`, a `TryRecipe` or `CompareRecipes`, on the program of `load_message`, a `LoadMessage`.
+
+    Both messages and the answer are MessagePack. Runs in a thread of a cluster's worker, which keeps the process.
+    """
+    decoded = msgspec.msgpack.decode(request, type=TryRecipe | CompareRecipes)
+    process = getattr(_thread_data, "process", None)
+    if process is None or process.load_message != load_message or not process.alive:
         if process is not None:
-            _mine.process = None
+            _thread_data.process = None
             process.close()
-        process = _mine.process = RecipeTrier(begin)
-    return msgspec.msgpack.encode(process.ask(asked))
+        process = _thread_data.process = RecipeTrier(load_message)
+    return msgspec.msgpack.encode(process.ask(decoded))
 
 
 class RecipeTrier:
-    """A process that tries recipes on the program of `begin`, which is a `Beginning`.
+    """A process that tries recipes on the program of `load_message`, a `LoadMessage` as MessagePack.
 
-    Raises `RuntimeError` if the process exits before it has loaded the program, and in `ask` if it exits without an
-    answer.
+    The constructor and `ask` raise `RuntimeError` if the process exits without an answer.
     """
 
-    def __init__(self, begin: bytes) -> None:
-        self.begin = begin
+    def __init__(self, load_message: bytes) -> None:
+        self.load_message = load_message
         # Its stderr is the log of the cluster's worker.
         self._worker = BlockingWorker("buddy.compiler.tools.tune.worker:serve", TuningMessage, log=2)
         atexit.register(self.close)
         try:
-            self._refused = self._check_answer(msgspec.msgpack.decode(begin, type=Beginning))
+            self._load_reply = self._send_and_receive(msgspec.msgpack.decode(load_message, type=LoadMessage))
         except BaseException:
             self.close()
             raise
@@ -75,26 +77,28 @@ class RecipeTrier:
         return self._worker.alive
 
     @property
-    def refusal(self) -> str:
-        """The reason why the process cannot load the program, "" if it has loaded it."""
-        return str(self._refused.diagnostic) if isinstance(self._refused, Refused) else ""
+    def load_problem(self) -> str:
+        """The reason why the process could not load the program, "" if it has loaded it."""
+        return str(self._load_reply.diagnostic) if isinstance(self._load_reply, Refused) else ""
 
-    def ask(self, question: TryRecipe | CompareRecipes) -> Any:
-        found = self._refused if isinstance(self._refused, Refused) else self._check_answer(question)
-        if isinstance(found, Refused):
-            kind = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
-            return kind(problem=str(found.diagnostic))
-        return found
+    def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+        """Returns the answer to a request: a `RecipeTried` or `RecipesCompared`."""
+        reply = self._load_reply if isinstance(self._load_reply, Refused) else self._send_and_receive(request)
+        if isinstance(reply, Refused):
+            answer_type = RecipeTried if isinstance(request, TryRecipe) else RecipesCompared
+            return answer_type(problem=str(reply.diagnostic))
+        return reply
 
-    def _check_answer(self, message: Any) -> Any:
-        found = None
+    def _send_and_receive(self, message: Any) -> Any:
+        """Sends a message and returns the reply. Raises `RuntimeError` if the process exits."""
+        reply = None
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
-            while isinstance(found := self._worker.receive(), Trouble):
+            while isinstance(reply := self._worker.receive(), Trouble):
                 continue
-        if found is None:
+        if reply is None:
             raise RuntimeError(f"the process that tries recipes exited with {self._worker.wait()}")
-        return found
+        return reply
 
     def close(self) -> None:
         atexit.unregister(self.close)
@@ -104,29 +108,29 @@ class RecipeTrier:
 class ClusterTuneWorker:
     """A `TuneWorker` for one thread of the cluster's workers."""
 
-    def __init__(self, client: Any, begin: bytes) -> None:
-        self._client, self._begin = client, begin
+    def __init__(self, client: Any, load_message: bytes) -> None:
+        self._client, self._begin = client, load_message
 
-    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
         """Returns the answer. Raises `ConnectionError` if the cluster has no worker left."""
-        kind: Any = RecipeTried if isinstance(question, TryRecipe) else RecipesCompared
-        data = msgspec.msgpack.encode(question)
+        answer_type: Any = RecipeTried if isinstance(request, TryRecipe) else RecipesCompared
+        data = msgspec.msgpack.encode(request)
         future = self._client.submit(answer_tune_request, self._begin, data, pure=False, retries=RETRIES)
         try:
-            found = await future.result()
+            answer = await future.result()
         except asyncio.CancelledError:
             await future.cancel()
             raise
         except Exception as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        return msgspec.msgpack.decode(found, type=kind)
+        return msgspec.msgpack.decode(answer, type=answer_type)
 
 
 @asynccontextmanager
 async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> AsyncIterator[list[ClusterTuneWorker]]:
-    """A `TuneWorker` for each thread of the cluster, for graph number `graph` of the program of `load`.
+    """Yields a `TuneWorker` for each thread of the cluster, for graph number `graph` of the program of `load`.
 
-    Raises `JobFailed` if there is no such cluster.
+    Raises `JobFailed` if the cluster at `address` cannot be reached or has no workers.
     """
     try:
         client = await _connect(address)
@@ -138,8 +142,8 @@ async def cluster_tune_workers(address: str, load: LoadProgram, graph: int) -> A
         except TimeoutError as error:
             raise JobFailed(no_workers_error(address).diagnostic) from error
         threads = await client.nthreads()
-        begin = msgspec.msgpack.encode(LoadForTuning(load, graph))
-        yield [ClusterTuneWorker(client, begin) for _ in range(sum(threads.values()))]
+        load_message = msgspec.msgpack.encode(LoadForTuning(load, graph))
+        yield [ClusterTuneWorker(client, load_message) for _ in range(sum(threads.values()))]
 
 
 async def _connect(address: str) -> Any:

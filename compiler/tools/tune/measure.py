@@ -20,17 +20,18 @@ from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import time_call, with_threads
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import Task, TaskEnd, in_child
+from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.bisect.slowness import time_pairs
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph, Eager
 
-_LEAST, _MOST = 3, 50
-_SECONDS = 0.6
-# A recipe that is this many times slower than the best one is not timed after its first pair of runs.
-_HOPELESS = 1.5
+# The numbers of pairs of runs, and the time limit for them.
+_MIN_PAIRS, _MAX_PAIRS = 3, 50
+_TIMING_SECONDS = 0.6
+# If a recipe takes this many times as long as the best one in its first pair of runs, it is not time_call further.
+_MAX_SLOWDOWN = 1.5
 
 
 def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
@@ -43,22 +44,20 @@ def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
 
 
 def _try_in_child(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
-    found = _run_in_child(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
-    return found.reply if isinstance(found.reply, RecipeTried) else RecipeTried(problem=_problem(found, request.each))
+    end = _run_in_child(channel, lambda _: try_recipe(captured, request), RecipeTried, request.each)
+    return end.reply if isinstance(end.reply, RecipeTried) else RecipeTried(problem=_failure_reason(end, request.each))
 
 
 def _compare_in_child(channel: Channel, captured: CapturedGraph, request: CompareRecipes) -> Reply:
-    found = _run_in_child(channel, lambda _: _compare_recipes(captured, request), RecipesCompared, request.each)
-    return (
-        found.reply
-        if isinstance(found.reply, RecipesCompared)
-        else RecipesCompared(problem=_problem(found, request.each))
-    )
+    end = _run_in_child(channel, lambda _: _compare_recipes(captured, request), RecipesCompared, request.each)
+    if isinstance(end.reply, RecipesCompared):
+        return end.reply
+    return RecipesCompared(problem=_failure_reason(end, request.each))
 
 
 def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any, seconds: float) -> TaskEnd:
     types = kind | Refused | Trouble
-    return in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
+    return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 
 def _error_reply(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
@@ -70,71 +69,75 @@ def _error_reply(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[E
     return reply
 
 
-def _problem(found: TaskEnd, seconds: float) -> str:
-    if found.how == "late":
+def _failure_reason(end: TaskEnd, seconds: float) -> str:
+    if end.how == "late":
         return f"not done in {seconds:g} s"
-    return f"crashed: {found.status}" if found.how == "crashed" else found.how
+    return f"crashed: {end.status}" if end.how == "crashed" else end.how
 
 
 def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
-    """Tries one recipe in this process. Raises `CompilationError`, and exceptions of ops in eager."""
+    """Compiles a recipe, compares its results with eager's and times it, in this process.
+
+    Raises `CompilationError`, and exceptions of ops in eager.
+    """
     if captured.eager is None:
-        return RecipeTried(problem="there is no reference for its results")
-    artifact, seconds = time_call(lambda: _compiled(captured, request.recipe))
+        return RecipeTried(problem="there is no eager program to compare with")
+    artifact, seconds = time_call(lambda: _compile(captured, request.recipe))
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
         problem = _difference(captured, captured.eager, program)
         if problem:
             return RecipeTried(compile_seconds=seconds, problem=problem)
-        ours, theirs = _time_pairs(captured, captured.eager_to_time or captured.eager, program, request)
-    ratios = [mine / other for mine, other in zip(ours, theirs, strict=True)]
-    return RecipeTried(statistics.median(ratios), statistics.median(ours), statistics.median(theirs), seconds)
+        compiled, eager = _time_pairs(captured, captured.eager_to_time or captured.eager, program, request)
+    ratios = [ours / theirs for ours, theirs in zip(compiled, eager, strict=True)]
+    return RecipeTried(statistics.median(ratios), statistics.median(compiled), statistics.median(eager), seconds)
 
 
-def _compiled(captured: CapturedGraph, recipe: Recipe) -> Artifact:
-    first: Any = captured.user_lowerings()
-    return compile_graph(captured.graph, recipe, first)
+def _compile(captured: CapturedGraph, recipe: Recipe) -> Artifact:
+    overrides: Any = captured.user_lowerings()
+    return compile_graph(captured.graph, recipe, overrides)
 
 
 def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:
-    """Describes a result that differs from eager's; empty if all agree."""
+    """Returns a description of the first difference from eager's results; "" if all agree."""
     torch.manual_seed(SEED)
     results = iter(program(captured.tensors, captured.numbers))
     torch.manual_seed(SEED)
-    tensors = 0
+    compared_count = 0
     expected = eager(captured.tensors)
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):
             report = compare_result(captured, expected, index, next(results, None), equal_nan=True)
-            tensors += 1
+            compared_count += 1
             if report.verdict != "ok":
                 return f"{report.name} differs from eager by {report.max_abs:.3g}"
     if next(results, None) is not None:
-        return "it returns more results than eager"
-    return "" if tensors else "it returns no tensor, so it cannot be compared with eager"
+        return "the program returns more results than eager"
+    return "" if compared_count else "the program returns no tensor, so it cannot be compare_result with eager"
 
 
 def _time_pairs(
     captured: CapturedGraph, eager: Eager, program: LoadedProgram, request: TryRecipe
 ) -> tuple[list[float], list[float]]:
-    """Seconds of interleaved compiled and eager runs, which stop early if the recipe cannot reach the best ratio."""
-    ours: list[float] = []
-    theirs: list[float] = []
-    deadline = time.monotonic() + _SECONDS
-    while len(ours) < _MOST and (len(ours) < _LEAST or time.monotonic() < deadline):
-        ours.append(time_call(lambda: program(captured.tensors, captured.numbers))[1])
+    """Returns the seconds of interleaved compiled and eager runs; of one pair if the recipe is clearly not the best."""
+    compiled_seconds: list[float] = []
+    eager_seconds: list[float] = []
+    deadline = time.monotonic() + _TIMING_SECONDS
+    while len(eager_seconds) < _MAX_PAIRS and (len(eager_seconds) < _MIN_PAIRS or time.monotonic() < deadline):
+        compiled_seconds.append(time_call(lambda: program(captured.tensors, captured.numbers))[1])
         with with_threads(request.eager_threads):
-            theirs.append(time_call(lambda: eager(captured.tensors))[1])
-        if not math.isinf(request.bound) and ours[0] > _HOPELESS * request.bound * theirs[0]:
+            eager_seconds.append(time_call(lambda: eager(captured.tensors))[1])
+        max_seconds = _MAX_SLOWDOWN * request.bound * eager_seconds[0]
+        if not math.isinf(request.bound) and compiled_seconds[0] > max_seconds:
             break
-    return ours, theirs
+    return compiled_seconds, eager_seconds
 
 
 def _compare_recipes(captured: CapturedGraph, request: CompareRecipes) -> Reply:
     def program(recipe: Recipe) -> Callable[[], Any]:
-        loaded = LoadedProgram(_compiled(captured, recipe), frozen=True)
+        loaded = LoadedProgram(_compile(captured, recipe), frozen=True)
         return lambda: loaded(captured.tensors, captured.numbers)
 
     with with_threads(request.first.threads), torch.no_grad():
-        found = time_pairs([program(request.first), program(request.second)], 1.0)
-    return RecipesCompared(found.median, found.low, found.high)
+        ratio = time_pairs([program(request.first), program(request.second)], 1.0)
+    return RecipesCompared(ratio.median, ratio.low, ratio.high)

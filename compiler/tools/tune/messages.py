@@ -7,14 +7,14 @@ from buddy.compiler.protocol.worker_messages import Done, LoadProgram, Message, 
 
 
 class LoadForTuning(Message, frozen=True):
-    """Load a program to try recipes on its graph number `graph`; answered by `Done`."""
+    """Load a program to try recipes on its graph number `graph`; answered by `Done`, or `Refused` with the reason."""
 
     load: LoadProgram
     graph: int
 
 
 class LoadBundle(Message, frozen=True):
-    """Read a graph and its tensors from the folder `folder`, written by `write_bundle`; answered by `Done`."""
+    """Read a graph and its tensors from `folder`, which `write_bundle` wrote; answered by `Done` or `Refused`."""
 
     folder: str
 
@@ -22,8 +22,8 @@ class LoadBundle(Message, frozen=True):
 class TryRecipe(Message, frozen=True):
     """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
-    The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity before the first. Eager always
-    uses `eager_threads` threads, so that ratios of recipes are comparable.
+    The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
+    always uses `eager_threads` threads, so that the ratios of all recipes are comparable.
     """
 
     recipe: Recipe
@@ -33,7 +33,10 @@ class TryRecipe(Message, frozen=True):
 
 
 class RecipeTried(Reply, frozen=True):
-    """The median ratio of compiled to eager time in paired runs, and both times in seconds; or the problem."""
+    """The median ratio of compiled to eager time in paired runs, and the median times of both in seconds.
+
+    If the recipe failed, `problem` is the reason.
+    """
 
     ratio: float = 0.0
     median: float = 0.0
@@ -51,7 +54,10 @@ class CompareRecipes(Message, frozen=True):
 
 
 class RecipesCompared(Reply, frozen=True):
-    """The ratio of the first time to the second, with its 95 % confidence interval."""
+    """The ratio of the time of the first recipe to that of the second, with its 95 % confidence interval.
+
+    If a recipe failed, `problem` is the reason.
+    """
 
     ratio: float = 0.0
     low: float = 0.0
@@ -59,6 +65,6 @@ class RecipesCompared(Reply, frozen=True):
     problem: str = ""
 
 
-Beginning = LoadForTuning | LoadBundle
+LoadMessage = LoadForTuning | LoadBundle
 TuningRequest = TryRecipe | CompareRecipes
 TuningMessage = Done | RecipeTried | RecipesCompared | Trouble | Refused

@@ -1,8 +1,9 @@
 """Searches for the fastest recipe: chooses points of the space, lets workers try them, and records the results.
 
-One variation after another is varied with the others fixed at the best known point (coordinate descent, in a random
-order each round). When a round finds nothing better, random points that differ from the best in two or three variations
-escape a local minimum (Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", 2012).
+The search tries all values of one variation after another, with the others as in the best point so far (coordinate
+descent, in a random order in each round). If a round finds no better point, the search tries random points that differ
+from the best one in two or three variations, to escape a local minimum (Bergstra and Bengio, "Random Search for
+Hyper-Parameter Optimization", 2012).
 """
 
 from __future__ import annotations
@@ -22,103 +23,105 @@ from buddy.compiler.protocol.tuning import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
 
-# Number of draws without a new point after which the space counts as exhausted.
-_VAIN = 200
+# The number of random points, all tried before, after which the space counts as exhausted.
+_MAX_DRAWS = 200
 
 
 class SearchStrategy:
-    """Yields points to try, `start` and the `likely` ones first, and receives their scores.
+    """Chooses points to try, `start` and the `preferred` ones first, and receives their scores: the lower, the better.
 
-    Deterministic for the same seed and scores.
+    `sizes` are the numbers of values of the variations. The choice is deterministic for the same seed and scores.
     """
 
-    def __init__(self, sizes: Sequence[int], start: Point, seed: int = 0, likely: Sequence[Point] = ()) -> None:
+    def __init__(self, sizes: Sequence[int], start: Point, seed: int = 0, preferred: Sequence[Point] = ()) -> None:
         self._sizes, self._random = tuple(sizes), random.Random(seed)
         self._tried: set[Point] = set()
-        self._ahead: deque[Point] = deque([start, *likely])
-        self._round: list[int] = []
-        self._gained = True
-        self.best, self.least = start, math.inf
+        self._queue: deque[Point] = deque([start, *preferred])
+        self._axes: list[int] = []
+        self._has_improved = True
+        self.best, self.best_score = start, math.inf
 
     def ask(self) -> Point | None:
-        """The next point, or `None` after the last."""
+        """Returns the next point to try, or `None` if the space is exhausted."""
         while True:
-            while self._ahead:
-                point = self._ahead.popleft()
+            while self._queue:
+                point = self._queue.popleft()
                 if point not in self._tried:
                     self._tried.add(point)
                     return point
             if len(self._tried) >= math.prod(self._sizes) or not self._refill():
                 return None
 
-    def tell(self, point: Point, score: float) -> bool:
+    def record(self, point: Point, score: float) -> bool:
         """Records the score of a point, infinity if it failed; returns whether it is the best so far."""
-        if score >= self.least:
+        if score >= self.best_score:
             return False
-        self.best, self.least, self._gained = point, score, True
+        self.best, self.best_score, self._has_improved = point, score, True
         return True
 
-    def again(self, point: Point) -> None:
-        """Schedules a point again after a lost worker did not measure it."""
+    def retry(self, point: Point) -> None:
+        """Schedules a point again, because the worker that tried it was lost."""
         self._tried.discard(point)
-        self._ahead.appendleft(point)
+        self._queue.appendleft(point)
 
     def _refill(self) -> bool:
-        if not self._round and self._gained:
-            self._round, self._gained = self._random.sample(range(len(self._sizes)), len(self._sizes)), False
-        if self._round:
-            axis = self._round.pop()
-            self._ahead.extend(_with(self.best, {axis: value}) for value in range(self._sizes[axis]))
+        """Adds points to the queue; returns false if it finds no new ones."""
+        if not self._axes and self._has_improved:
+            self._axes, self._has_improved = self._random.sample(range(len(self._sizes)), len(self._sizes)), False
+        if self._axes:
+            axis = self._axes.pop()
+            self._queue.extend(_with_values(self.best, {axis: value}) for value in range(self._sizes[axis]))
             return True
-        return self._draw()
+        return self._draw_new_point()
 
-    def _draw(self) -> bool:
+    def _draw_new_point(self) -> bool:
         count = len(self._sizes)
-        for vain in range(_VAIN):
-            # Once all neighbours of the best point have been tried, draw any point.
-            several = self._random.choice((2, 3)) if vain < _VAIN // 2 else count
-            axes = self._random.sample(range(count), min(count, several))
-            point = _with(self.best, {axis: self._random.randrange(self._sizes[axis]) for axis in axes})
+        for draw in range(_MAX_DRAWS):
+            # If all points near the best one seem to have been tried, draws any point.
+            change_count = self._random.choice((2, 3)) if draw < _MAX_DRAWS // 2 else count
+            axes = self._random.sample(range(count), min(count, change_count))
+            point = _with_values(self.best, {axis: self._random.randrange(self._sizes[axis]) for axis in axes})
             if point not in self._tried:
-                self._ahead.append(point)
+                self._queue.append(point)
                 return True
         return False
 
 
-def _with(point: Point, changes: dict[int, int]) -> Point:
+def _with_values(point: Point, changes: dict[int, int]) -> Point:
     return tuple(changes.get(axis, value) for axis, value in enumerate(point))
 
 
-# Time limit of the final comparison in seconds, in addition to compiling both recipes, and its usual duration.
-_DUEL, _COMPARED = 30.0, 6.0
+# The time limit of the final comparison in seconds, without compiling both recipes, and its usual duration.
+_FINAL_SECONDS, _USUAL_FINAL_SECONDS = 30.0, 6.0
 # The number of recipes that the final comparison compiles, and the minimum number of recipes that a search tries.
-_IN_DUEL, _LEAST = 2, 2
+_FINAL_RECIPES, _MIN_RECIPES = 2, 2
 
 
 class TuneWorker(Protocol):
     """Tries one recipe after another."""
 
-    async def ask(self, question: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
         """Returns the answer. Raises `ConnectionError` if the worker is lost."""
         ...
 
 
 @dataclass
 class Tuner:
-    """One search: the tried recipes, and the start time.
+    """One search for the request `frame`; calls `report` with each result.
 
-    With `ends_in_time`, the final comparison counts towards the frame's seconds too.
+    With `ends_in_time`, the seconds of the request also include the final comparison. `ratios` are the ratios to eager
+    of the points tried so far, 0 for a failure.
     """
 
     frame: Tune
     space: Space
-    tell: Callable[[Attempted], None]
+    report: Callable[[Attempted], None]
     ends_in_time: bool = False
-    began: float = field(default_factory=time.monotonic)
+    start_time: float = field(default_factory=time.monotonic)
     count: int = 0
     notes: list[str] = field(default_factory=list)
     ratios: dict[Point, float] = field(default_factory=dict)
-    longest: float = 0.0
+    max_trial_seconds: float = 0.0
 
     def __post_init__(self) -> None:
         sizes = [len(variation.values) for variation in self.space.variations]
@@ -126,43 +129,46 @@ class Tuner:
 
     @property
     def elapsed(self) -> float:
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start_time
 
     async def run_workers(self, workers: Sequence[TuneWorker]) -> list[TuneWorker]:
-        """Lets all workers try points until the time is up; returns those that were not lost."""
-        ended = await asyncio.gather(*(self._run_worker(worker) for worker in workers))
-        return [worker for worker, lives in zip(workers, ended, strict=True) if lives]
+        """Lets all workers try points until the time is up; returns the workers that were not lost."""
+        survived = await asyncio.gather(*(self._run_worker(worker) for worker in workers))
+        return [worker for worker, has_survived in zip(workers, survived, strict=True) if has_survived]
 
     async def _run_worker(self, worker: TuneWorker) -> bool:
+        """Lets a worker try points until the time is up; returns false if it was lost."""
         while self._has_time() and (point := self.search.ask()) is not None:
             try:
-                before, threads = self.elapsed, self.space.base.threads
-                question = TryRecipe(self.space.recipe(point), self.frame.each, self.search.least, threads)
-                found = await worker.ask(question)
+                start, threads = self.elapsed, self.space.base.threads
+                request = TryRecipe(self.space.recipe(point), self.frame.each, self.search.best_score, threads)
+                result = await worker.ask(request)
             except ConnectionError as error:
-                self.search.again(point)
+                self.search.retry(point)
                 self._record_loss(error)
                 return False
-            self.longest = max(self.longest, self.elapsed - before)
-            self._record_result(point, found)
+            self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
+            self._record_result(point, result)
         return True
 
     def _has_time(self) -> bool:
-        """Whether there is time to try another recipe; the first two are always tried."""
+        """Returns whether there is time to try another recipe. With `ends_in_time`, the first two are always tried."""
         if not self.ends_in_time:
             return self.elapsed < self.frame.seconds
         # The final comparison compiles two recipes again, and needs enough runs to compare them.
-        left = self.frame.seconds - (1 + _IN_DUEL) * self.longest - min(_COMPARED, self.frame.seconds / 5)
-        return self.elapsed < left or self.count < _LEAST
+        compile_seconds = _FINAL_RECIPES * self.max_trial_seconds
+        final_seconds = compile_seconds + min(_USUAL_FINAL_SECONDS, self.frame.seconds / 5)
+        last_start = self.frame.seconds - self.max_trial_seconds - final_seconds
+        return self.elapsed < last_start or self.count < _MIN_RECIPES
 
-    def _record_result(self, point: Point, found: RecipeTried) -> None:
-        best = self.search.tell(point, math.inf if found.problem else found.ratio)
-        self.ratios[point] = 0.0 if found.problem else found.ratio
+    def _record_result(self, point: Point, result: RecipeTried) -> None:
+        is_best = self.search.record(point, math.inf if result.problem else result.ratio)
+        self.ratios[point] = 0.0 if result.problem else result.ratio
         words = self.space.words(point)
-        self.tell(
+        self.report(
             Attempted(
-                self.frame.request, self.count, words, found.ratio, found.median, found.eager, found.compile_seconds,
-                found.problem, best, self.elapsed,
+                self.frame.request, self.count, words, result.ratio, result.median, result.eager,
+                result.compile_seconds, result.problem, is_best, self.elapsed,
             )
         )  # fmt: skip
         self.count += 1
@@ -171,48 +177,50 @@ class Tuner:
         self.notes.append(f"a process that tries recipes was lost: {error}")
 
     async def finish(self, workers: Sequence[TuneWorker]) -> Tuned:
-        """The best recipe if it is clearly faster than the first one in interleaved runs, else the first one.
+        """Compares the best recipe with the first one, in interleaved runs on one of `workers`.
 
-        Raises `JobFailed` if no recipe is right, or all of `workers` are lost.
+        Returns the best recipe if it is clearly faster, else the first one. Raises `JobFailed` if no recipe gave
+        eager's results, or all workers are lost.
         """
         first, best = self.space.start, self.search.best
-        if math.isinf(self.search.least):
+        if math.isinf(self.search.best_score):
             if not workers:
                 raise _all_lost_error()
-            raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", "run it to see why"))
-        duel = RecipesCompared(1.0, 1.0, 1.0)
+            todo = "run the first recipe to see why"
+            raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", todo))
+        final = RecipesCompared(1.0, 1.0, 1.0)
         if best != first:
-            each = _DUEL + 2 * self.frame.each
-            duel = await self._compare_finally(
+            each = _FINAL_SECONDS + 2 * self.frame.each
+            final = await self._compare_finally(
                 workers, CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
             )
-        recipe, notes = self._choose(duel, best)
+        recipe, notes = self._choose(final, best)
         chosen = best if recipe is not self.frame.recipe else first
-        gain = duel if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
+        gain = final if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
         return Tuned(
             self.frame.request, recipe, self.space.words(chosen), self.count, self.space.size,
             self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
 
-    async def _compare_finally(self, workers: Sequence[TuneWorker], duel: CompareRecipes) -> RecipesCompared:
+    async def _compare_finally(self, workers: Sequence[TuneWorker], final: CompareRecipes) -> RecipesCompared:
         """Runs the final comparison on the first worker that is not lost."""
         for worker in workers:
             try:
-                found: RecipesCompared = await worker.ask(duel)
-                return found
+                result: RecipesCompared = await worker.ask(final)
+                return result
             except ConnectionError as error:
                 self._record_loss(error)
         raise _all_lost_error()
 
-    def _choose(self, duel: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
-        if duel.problem:
+    def _choose(self, final: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
+        if final.problem:
             # The first recipe may fail or never end: any correct one is better.
-            return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {duel.problem}"]
+            return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {final.problem}"]
         if best == self.space.start:
             return self.frame.recipe, []
-        if duel.low <= 1.0:
+        if final.low <= 1.0:
             return self.frame.recipe, [
-                f"the best recipe is not clearly faster ({duel.ratio:.3f} times): the first one is kept"
+                f"the best recipe is not clearly faster ({final.ratio:.3f} times as fast): the first one is kept"
             ]
         return self.space.recipe(best), []
 

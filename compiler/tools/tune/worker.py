@@ -21,80 +21,88 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import results_of
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
-from buddy.compiler.tools.tune.messages import Beginning, LoadBundle, LoadForTuning, TuningRequest
+from buddy.compiler.tools.tune.messages import LoadBundle, LoadForTuning, LoadMessage, TuningRequest
 
-_GRAPH, _VALUES = "graph.bin", "values.pt"
+_GRAPH_FILE, _VALUES_FILE = "graph.bin", "values.pt"
 
 
 def write_bundle(folder: Path, graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> None:
     """Writes `graph` and its inputs, in placeholder order, into `folder`. Raises `OSError`."""
-    (folder / _GRAPH).write_bytes(serialize.to_bytes(graph))
-    torch.save({"tensors": [_copy_alone(tensor) for tensor in tensors], "numbers": list(numbers)}, folder / _VALUES)
+    (folder / _GRAPH_FILE).write_bytes(serialize.to_bytes(graph))
+    torch.save(
+        {"tensors": [_without_spare_storage(tensor) for tensor in tensors], "numbers": list(numbers)},
+        folder / _VALUES_FILE,
+    )
 
 
 def read_bundle(folder: Path) -> CapturedGraph:
-    """Reads the output of `write_bundle` from `folder`; eager computes it node by node.
+    """Reads the graph and inputs that `write_bundle` wrote to `folder`; their eager program runs node by node.
 
-    Raises `OSError`, and the readers' exceptions for a damaged file.
+    Raises `OSError`, and other exceptions for damaged files.
     """
-    graph = serialize.from_bytes((folder / _GRAPH).read_bytes())
-    values = torch.load(folder / _VALUES, weights_only=True, mmap=True)
+    graph = serialize.from_bytes((folder / _GRAPH_FILE).read_bytes())
+    values = torch.load(folder / _VALUES_FILE, weights_only=True, mmap=True)
     numbers = tuple(values["numbers"])
     eager = partial(results_of, graph, numbers=numbers)
     return CapturedGraph(graph, GraphInfo(graph.name, ()), values["tensors"], eager, numbers=numbers)
 
 
-def _copy_alone(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor without the rest of its storage, which `torch.save` would write for a view."""
+def _without_spare_storage(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor with a storage of its own: for a view, `torch.save` would write the whole storage."""
     plain = tensor.detach().resolve_conj().resolve_neg()
     return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
 
 
-@serves(Beginning | TuningRequest)
+@serves(LoadMessage | TuningRequest)
 def serve(channel: Channel) -> None:
-    begin = channel.receive()
-    if isinstance(begin, Beginning) and (captured := _load_graph(channel, begin)) is not None:
+    load_message = channel.receive()
+    if isinstance(load_message, LoadMessage) and (captured := _load_graph(channel, load_message)) is not None:
         channel.send(Done())
         serve_attempts(channel, captured)
 
 
-def _load_graph(channel: Channel, begin: Beginning) -> Any:
-    """The graph, or `None` after sending the reason."""
+def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
+    """Returns the graph to try recipes on; if it cannot be loaded, sends the reason and returns `None`."""
     import torch
 
     # This process must not start torch's threads: a child that it forks would hang in its first parallel op.
     torch.set_num_threads(1)
     try:
-        return _load_program(channel, begin) if isinstance(begin, LoadForTuning) else _load_bundle(begin)
+        return (
+            _load_program(channel, load_message)
+            if isinstance(load_message, LoadForTuning)
+            else _load_bundle(load_message)
+        )
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
-        known = getattr(error, "diagnostic", None)
-        where = begin.load.source if isinstance(begin, LoadForTuning) else begin.folder
-        what = known if isinstance(known, Diagnostic) else Diagnostic(f"{type(error).__name__}: {error}", where)
-        channel.send(Refused(what))
+        diagnostic = getattr(error, "diagnostic", None)
+        where = load_message.load.source if isinstance(load_message, LoadForTuning) else load_message.folder
+        if not isinstance(diagnostic, Diagnostic):
+            diagnostic = Diagnostic(f"{type(error).__name__}: {error}", where)
+        channel.send(Refused(diagnostic))
     return None
 
 
-def _load_bundle(begin: LoadBundle) -> Any:
+def _load_bundle(load_message: LoadBundle) -> Any:
 
-    return read_bundle(Path(begin.folder))
+    return read_bundle(Path(load_message.folder))
 
 
-def _load_program(channel: Channel, begin: LoadForTuning) -> Any:
+def _load_program(channel: Channel, load_message: LoadForTuning) -> Any:
     from buddy.compiler.frontend.torch_dialect import import_in_child
     from buddy.compiler.graph import plugins
     from buddy.compiler.importers.sources import load_program
 
-    load = begin.load
+    load = load_message.load
     plugins.plugin_problems([*plugins.installed_plugins(), *map(plugins.load_file, load.plugins)])
     shapes, frontend = load.shapes, load.frontend
     graphs = load_program(
         load.source, load.arguments, load.directory, shapes=shapes, frontend=frontend, trusts=load.trusts
     ).graphs
-    if begin.graph >= len(graphs):
-        channel.send(Refused(Diagnostic(f"there is no graph {begin.graph} of {load.source} here")))
+    if load_message.graph >= len(graphs):
+        channel.send(Refused(Diagnostic(f"there is no graph {load_message.graph} of {load.source} here")))
         return None
-    captured = graphs[begin.graph]
+    captured = graphs[load_message.graph]
     if frontend not in OWN_FRONTENDS and captured.graph.imported_ir is None:
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.protocol.text import diff
 from buddy.compiler.protocol.text.diff import Hunk, difference, hunks
-from buddy.compiler.protocol.text.structure import bound, shapes, with_sorted_attributes
+from buddy.compiler.protocol.text.structure import defined_names, shapes, with_sorted_attributes
 
 FUNCTION = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>
@@ -202,11 +202,11 @@ def test_attributes_are_sorted_inside_out_and_other_braces_left_alone() -> None:
 
 
 def test_what_a_line_binds() -> None:
-    assert bound("  %1:2, %c = scf.for %i = %0 to %n iter_args(%a = %x) -> (f32) {") == {"%1", "%c", "%i", "%a"}
-    assert bound("  scf.parallel (%i, %j) = (%0, %0) to (%n, %m) step (%1, %1) {") == {"%i", "%j"}
-    assert bound("  ^bb0(%in: f32, %out: f32):") == {"^bb0", "%in", "%out"}
-    assert bound("  func.func @f(%x: f32) {") == {"%x"}
-    assert bound("  memref.store %a, %b[%i, %j] : memref<4x4xf32>") == set()
+    assert defined_names("  %1:2, %c = scf.for %i = %0 to %n iter_args(%a = %x) -> (f32) {") == {"%1", "%c", "%i", "%a"}
+    assert defined_names("  scf.parallel (%i, %j) = (%0, %0) to (%n, %m) step (%1, %1) {") == {"%i", "%j"}
+    assert defined_names("  ^bb0(%in: f32, %out: f32):") == {"^bb0", "%in", "%out"}
+    assert defined_names("  func.func @f(%x: f32) {") == {"%x"}
+    assert defined_names("  memref.store %a, %b[%i, %j] : memref<4x4xf32>") == set()
     assert [shape.key for shape in shapes(["%1 = a", "%22 = a"], "mlir")] == ["% = a"] * 2
 
 

@@ -7,7 +7,14 @@ from array import array
 
 import pytest
 
-from buddy.compiler.protocol.text.lines import MAX_CONSTANT, MAX_LINE, IndexedText, elide, line_count, line_ends
+from buddy.compiler.protocol.text.lines import (
+    MAX_CONSTANT_CHARACTERS,
+    MAX_LINE_CHARACTERS,
+    IndexedText,
+    elide,
+    line_count,
+    line_ends,
+)
 
 
 @pytest.mark.parametrize("content", ["", "a", "a\n", "a\nb", "\n", "\n\nx\r\n\x0b\n", "é\nü ✓\n\n"])
@@ -23,7 +30,7 @@ def test_lines_are_those_between_newlines(content: str) -> None:
 def test_the_index_is_the_same_however_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "".join(f"line {number} {'x' * (number % 7)}\n" for number in range(500)) + "the end"
     whole = line_ends(content)
-    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK", 64)
+    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK_CHARACTERS", 64)
     assert line_ends(content) == whole
     assert whole[-1] == len(content)
 
@@ -53,7 +60,7 @@ def test_long_constants_are_cut_in_a_window_and_kept_in_the_text() -> None:
     content = f"%0 = arith.constant dense<{constant}> : tensor<50000xf32>\n"
     text = IndexedText(content)
     shown = text.window(0, 1).lines[0]
-    assert len(shown) < MAX_CONSTANT
+    assert len(shown) < MAX_CONSTANT_CHARACTERS
     assert shown.startswith("%0 = arith.constant dense<")
     assert shown.endswith("more characters)> : tensor<50000xf32>")
     assert text.content == content
@@ -61,9 +68,9 @@ def test_long_constants_are_cut_in_a_window_and_kept_in_the_text() -> None:
 
 def test_short_lines_are_left_alone_and_endless_ones_cut() -> None:
     assert elide("dense<[1, 2, 3]>") == "dense<[1, 2, 3]>"
-    assert elide("y" * MAX_LINE) == "y" * MAX_LINE
-    cut = elide("y" * (MAX_LINE + 1500))
-    assert cut.startswith("y" * MAX_LINE)
+    assert elide("y" * MAX_LINE_CHARACTERS) == "y" * MAX_LINE_CHARACTERS
+    cut = elide("y" * (MAX_LINE_CHARACTERS + 1500))
+    assert cut.startswith("y" * MAX_LINE_CHARACTERS)
     assert cut.endswith("(1,500 more characters)")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from buddy.app.reports.text.folds import abbreviate_types
 from buddy.compiler.protocol import LongType
-from buddy.compiler.protocol.text.lines import MOST, IndexedText, long_types
+from buddy.compiler.protocol.text.lines import MAX_TYPES, IndexedText, long_types
 
 VIEW = "memref<128x768xf32, strided<[768, 1], offset: ?>>"
 STRUCT = "!llvm.struct<(ptr, ptr, i64, array<2 x i64>, array<2 x i64>)>"
@@ -54,8 +54,8 @@ def test_arrows_that_nothing_closes_are_read_once(line: str) -> None:
 
 
 def test_of_too_many_the_ones_that_stand_there_most_often_are_kept() -> None:
-    lines = [f"%0 = x : {VIEW.replace('128', str(k))}" for k in range(MOST + 50) for _ in range(2 + (k >= 50))]
+    lines = [f"%0 = x : {VIEW.replace('128', str(k))}" for k in range(MAX_TYPES + 50) for _ in range(2 + (k >= 50))]
     found = of(*lines)
-    assert len(found) == MOST
+    assert len(found) == MAX_TYPES
     assert {one.uses for one in found} == {3}
     assert [one.first for one in found] == sorted(one.first for one in found)

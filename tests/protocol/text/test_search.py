@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from buddy.compiler.protocol.text.lines import IndexedText
-from buddy.compiler.protocol.text.store import check, keeps_to_lines, search, search_each
+from buddy.compiler.protocol.text.store import check, search, search_each, stays_within_lines
 from buddy.compiler.protocol.texts import PatternError
 
 TEXT = IndexedText("func @Main\n  %0 = add\n  %1 = mul %0\n}\n  return %1")
@@ -45,7 +45,7 @@ def test_a_pattern_that_is_none_says_where_it_goes_wrong() -> None:
 def test_line_numbers_do_not_depend_on_how_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "\n".join(f"line {number * 37 % 1000}" for number in range(1000))
     expected = [number for number, line in enumerate(content.split("\n")) if re.search("7[0-9]$", line)]
-    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK", 100)
+    monkeypatch.setattr("buddy.compiler.protocol.text.lines._CHUNK_CHARACTERS", 100)
     assert search(IndexedText(content), "7[0-9]$", regex=True)[0] == expected
 
 
@@ -106,7 +106,7 @@ WILD = (
 
 @pytest.mark.parametrize("pattern", TAME)
 def test_a_pattern_that_keeps_to_lines_finds_what_it_finds_line_by_line(pattern: str) -> None:
-    assert keeps_to_lines(pattern)
+    assert stays_within_lines(pattern)
     for seed in range(30):
         content = "\n".join(random.Random(seed).choices(LINES, k=seed)) + "\n" * (seed % 3)
         found, more = search(IndexedText(content), pattern, regex=True)
@@ -118,4 +118,4 @@ def test_a_pattern_that_keeps_to_lines_finds_what_it_finds_line_by_line(pattern:
 
 @pytest.mark.parametrize("pattern", WILD)
 def test_a_pattern_that_may_see_a_line_s_end_is_matched_line_by_line(pattern: str) -> None:
-    assert not keeps_to_lines(pattern)
+    assert not stays_within_lines(pattern)

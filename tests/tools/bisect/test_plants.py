@@ -157,7 +157,7 @@ def test_the_reduced_module_shows_the_fault_by_one_command(tmp_path: Path) -> No
 def test_a_step_is_read_as_it_is_spelled() -> None:
     for step in default_recipe().steps:
         if step.level == "mlir":
-            assert one_pass.parsed_step(step.spelling(), step.anchor) == PassStep(
+            assert one_pass.parse_step(step.spelling(), step.anchor) == PassStep(
                 step.name, "mlir", step.anchor, step.options
             )
 

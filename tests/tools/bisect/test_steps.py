@@ -78,13 +78,13 @@ def test_a_needed_step_is_left_in_where_something_likelier_is_at_fault() -> None
         tried.append(recipe)
         return RecipeOutcome("differs")
 
-    assert steps.culprit_steps(RECIPE, attempt, judge, excused=lambda: True) == []
+    assert steps.culprit_steps(RECIPE, attempt, judge, find_likelier_culprit=lambda: True) == []
     assert len(tried) == 1
 
 
 def test_what_is_likelier_is_not_asked_for_where_another_step_is_at_fault() -> None:
     wanted = place("fold-transposes")
-    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge, excused=lambda: True) == [wanted]
+    assert steps.culprit_steps(RECIPE, wrong_with(wanted), judge, find_likelier_culprit=lambda: True) == [wanted]
 
 
 def test_what_no_step_mends_has_none_at_fault() -> None:

@@ -137,16 +137,16 @@ def _lives(pid: str) -> bool:
 def test_a_file_adds_up_and_a_torn_line_counts_as_none(tmp_path: Path) -> None:
     path = tmp_path / "found.jsonl"
     assert session.read(path) == {}
-    files.append(path, KNOWN)
-    files.append(path, PairResult("add", "bool", "compiled"))
-    files.append(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
+    files.append_json_line(path, KNOWN)
+    files.append_json_line(path, PairResult("add", "bool", "compiled"))
+    files.append_json_line(path, msgspec.structs.replace(KNOWN, outcome="compiled"))
     path.write_bytes(path.read_bytes() + b'{"op": "mul", "dt')
     assert {pair.op: result.outcome for pair, result in session.read(path).items()} == {
         "exp": "compiled",
         "add": "compiled",
     }
     assert session.read(path, backward=True) == {}
-    files.append(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
+    files.append_json_line(path, msgspec.structs.replace(KNOWN, outcome="wrong", backward=True))
     assert session.read(path, backward=True)[KNOWN.pair].outcome == "wrong"
     assert session.read(path)[KNOWN.pair].outcome == "compiled"
 

@@ -104,7 +104,7 @@ def test_no_statement_that_eager_died_of_is_tried_again() -> None:
 
         @seed(3)
         @settings(max_examples=2, database=None, deadline=None, **chosen)
-        @given(scripts(hear=heard.append, deadly=deadly))
+        @given(scripts(on_statement=heard.append, crashing=deadly))
         def take(drawn: GeneratedProgram) -> None:
             found.append(drawn.script)
 
@@ -179,10 +179,10 @@ def lives(pid: int) -> bool:
 
 def test_a_batch_behind_a_torn_line_is_kept(tmp_path: Path) -> None:
     file, plan = tmp_path / "batches.jsonl", FuzzPlan(count=500)
-    files.append(file, FuzzBatch(1, plan.conditions(1), {"compiled": 50}, 1.0))
+    files.append_json_line(file, FuzzBatch(1, plan.conditions(1), {"compiled": 50}, 1.0))
     with file.open("ab") as torn:
         torn.write(b'{"seed": 2, "outc\xff')
-    files.append(file, FuzzBatch(3, plan.conditions(3), {"compiled": 50}, 1.0))
+    files.append_json_line(file, FuzzBatch(3, plan.conditions(3), {"compiled": 50}, 1.0))
     assert sorted(read(file, plan)) == [1, 3]
 
 
@@ -191,7 +191,7 @@ def test_what_was_tried_under_other_conditions_does_not_count(tmp_path: Path) ->
     extension.write_text("")
     plan = FuzzPlan(count=90, options={"dialect": "linalg"}, extensions=(str(extension),))
     for number in plan.seeds():
-        files.append(file, FuzzBatch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
+        files.append_json_line(file, FuzzBatch(number, plan.conditions(number), {"compiled": plan.size(number)}, 1.0))
     assert sorted(read(file, plan)) == [0, 1]
     assert sorted(read(file, replace(plan, timeout=9.0, shard=(2, 2)))) == [1], "of which these are a part"
     assert sorted(read(file, replace(plan, count=100))) == [0], "the last batch is of fewer programs"

@@ -17,8 +17,8 @@ Program = Callable[[torch.Tensor], Any]
 def said(program: Program, other: Program, x: torch.Tensor) -> str:
     """What is found where `other` stands in for compiled code."""
     with torch.no_grad():
-        shaken = roundings.runs(program, lambda: copy.deepcopy(x))
-        return roundings.differs(other(copy.deepcopy(x)), program(copy.deepcopy(x)), shaken)
+        shaken = roundings.run_perturbed(program, lambda: copy.deepcopy(x))
+        return roundings.describe_difference(other(copy.deepcopy(x)), program(copy.deepcopy(x)), shaken)
 
 
 def in_another_order(x: torch.Tensor) -> torch.Tensor:

@@ -35,4 +35,4 @@ def test_eager_is_timed_on_the_same_threads_whatever_the_recipe_has() -> None:
 def test_a_program_that_nothing_can_be_held_beside_is_not_tuned() -> None:
     program = dataclasses.replace(captured(lambda x: x.relu(), torch.rand(8)), eager=None)
     found = try_recipe(program, TryRecipe(default_recipe(), 30.0, math.inf))
-    assert found.problem == "there is no reference for its results"
+    assert found.problem == "there is no eager program to compare with"

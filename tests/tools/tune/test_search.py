@@ -18,7 +18,7 @@ def searched(score: Callable[[Point], float], seed: int = 0, most: int = 10_000)
     search, asked = SearchStrategy(SIZES, (0, 0, 0, 0), seed), []
     while len(asked) < most and (point := search.ask()) is not None:
         asked.append(point)
-        search.tell(point, score(point))
+        search.record(point, score(point))
     return search, asked
 
 
@@ -30,7 +30,7 @@ def bowl(point: Point) -> float:
 @pytest.mark.parametrize("seed", range(5))
 def test_a_bowl_is_searched_along_its_axes(seed: int) -> None:
     search, _ = searched(bowl, seed, most=sum(SIZES))
-    assert (search.best, search.least) == ((4, 1, 3, 1), 1)
+    assert (search.best, search.best_score) == ((4, 1, 3, 1), 1)
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -62,19 +62,19 @@ def test_a_point_that_nothing_came_of_is_given_again() -> None:
     search = SearchStrategy(SIZES, (0, 0, 0, 0))
     first = search.ask()
     assert first is not None
-    search.again(first)
+    search.retry(first)
     assert search.ask() == first
 
 
 def test_points_that_fail_are_never_the_best() -> None:
     search, _ = searched(lambda point: math.inf if point[0] == 4 else bowl(point))
     assert search.best[0] != 4
-    assert math.isfinite(search.least)
+    assert math.isfinite(search.best_score)
 
 
 def test_what_is_likely_good_comes_behind_the_start_and_once() -> None:
-    search = SearchStrategy([3, 3], (0, 0), likely=[(2, 1), (0, 0)])
+    search = SearchStrategy([3, 3], (0, 0), preferred=[(2, 1), (0, 0)])
     assert [search.ask(), search.ask()] == [(0, 0), (2, 1)]
-    search.tell((0, 0), 2.0)
-    search.tell((2, 1), 1.0)
+    search.record((0, 0), 2.0)
+    search.record((2, 1), 1.0)
     assert search.ask() not in [(0, 0), (2, 1)]

@@ -51,7 +51,7 @@ class Slow:
 def hunted(hand: Slow, seconds: float, ends_in_time: bool) -> Tuner:
     recipe = default_recipe()
     search = Tuner(Tune(0, recipe, seconds=seconds), space_of(recipe), lambda _: None, ends_in_time=ends_in_time)
-    search.began = hand.clock.now
+    search.start_time = hand.clock.now
 
     async def search_and_end() -> None:
         await search.finish(await search.run_workers([hand]))
