@@ -94,7 +94,7 @@ def test_random_programs_are_told_of_as_their_command_has_written_them(tmp_path:
     options = Namespace(count=60, part=1.0, seed=3, shard="1/1", output=tmp_path, again=False)
     run = programs(options, (1, 1), tmp_path)
     assert run.told() == "0 of 2 batches, 0 cases:  · 0 faults"
-    plan = fuzz._plan(fuzz.parser().parse_args(["--count", "60", "--seed", "3"]))
+    plan = fuzz._make_plan(fuzz.make_parser().parse_args(["--count", "60", "--seed", "3"]))
     files.append_json_line(run.path, fuzzing.FuzzBatch(4, plan.conditions(4), {"compiled": 9, "eager": 1}, 1.0))
     files.append_json_line(run.path, fuzzing.FuzzBatch(3, "other options", {"compiled": 50}, 1.0))
     assert run.told() == "1 of 2 batches, 10 cases: 9 compiled, 1 eager · 0 faults"
