@@ -136,10 +136,10 @@ class TextEditCommands:
     def edit_ir(self) -> None:
         """Edit the stage's IR in $VISUAL or $EDITOR, or in the built-in editor if neither can be run."""
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
-        self._context.jobs.begin("edit", self._edit, editor)
+        self._context.jobs.open_after("edit", self._edit, editor)
 
     def edit_ir_here(self) -> None:
-        self._context.jobs.begin("edit", self._edit, "")
+        self._context.jobs.open_after("edit", self._edit, "")
 
     async def _edit(self, editor: str) -> None:
         from buddy.app.screens.editor import check_module

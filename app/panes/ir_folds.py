@@ -172,7 +172,7 @@ class IrFolds:
 
     def choose_only(self) -> None:
         """Choose the function that is shown alone, in this stage and in those that are shown next."""
-        self._context.jobs.begin("ir-outline", self._choose_only)
+        self._context.jobs.open_after("ir-outline", self._choose_only)
 
     async def _choose_only(self) -> None:
         symbols, only = await self._shown_symbols(), self._document.only
@@ -189,7 +189,7 @@ class IrFolds:
 
     def open_outline(self) -> None:
         """List the functions, globals and graphs of the stage, and go to the chosen one."""
-        self._context.jobs.begin("ir-outline", self._open_outline)
+        self._context.jobs.open_after("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:
         symbols, line = await self._shown_symbols(), self._view.line_number

@@ -215,7 +215,7 @@ class IrReferences:
 
     def list_uses(self) -> None:
         """List the lines of the function with the name under the cursor."""
-        self._context.jobs.begin("ir-search", self._list_uses)
+        self._context.jobs.open_after("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
         name, row = self._names.value, self._stages.shown

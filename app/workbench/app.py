@@ -53,7 +53,7 @@ from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import ActionCommands, KeySequences
+from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences
 from buddy.app.workbench.terminal import (
     clear_region_caches,
     clear_style_caches,
@@ -127,6 +127,7 @@ class Workbench(App[int]):
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
         self.key_sequences = KeySequences(self)
+        self._key_queue = KeyQueue(self, context.jobs, self._deliver, context.say)
         self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
         self._long_jobs = LongRequests()
@@ -369,8 +370,28 @@ class Workbench(App[int]):
     # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        if not isinstance(event, events.Key) or event.is_forwarded or not await self.key_sequences.handle(event):
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self._key_queue.take(event)
+        else:
             await super().on_event(event)
+
+    async def _deliver(self, event: events.Event) -> None:
+        """Handle a key as a part of a sequence, or pass a key or pasted text to the widget that has focus."""
+        if isinstance(event, events.Paste) and isinstance(self.focused, Pane):
+            self.context.say("Pasted text was ignored, because no input has focus")
+        elif not isinstance(event, events.Key) or not (
+            await self.key_sequences.handle(event) or await self._call_binding(event.key)
+        ):
+            await super().on_event(event)
+
+    async def _call_binding(self, key: str) -> bool:
+        """Call the binding of a key, if a list has focus, which handles no keys itself. Returns whether there is one.
+
+        Textual calls it after the key has passed through the queues of all parents, which takes milliseconds.
+        """
+        if not isinstance(self.focused, CursorView):
+            return False
+        return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     def action_begin_sequence(self, key: str) -> None:
         self.key_sequences.begin(key)
