@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments, missing_source, missing_terminal
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 switch every pass.
@@ -48,7 +46,8 @@ def main(words: Sequence[str]) -> int:
         found.print_help()
         return USAGE
     options, script = arguments.parse_with_script_arguments(found, words)
-    problem = _no_such_source(options) or ("" if options.web else _no_terminal(options.source))
+    problem = "" if options.engine or options.remote else missing_source(options.source)
+    problem = problem or ("" if options.web else missing_terminal(options.source))
     if problem:
         print(problem, file=sys.stderr)
         return USAGE
@@ -73,27 +72,6 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )
-
-
-def _no_such_source(options: argparse.Namespace) -> str:
-    """The error for a plain word that is not a program; empty if it may be one. Remote sources are not checked."""
-    source: str = options.source
-    elsewhere = options.engine or options.remote
-    if elsewhere or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
-        return ""
-    return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
-
-
-def _no_terminal(source: str) -> str:
-    """The error without a terminal; empty with one, or if a Textual driver replaces it."""
-    if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
-        return ""
-    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
-    lacking = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    if not lacking:
-        return ""
-    todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
-    return f"the workbench needs a terminal, but standard {', '.join(lacking)} is not one; {todo}"
 
 
 def _draws_more_than_ascii() -> bool:
