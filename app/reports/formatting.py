@@ -184,8 +184,13 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     return f"{progress.what} {bar} {progress.done:.0%}{left}"
 
 
+CANCELLED = "Cancelled. Press R to run the script again"
+
+
 def waiting_text(state: State, what: str, glyphs: Glyphs) -> str:
     """The reason why `what`, such as the graph, is not available yet."""
     if state.problem is not None:
         return f"no {what}: see Outputs"
+    if state.opening_cancelled:
+        return CANCELLED
     return progress_text(state, glyphs) or f"the {what} appears after capture"

@@ -91,7 +91,8 @@ class State:
     """The state that panes draw. `jobs` are the running requests; `graph` is the graph on the screen.
 
     `link` is the error of the connection to a remote engine, which keeps running; `silent` is the number of seconds
-    that the engine has not answered, 0 if it does.
+    that the engine has not answered, 0 if it does. `opening_cancelled` means that the user has cancelled the last
+    attempt to open the program.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -114,6 +115,7 @@ class State:
     printout: list[str] = field(default_factory=list)
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
+    opening_cancelled: bool = False
     _opening: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
@@ -232,7 +234,7 @@ class State:
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
-            self._opening = None
+            self._opening, self.opening_cancelled = None, False
         else:
             self._recipes[request] = recipe
             self.of(recipe.graph).record_start(job, request, recipe)
@@ -254,6 +256,7 @@ class State:
 
     def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
         self.engine, self.link, self.silent, self.progress = engine, "", 0, None
+        self.opening_cancelled = False
         for under_way in (self.jobs, self._recipes, self._inputs, self.workers):
             under_way.clear()
         self._outdated("the engine exited")
@@ -368,6 +371,7 @@ class State:
             return STATUS
         if job == "open":
             self._opening = None if frame.cancelled else frame.diagnostic
+            self.opening_cancelled = frame.cancelled and "open" not in self.jobs.values()
             if self.captured and not frame.cancelled:
                 self._outdated("the changed program cannot be loaded")
         elif graph_state is None:

@@ -71,6 +71,7 @@ from buddy.themes.textual_themes import textual_themes
 
 STAGES: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGES_SECONDS = 0.1
+CANCELLING = "cancelling"
 
 
 class BenchScreen(Screen[None]):
@@ -262,13 +263,19 @@ class Workbench(App[int]):
     def state(self) -> State:
         return self.session.state
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs that the user can cancel."""
+        jobs_wait = self.context.jobs.waiting or self.ir.comparison.running or self.ir.search.running
+        return self.state.busy or jobs_wait
+
     def situation(self) -> actions.Situation:
         """The state that decides which actions are enabled."""
-        state, workspace, busy = self.state, self.workspace, self.state.busy or self.context.jobs.waiting
+        state, workspace = self.state, self.workspace
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparison.running or self.ir.search.running,
+            busy=self.busy,
             captured=state.captured,
             recipe=workspace.ready,
             graphs=len(state.graphs),
@@ -297,7 +304,7 @@ class Workbench(App[int]):
         )
 
     def _header(self, width: int) -> Cells:
-        return status_lines.header_cells(self.state, self.workspace, width, self.glyphs)
+        return status_lines.header_cells(self.state, self.workspace, self.busy, width, self.glyphs)
 
     def _graphs(self, width: int) -> Cells:
         return graph_cells(self.state, self.workspace, width, self.glyphs)
@@ -311,7 +318,7 @@ class Workbench(App[int]):
         layout, message = self.context.layout, self.context.status.message
         shown = layout.pane_id if layout.folded else None
         return status_lines.status_cells(
-            self.state, message, self.key_sequences.hint, layout.order, shown, width, self.glyphs
+            self.state, message, self.key_sequences.hint, self.busy, layout.order, shown, width, self.glyphs
         )
 
     def _keys(self, width: int) -> Cells:
@@ -346,11 +353,13 @@ class Workbench(App[int]):
 
     def _update_busy(self) -> None:
         """Update the remaining time every second while busy. Ring the bell when a long job ends."""
-        busy = self.situation().busy
+        busy = self.busy
         if busy:
             self._ticker.resume()
         else:
             self._ticker.pause()
+            if self.context.status.message == CANCELLING:
+                self.context.say(formatting.CANCELLED if self.state.opening_cancelled else "Cancelled")
         if self._long_jobs.ended(busy, self.settings.bell_after):
             self.bell()
 
@@ -431,7 +440,7 @@ class Workbench(App[int]):
 
     def cancel_jobs(self) -> None:
         self.session.cancel()
-        self.context.say("cancelling")
+        self.context.say(CANCELLING)
 
     def start_over(self) -> None:
         if self.state.link and not self.state.silent:
