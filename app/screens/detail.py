@@ -74,12 +74,9 @@ class TextLines(CursorView):
         return ""
 
     def move_to(self, row: int, *, tell: bool = True) -> None:
-        """Scroll by steps, because the cursor is invisible."""
-        first = self.first_row + (row - self.cursor if abs(row - self.cursor) == 1 else 0)
-        if abs(row - self.cursor) > 1:
-            first = row
-        self.scroll_to(y=first, animate=False, force=True)
-        self.cursor = max(0, min(first, self.row_count - 1))
+        """Scroll to `row`. The cursor is invisible, so it stays on the first row of the screen."""
+        self.cursor = max(0, min(row, self.row_count - self.page))
+        self.scroll_to(y=self.cursor, animate=False, force=True)
 
 
 class TextScreen(ListScreen[ScreenResultType]):
