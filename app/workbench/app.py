@@ -53,11 +53,13 @@ from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences
+from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
+    ResizeLimiter,
     clear_region_caches,
     clear_style_caches,
     clear_widget_cache,
+    exit_with_server,
     offer_to_tmux,
     read_pastes_as_text,
     save_crash_log,
@@ -128,6 +130,7 @@ class Workbench(App[int]):
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
         self.key_sequences = KeySequences(self)
+        self._resizes = ResizeLimiter(self, super().on_event)
         self._key_queue = KeyQueue(self, context.jobs, self._deliver, context.say)
         self._methods: dict[str, Method] = {}
         self._changed: frozenset[Topic] = frozenset()
@@ -202,7 +205,7 @@ class Workbench(App[int]):
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
         read_pastes_as_text(driver)
-        return driver
+        return exit_with_server(driver)
 
     def get_default_screen(self) -> Screen[None]:
         return BenchScreen(id="_default")
@@ -381,6 +384,8 @@ class Workbench(App[int]):
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             await self._key_queue.take(event)
+        elif isinstance(event, events.Resize):
+            await self._resizes.take(event)
         else:
             await super().on_event(event)
 
@@ -488,6 +493,10 @@ class Workbench(App[int]):
 
     def command_palette(self) -> None:
         self.action_command_palette()
+
+    def action_command_palette(self) -> None:
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
 
     def watch_theme(self, theme: str) -> None:
         clear_style_caches()

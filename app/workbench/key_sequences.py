@@ -6,11 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from textual import events
 from textual.app import App
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.binding import Binding, BindingType
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.message_pump import MessagePump
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
@@ -204,6 +205,12 @@ class KeySequences:
 def key_name(event: events.Key) -> str:
     """A key in the notation of the registry: its character, or its name if it has no visible one."""
     return event.character if event.character and event.is_printable and event.character != " " else event.key
+
+
+class Palette(CommandPalette):
+    """The command palette, which ctrl+c closes like every other screen."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("ctrl+c", "escape", show=False, priority=True)]
 
 
 HIDDEN = {"palette", "phase.number"}
