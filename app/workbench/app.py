@@ -495,7 +495,7 @@ class Workbench(App[int]):
         self.action_command_palette()
 
     def action_command_palette(self) -> None:
-        if not Palette.is_open(self):
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     def watch_theme(self, theme: str) -> None:

@@ -153,13 +153,11 @@ def exit_with_server(driver: type[Driver]) -> type[Driver]:
 
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **options)
-            write = self._write
+            self._write = self._write_if_served
 
-            def write_if_served(data: bytes) -> None:
-                with contextlib.suppress(BrokenPipeError):
-                    write(data)
-
-            self._write = write_if_served
+        def _write_if_served(self, data: bytes) -> None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.fileno, data)
 
         def run_input_thread(self) -> None:
             super().run_input_thread()

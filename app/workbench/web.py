@@ -164,8 +164,12 @@ class TokenServer(Server):
         page = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
         await page.prepare(request)
         self._sockets.add(page)
+
+        async def close() -> None:
+            await page.close()
+
         workbench = WorkbenchService(
-            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=page.close,
+            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=close,
             download_manager=self.download_manager,
         )  # fmt: skip
         try:
