@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
@@ -60,16 +61,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(words: Sequence[str]) -> int:
-    if words and words[0] in VERBS:
-        return int(import_module(f"buddy.app.cli.{words[0]}").main(words[1:]))
-    suggestion = _similar_verb(words[0]) if words else ""
-    if suggestion:
-        print(
-            f"unknown verb or file {words[0]!r}: did you mean {suggestion}? (`buddy-tui --help` lists the verbs)",
-            file=sys.stderr,
-        )
+    verb, rest = (words[0], words[1:]) if words and words[0] in VERBS else ("workbench", words)
+    error = _first_word_error(words) if verb == "workbench" else ""
+    if error:
+        print(error, file=sys.stderr)
         return USAGE
-    return int(import_module("buddy.app.cli.workbench").main(words))
+    return int(import_module(f"buddy.app.cli.{verb}").main(rest))
+
+
+def _first_word_error(words: Sequence[str]) -> str:
+    """The error if the first word is neither a verb, nor an option, nor a source that a workbench can open here.
+
+    The workbench would report it too, but only after the import of its options.
+    """
+    word = words[0] if words else "-"
+    if word.startswith("-") or {"-h", "--help", "--version"} & set(words):
+        return ""
+    verb = _similar_verb(word)
+    if verb:
+        return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
+    is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
+    return ("" if is_remote else missing_source(word)) or ("" if "--web" in words else missing_terminal(word))
+
+
+def missing_source(source: str) -> str:
+    """The error for a source on this machine that is no file and cannot be an object in a module, else empty."""
+    if os.path.lexists(source):
+        return ""
+    if source.replace("-", "_").isidentifier():
+        return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
+    head, separator, _ = source.rpartition(":")
+    path = head if separator else source
+    is_module = bool(separator) and all(part.isidentifier() for part in head.split(".")) and not head.endswith(".py")
+    return "" if is_module or os.path.lexists(path) else f"there is no file {path} in {os.getcwd()}"
+
+
+def missing_terminal(source: str) -> str:
+    """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them."""
+    if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
+        return ""
+    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
+    redirected = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
+    if not redirected:
+        return ""
+    todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
+    return f"the workbench needs a terminal, but standard {', '.join(redirected)} is not one; {todo}"
 
 
 def _similar_verb(word: str) -> str:

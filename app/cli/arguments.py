@@ -1,7 +1,7 @@
 """Options shared by the verbs, and the separation of our options from the arguments of the user's script.
 
-Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, and so does everything
-after `--`. With `--`, unknown options before it are errors.
+Our options may stand before or after SOURCE. Unknown options after SOURCE belong to the script, unless one looks like a
+misspelt option of ours, and so does everything after `--`. With `--`, unknown options before it are errors.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _WEEK_MINUTES = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
 _SCRIPT_ARGUMENTS = """
 SOURCE is a Python script, path.py:name, package.module:name, or a model file, detected by its content. Unknown options
-after SOURCE are passed to the script, and so is everything after `--`.
+after SOURCE are passed to the script, and so is everything after `--`. An unknown option that resembles one of ours is
+an error, unless the script's text contains it.
 """
 
 
@@ -214,6 +215,10 @@ def parse_with_script_arguments(
     if rejected:
         hint = "after `--`" if script_words is not None else "after SOURCE"
         parser.error(f"unknown option: {' '.join(rejected)} (put options of the script {hint})")
+    for word in unknown if script_words is None else ():
+        similar = _similar_option(parser, options.source, word.partition("=")[0])
+        if similar:
+            parser.error(f"unknown option: {word}: did you mean {similar}? (put options of the script after `--`)")
     return options, (*unknown, *(script_words or ()))
 
 
@@ -337,6 +342,41 @@ def _split(words: Sequence[str]) -> tuple[list[str], list[str] | None]:
         return list(words), None
     cut = list(words).index("--")
     return list(words[:cut]), list(words[cut + 1 :])
+
+
+# An option with a name of at most `_SHORT_NAME` letters may be misspelt by `_MAX_SHORT_EDITS` edits, a longer one by
+# `_MAX_EDITS`.
+_SHORT_NAME, _MAX_SHORT_EDITS, _MAX_EDITS = 4, 1, 2
+
+
+def _similar_option(parser: argparse.ArgumentParser, source: str, option: str) -> str:
+    """Our option that `option` misspells, or an empty string. An option in the script's text is not misspelt."""
+    if not option.startswith("--") or _is_in_script(source, option):
+        return ""
+    max_edits = _MAX_SHORT_EDITS if len(option.strip("-")) <= _SHORT_NAME else _MAX_EDITS
+    ours = [name for name in parser._option_string_actions if name.startswith("--")]
+    return next((name for name in ours if _edit_distance(option, name) <= max_edits), "")
+
+
+def _is_in_script(source: str, option: str) -> bool:
+    """Whether the file of a source contains the name of an option, as a script does that defines it."""
+    path = source if os.path.exists(source) else source.rpartition(":")[0]
+    try:
+        return option.encode() in Path(path).read_bytes()
+    except OSError:
+        return False
+
+
+def _edit_distance(a: str, b: str) -> int:
+    """The least number of letters to insert, delete, replace or swap with the next one that make `b` of `a`."""
+    before, row = list[int](), list(range(len(b) + 1))
+    for i, x in enumerate(a, 1):
+        earlier, before, row = before, row, [i]
+        for j, y in enumerate(b, 1):
+            row.append(min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (x != y)))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                row[j] = min(row[j], earlier[j - 2] + 1)
+    return row[-1]
 
 
 def _unknown_before_source(words: list[str], source: str, unknown: list[str]) -> list[str]:

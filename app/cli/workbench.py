@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import os
-import shlex
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE, VERBS, arguments, missing_source, missing_terminal
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 enable or disable every pass.
@@ -48,7 +46,8 @@ def main(words: Sequence[str]) -> int:
         parser.print_help()
         return USAGE
     options, script = arguments.parse_with_script_arguments(parser, words)
-    error = _source_error(options) or ("" if options.web else _terminal_error(options.source))
+    error = "" if options.engine or options.remote else missing_source(options.source)
+    error = error or ("" if options.web else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)
         return USAGE
@@ -73,29 +72,6 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )
-
-
-def _source_error(options: argparse.Namespace) -> str:
-    """The error if the source is a plain word but no file; empty if it may be a source.
-
-    With --engine or --remote, the source is not checked, because the engine may be on another machine.
-    """
-    source: str = options.source
-    if options.engine or options.remote or not source.replace("-", "_").isidentifier() or os.path.lexists(source):
-        return ""
-    return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
-
-
-def _terminal_error(source: str) -> str:
-    """The error if a standard stream is not a terminal; empty if all are, or if a Textual driver replaces them."""
-    if os.environ.get("TEXTUAL_DRIVER"):  # set by textual-serve, which starts this process with pipes
-        return ""
-    streams = {"input": sys.__stdin__, "output": sys.__stdout__, "error output": sys.__stderr__}
-    redirected = [name for name, stream in streams.items() if stream is None or not stream.isatty()]
-    if not redirected:
-        return ""
-    todo = f"use `buddy-tui run {shlex.quote(source)}` instead"
-    return f"the workbench needs a terminal, but standard {', '.join(redirected)} is not one; {todo}"
 
 
 def _can_draw_boxes() -> bool:

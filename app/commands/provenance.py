@@ -43,15 +43,15 @@ class ProvenanceCommands:
 
     def follow_node(self) -> None:
         """Show the IR of a node at every stage."""
-        self.with_node(lambda row: self._context.jobs.begin("node", self._follow, row))
+        self.with_node(lambda row: self._context.jobs.open_after("node", self._follow, row))
 
     def open_history(self) -> None:
         """Show what each pass did to a node, or why the pass left it unchanged."""
-        self.with_node(lambda row: self._context.jobs.begin("node", self._open_history, row))
+        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_history, row))
 
     def open_python(self) -> None:
         """Show the Python file that a node comes from, at its line."""
-        self.with_node(lambda row: self._context.jobs.begin("node", self._open_python, row))
+        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_python, row))
 
     # ---- which node ----------------------------------------------------------------------------------------------
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar, Literal
 
-from textual import work
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
@@ -304,9 +303,11 @@ class GraphPane(NodeTable):
         self.sort_by = sorts[(sorts.index(self.sort_by) + 1) % len(sorts)] if self.sort_by in sorts else sorts[0]
         self.refill()
 
-    @work(exclusive=True, group="code")
-    async def open_code(self) -> None:
+    def open_code(self) -> None:
         """Show the graph as Python code, at the line of the node under the cursor."""
+        self.context.jobs.open_after("code", self._open_code)
+
+    async def _open_code(self) -> None:
         info, row = self.state.info, self.current
         if info is None:
             return

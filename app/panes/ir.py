@@ -126,6 +126,8 @@ class IrPane(Pane):
         if opened is not None:
             self.post_message(self.StageShown(opened))
         self.open_stage()
+        if self.stage is None:
+            self.refresh()  # the reason why there is no IR yet has changed
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
         """Show the stage of `row`; with `notify`, posts `StageShown`."""

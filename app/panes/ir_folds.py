@@ -177,7 +177,7 @@ class IrFolds:
 
     def choose_only(self) -> None:
         """Choose the function that is shown alone, also of the stages that are shown afterwards."""
-        self._context.jobs.begin("ir-outline", self._choose_only)
+        self._context.jobs.open_after("ir-outline", self._choose_only)
 
     async def _choose_only(self) -> None:
         symbols, only = await self._stage_symbols(), self._document.only
@@ -194,7 +194,7 @@ class IrFolds:
 
     def open_outline(self) -> None:
         """List the functions, globals and graphs of the stage, and go to the chosen one."""
-        self._context.jobs.begin("ir-outline", self._open_outline)
+        self._context.jobs.open_after("ir-outline", self._open_outline)
 
     async def _open_outline(self) -> None:
         symbols, line = await self._stage_symbols(), self._view.line_number

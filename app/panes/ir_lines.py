@@ -64,7 +64,7 @@ class IrTypes:
 
     def list_types(self) -> None:
         """List the long types of the stage with their names, and go to the chosen one."""
-        self._context.jobs.begin("ir-types", self._list_types)
+        self._context.jobs.open_after("ir-types", self._list_types)
 
     async def _list_types(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -129,7 +129,7 @@ class IrLines:
 
     def read_line(self) -> None:
         """Open a screen with the full text of the cursor's line and the graph nodes that it comes from."""
-        self._context.jobs.begin("ir-line", self._read_line)
+        self._context.jobs.open_after("ir-line", self._read_line)
 
     async def _read_line(self) -> None:
         from buddy.app.screens.detail import DetailScreen
@@ -193,7 +193,7 @@ class IrLines:
 
     def describe_op(self) -> None:
         """Show the documentation of the op on the cursor's line."""
-        self._context.jobs.begin("ir-line", self._describe_op)
+        self._context.jobs.open_after("ir-line", self._describe_op)
 
     async def _describe_op(self) -> None:
         from buddy.app.screens.detail import DetailScreen

@@ -220,7 +220,7 @@ class IrReferences:
 
     def list_uses(self) -> None:
         """List the lines of the function or of the stage that contain the current name."""
-        self._context.jobs.begin("ir-search", self._list_uses)
+        self._context.jobs.open_after("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
         name, row = self._names.value, self._stages.shown

@@ -170,7 +170,7 @@ class IrSearch:
         self._context.dialogs.ask(
             "search all stages",
             self.matches.pattern.typed,
-            lambda text: self._context.jobs.begin("ir-search", self._find_all, read_pattern(text)),
+            lambda text: self._context.jobs.open_after("ir-search", self._find_all, read_pattern(text)),
         )
 
     def ask_first(self) -> None:

@@ -7,7 +7,9 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from textual.app import App
+from textual.screen import Screen
 from textual.timer import Timer
+from textual.worker import Worker
 
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.background import start_worker
@@ -50,6 +52,7 @@ class Jobs:
     def __init__(self, app: App[Any], status: Status, requester: Requester, update_busy: Callable[[], None]) -> None:
         self._app, self._status, self._requester, self._update_busy = app, status, requester, update_busy
         self.wait_count = 0
+        self._opening: tuple[Worker[None], Screen[Any]] | None = None
 
     @property
     def waiting(self) -> bool:
@@ -60,6 +63,26 @@ class Jobs:
         """Run `work` in the background, and cancel the running job of its group."""
         start_worker(self._app, group, work, *arguments)
 
+    def open_after(self, group: str, work: Work, *arguments: Any) -> None:
+        """Run `work`, which opens a screen when the engine has answered. Until then, keys wait for that screen."""
+        self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
+
+    @property
+    def opening(self) -> bool:
+        """Whether the job of `open_after` is running and has not opened its screen yet."""
+        if self._opening is None:
+            return False
+        worker, screen = self._opening
+        if worker.is_finished or self._app.screen is not screen:
+            self._opening = None
+        return self._opening is not None
+
+    def cancel_opening(self) -> None:
+        """Cancel the job of `open_after`, so that keys no longer wait."""
+        if self._opening is not None:
+            self._opening[0].cancel()
+            self._opening = None
+
     def later(self, seconds: float, act: Callable[[], Any]) -> Timer:
         """Call `act` after `seconds`, unless the timer is stopped or the application exits first."""
         return self._app.set_timer(seconds, act)
@@ -69,6 +92,7 @@ class Jobs:
         """Mark the workbench as busy during this block; blocks may overlap."""
         self.wait_count += 1
         self._update_busy()
+        self._status.redraw()
         try:
             yield
         finally:

@@ -67,8 +67,13 @@ class Layout:
         """Focus a pane, and show it if only one pane is shown."""
         self.pane_id = pane
         self.arrange()
-        self.panes[pane].focus()
+        self._focus()
         self._status.redraw()
+
+    def _focus(self) -> None:
+        """Move the focus at once, because the next key belongs to this pane."""
+        pane = self.panes[self.pane_id]
+        pane.screen.set_focus(pane)
 
     def next_pane(self) -> None:
         self._focus_next(1)
@@ -94,7 +99,7 @@ class Layout:
         """Show only the pane that has focus, or all panes again."""
         self.zoomed = not self.zoomed
         self.arrange()
-        self.panes[self.pane_id].focus()
+        self._focus()
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class NodeTable(TablePane[NodeRow]):
         super().__init__(context)
         self.rows: list[NodeRow] = []
         self.entries: list[TreeRow] = []
-        self.filter_text = ""
+        self._filters: dict[tuple[int, str], str] = {}
         self.as_tree = False
         self.picked: set[str] = set()
         # The paths of the folded modules.
@@ -121,6 +121,20 @@ class NodeTable(TablePane[NodeRow]):
         return align_both_ends(left, [(", ".join(filter(None, facts)) + " ", "dim")], width)
 
     # ---- the filter ----------------------------------------------------------------------------------------------
+
+    @property
+    def filter_text(self) -> str:
+        """The filter of the graph on the screen; every graph has its own."""
+        return self._filters.get(self._graph_key, "")
+
+    @filter_text.setter
+    def filter_text(self, text: str) -> None:
+        self._filters[self._graph_key] = text
+
+    @property
+    def _graph_key(self) -> tuple[int, str]:
+        """The number and the name of the graph on the screen. Extracts may use a number again."""
+        return self.state.graph, self.state.info.name if self.state.info else ""
 
     def ask_filter(self) -> None:
         self.context.dialogs.ask("filter", self.filter_text, self._set_filter)

@@ -200,8 +200,13 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     return f"{progress.what} {bar} {progress.done:.0%}{time}"
 
 
+CANCELLED = "Cancelled. Press R to run the script again"
+
+
 def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
     """The reason why `content`, such as "graph", is not available yet."""
     if state.problem is not None:
         return f"no {content}: see Outputs"
+    if state.opening_cancelled:
+        return CANCELLED
     return progress_text(state, glyphs) or f"the {content} appears after capture"

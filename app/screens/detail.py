@@ -74,11 +74,9 @@ class TextLines(CursorView):
         return ""
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
-        """Scroll instead of moving the invisible cursor: by one line for one row, otherwise to `row`."""
-        distance = row - self.cursor
-        top = row if abs(distance) > 1 else self.first_row + distance
-        self.scroll_to(y=top, animate=False, force=True)
-        self.cursor = max(0, min(top, self.row_count - 1))
+        """Scroll to `row`. The cursor is invisible, so it stays on the first row of the screen."""
+        self.cursor = max(0, min(row, self.row_count - self.page))
+        self.scroll_to(y=self.cursor, animate=False, force=True)
 
 
 # The maximum width of `#box` in `workbench.tcss`, and of the lines of diagnostics in it, in cells.

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen, ScreenResultType
 from textual.widgets import Static
 
+from buddy.app.actions import actions_of_pane
 from buddy.app.widgets.cursor_view import CursorView
 
 
@@ -50,6 +51,13 @@ class ConfirmScreen(AnsweringScreen[bool]):
             yield Static(self._question, markup=False)
 
 
+def moving_bindings() -> list[BindingType]:
+    """The keys that move in a pane, for the list of a screen. `g g` is `g` there, so the second `g` changes nothing."""
+    moves = (action for action in actions_of_pane("any") if action.id.startswith("move."))
+    keys = {action.method: [key.split()[0] for key in action.keys] for action in moves}
+    return [Binding(",".join(names), f"move('{method}')", show=False) for method, names in keys.items()]
+
+
 # Minimum number of lines of a box on a very small screen.
 MIN_BOX_LINES = 6
 
@@ -59,12 +67,7 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
-        Binding("j,down", "move('move_down')", show=False),
-        Binding("k,up", "move('move_up')", show=False),
-        Binding("ctrl+d,pagedown", "move('move_page_down')", show=False),
-        Binding("ctrl+u,pageup", "move('move_page_up')", show=False),
-        Binding("home", "move('move_top')", show=False),
-        Binding("G,end", "move('move_bottom')", show=False),
+        *moving_bindings(),
     ]
 
     def __init__(self, title: str, keys: str, view: CursorView) -> None:

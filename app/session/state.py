@@ -99,6 +99,7 @@ class State:
 
     `connection_error` is the error of a lost connection to a remote engine, which keeps running. `silent_seconds` is
     how long the engine has not answered, 0 if it answers. `next_inputs` are the inputs of the next run.
+    `opening_cancelled` means that the user has cancelled the last attempt to open the program.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -121,6 +122,7 @@ class State:
     printout: list[str] = field(default_factory=list)
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
+    opening_cancelled: bool = False
     _open_problem: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
@@ -250,7 +252,7 @@ class State:
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
-            self._open_problem = None
+            self._open_problem, self.opening_cancelled = None, False
         else:
             self._recipes[request] = recipe
             self.of(recipe.graph).record_start(job, request, recipe)
@@ -272,6 +274,7 @@ class State:
 
     def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
         self.engine, self.connection_error, self.silent_seconds, self.progress = engine, "", 0, None
+        self.opening_cancelled = False
         for by_request in (self.jobs, self._recipes, self._inputs):
             by_request.clear()
         self.workers.clear()
@@ -386,6 +389,7 @@ class State:
             return STATUS
         if job == "open":
             self._open_problem = None if frame.cancelled else frame.diagnostic
+            self.opening_cancelled = frame.cancelled and "open" not in self.jobs.values()
             if self.captured and not frame.cancelled:
                 self._mark_outdated("the changed program cannot be loaded")
         elif graph_state is None:

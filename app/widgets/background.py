@@ -12,16 +12,18 @@ from textual.dom import DOMNode
 from buddy.app.actions import ACTIONS, Action, Pane
 
 if TYPE_CHECKING:
-    from textual.worker import WorkType
+    from textual.worker import Worker, WorkType
 
 
-def start_worker(node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any) -> None:
+def start_worker(
+    node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+) -> Worker[None]:
     """Start `work` in a worker of `node`, and cancel the current worker of `group`.
 
     The worker itself calls `work`, so a worker that is cancelled before it starts leaves no coroutine that was never
     awaited.
     """
-    node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)
+    return node.run_worker(cast("WorkType[None]", partial(work, *arguments)), group=group, exclusive=True)
 
 
 def pane_bindings(pane: Pane) -> list[BindingType]:

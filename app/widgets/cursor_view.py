@@ -76,7 +76,7 @@ class WholeCells(ScrollBarRender):
 MIN_ROWS = 2
 
 
-class CursorView(ScrollView, can_focus=True):
+class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     """Rows between a fixed head and a fixed foot, with a cursor on one row.
 
     A subclass defines `row_count`, returns rows, head and foot as cells, and calls `rows_changed` after changes.

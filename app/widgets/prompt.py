@@ -35,13 +35,16 @@ class Prompt(Horizontal):
 
     def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
         """Ask for a text, and call `use_answer` with it unless the user cancels."""
-        self._use_answer, self._previous_focus = use_answer, self.screen.focused
+        self._use_answer = use_answer
+        if not self.display:
+            self._previous_focus = self.screen.focused
         self.query_one(Static).update(f" {title}: ")
         field = self.query_one(Input)
         field.value = initial
         field.cursor_position = len(initial)
         self.display = True
-        field.focus()
+        # Not `focus`, which moves the focus later: the next key belongs to the prompt.
+        self.screen.set_focus(field)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         use_answer = self._use_answer
@@ -54,4 +57,4 @@ class Prompt(Horizontal):
         self.display = False
         self._use_answer = None
         if self._previous_focus is not None:
-            self._previous_focus.focus()
+            self.screen.set_focus(self._previous_focus)

@@ -53,12 +53,14 @@ from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
 from buddy.app.workbench.dispatch import Method, resolve
-from buddy.app.workbench.key_sequences import ActionCommands, KeySequences
+from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
+    ResizeLimiter,
     clear_region_caches,
     clear_style_caches,
     clear_widget_cache,
     copy_to_tmux,
+    exit_with_server,
     read_pastes_as_text,
     save_crash_log,
 )
@@ -74,6 +76,7 @@ STAGE_TOPICS: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGE_DRAW_SECONDS = 0.1
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
 INTERNAL_ERROR = 70
+CANCELLING = "cancelling"
 
 
 class BenchScreen(Screen[None]):
@@ -130,6 +133,8 @@ class Workbench(App[int]):
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
         self.key_sequences = KeySequences(self)
+        self._resizes = ResizeLimiter(self, super().on_event)
+        self._key_queue = KeyQueue(self, context.jobs, self._deliver, context.say)
         self._methods: dict[str, Method] = {}
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._long_jobs = LongJobs()
@@ -203,7 +208,7 @@ class Workbench(App[int]):
     def get_driver_class(self) -> type[Driver]:
         driver = super().get_driver_class()
         read_pastes_as_text(driver)
-        return driver
+        return exit_with_server(driver)
 
     def get_default_screen(self) -> Screen[None]:
         return BenchScreen(id="_default")
@@ -264,13 +269,19 @@ class Workbench(App[int]):
     def state(self) -> State:
         return self.session.state
 
+    @property
+    def busy(self) -> bool:
+        """Whether anything runs that the user can cancel."""
+        jobs_wait = self.context.jobs.waiting or self.ir.comparison.running or self.ir.search.running
+        return self.state.busy or jobs_wait
+
     def situation(self) -> actions.Situation:
         """The state that decides which actions are enabled."""
-        state, workspace, busy = self.state, self.workspace, self.state.busy or self.context.jobs.waiting
+        state, workspace = self.state, self.workspace
         node, row = self.graph.current, self.passes.current
         return actions.Situation(
             engine=state.engine,
-            busy=busy or self.ir.comparison.running or self.ir.search.running,
+            busy=self.busy,
             captured=state.captured,
             has_recipe=workspace.ready,
             n_graphs=len(state.graphs),
@@ -299,7 +310,7 @@ class Workbench(App[int]):
         )
 
     def _header_cells(self, width: int) -> Cells:
-        return status_lines.header_cells(self.state, self.workspace, width, self.glyphs)
+        return status_lines.header_cells(self.state, self.workspace, self.busy, width, self.glyphs)
 
     def _graph_cells(self, width: int) -> Cells:
         return graph_cells(self.state, self.workspace, width, self.glyphs)
@@ -313,7 +324,7 @@ class Workbench(App[int]):
         layout, message = self.context.layout, self.context.status.message
         only_pane = layout.pane_id if layout.folded else None
         return status_lines.status_cells(
-            self.state, message, self.key_sequences.hint, layout.order, only_pane, width, self.glyphs
+            self.state, message, self.key_sequences.hint, self.busy, layout.order, only_pane, width, self.glyphs
         )
 
     def _key_cells(self, width: int) -> Cells:
@@ -353,11 +364,13 @@ class Workbench(App[int]):
 
     def _update_busy(self) -> None:
         """Start or stop the ticker, which updates times while jobs run. Ring the bell when a long job ends."""
-        busy = self.situation().busy
+        busy = self.busy
         if busy:
             self._ticker.resume()
         else:
             self._ticker.pause()
+            if self.context.status.message == CANCELLING:
+                self.context.say(formatting.CANCELLED if self.state.opening_cancelled else "Cancelled")
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
@@ -377,8 +390,30 @@ class Workbench(App[int]):
     # ---- keys --------------------------------------------------------------------------------------------------------
 
     async def on_event(self, event: events.Event) -> None:
-        if not isinstance(event, events.Key) or event.is_forwarded or not await self.key_sequences.handle(event):
+        if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
+            await self._key_queue.take(event)
+        elif isinstance(event, events.Resize):
+            await self._resizes.take(event)
+        else:
             await super().on_event(event)
+
+    async def _deliver(self, event: events.Event) -> None:
+        """Handle a key as a part of a sequence, or pass a key or pasted text to the widget that has focus."""
+        if isinstance(event, events.Paste) and isinstance(self.focused, Pane):
+            self.context.say("Pasted text was ignored, because no input has focus")
+        elif not isinstance(event, events.Key) or not (
+            await self.key_sequences.handle(event) or await self._call_binding(event.key)
+        ):
+            await super().on_event(event)
+
+    async def _call_binding(self, key: str) -> bool:
+        """Call the binding of a key, if a list has focus, which handles no keys itself. Returns whether there is one.
+
+        Textual calls it after the key has passed through the queues of all parents, which takes milliseconds.
+        """
+        if not isinstance(self.focused, CursorView):
+            return False
+        return await self._check_bindings(key, priority=True) or await self._check_bindings(key)
 
     def action_begin_sequence(self, key: str) -> None:
         self.key_sequences.begin(key)
@@ -418,7 +453,7 @@ class Workbench(App[int]):
 
     def cancel_jobs(self) -> None:
         self.session.cancel()
-        self.context.say("cancelling")
+        self.context.say(CANCELLING)
 
     def start_over(self) -> None:
         if self.state.connection_error and not self.state.silent_seconds:
@@ -467,6 +502,10 @@ class Workbench(App[int]):
 
     def command_palette(self) -> None:
         self.action_command_palette()
+
+    def action_command_palette(self) -> None:
+        if not isinstance(self.screen, Palette):
+            self.push_screen(Palette(id="--command-palette"))
 
     def watch_theme(self, theme: str) -> None:
         clear_style_caches()

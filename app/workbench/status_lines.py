@@ -7,7 +7,7 @@ from pathlib import Path
 
 from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import progress_text
+from buddy.app.reports.formatting import CANCELLED, progress_text
 from buddy.app.session.progress import elapsed_text
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
@@ -23,11 +23,14 @@ _WIDE_COLUMNS = 100
 COMMON_ACTIONS = ("run", "undo", "next-pane", "zoom", "palette", "help")
 
 
-def header_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """The header: program, graph and target at the left, engine and recipe at the right."""
+def header_cells(state: State, workspace: Workspace, busy: bool, width: int, glyphs: formatting.Glyphs) -> Cells:
+    """The header: program, graph and target at the left, engine and recipe at the right.
+
+    `busy` is whether anything runs that the user can cancel.
+    """
     dot = f" {glyphs.dot} "
     left: Cells = [(" buddy ", "key"), (_short_source(workspace.source), "title")]
-    right: Cells = [*_engine_cells(state), (" ", "dim")]
+    right: Cells = [*_engine_cells(state, busy), (" ", "dim")]
     is_wide = width >= _WIDE_COLUMNS
     origin = ORIGINS[workspace.origin] if is_wide else workspace.origin.replace("none", "")
     if origin:
@@ -49,7 +52,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     return [fact for fact in facts if fact]
 
 
-def _engine_cells(state: State) -> Cells:
+def _engine_cells(state: State, busy: bool) -> Cells:
     if state.connection_error:
         return [("engine not responding" if state.silent_seconds else "disconnected", "bad")]
     if state.engine == "lost":
@@ -63,13 +66,14 @@ def _engine_cells(state: State) -> Cells:
         return [(f"{dead[0]} exited", "bad")]
     if stopped := _stopped_workers(state):
         return [(f"{stopped[0]} stopped", "bad")]
-    return [("engine busy", "accent")] if state.busy else [("engine ready", "ok")]
+    return [("engine busy", "accent")] if busy else [("engine ready", "ok")]
 
 
 def status_cells(
     state: State,
     message: str,
     hint: str,
+    busy: bool,
     panes: Sequence[Pane],
     only_pane: Pane | None,
     width: int,
@@ -78,10 +82,10 @@ def status_cells(
     """The status line: a hint for a key sequence, a message, the progress or the problem.
 
     If the layout shows one pane at a time, `only_pane`, the right end lists the panes; otherwise, it says how to cancel
-    the running job.
+    the running job, if the workbench is `busy`.
     """
     left = _status_text(state, message, hint, glyphs)
-    right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state)
+    right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state) if busy else []
     if only_pane and length(left) + length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
         right = _pane_cells((only_pane,), only_pane)
@@ -111,6 +115,8 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(" the engine is starting", "dim")]
     if state.busy:
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
+    if state.opening_cancelled and not state.captured:
+        return [(f" {CANCELLED}", "text")]
     return [(" " + _compile_summary(state), "dim")]
 
 
@@ -130,13 +136,13 @@ def _problem_text(problem: Diagnostic) -> str:
 def _compile_summary(state: State) -> str:
     if state.compiled_recipe is None:
         return ""
+    if state.n_reused_stages and not state.compile_seconds:
+        return f"compiled before: all {state.n_reused_stages} stages are from the cache"
     reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""
     return f"compiled in {formatting.seconds(state.compile_seconds)}{reused}"
 
 
 def _job_cells(state: State) -> Cells:
-    if not state.busy:
-        return []
     return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim")]
 
 

@@ -1,4 +1,4 @@
-"""What Textual leaves open: copying inside tmux, pasted text, a disconnected terminal, crash logs and full caches."""
+"""Handles terminals where Textual does not: copying in tmux, pastes, sizes, lost terminals, crash logs, full caches."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import asyncio
 import contextlib
 import os
 import select
+import signal
 import subprocess
 import sys
 import threading
 import traceback
-from collections.abc import Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from functools import _lru_cache_wrapper
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import rich.color
 import rich.segment
 import rich.style
-from textual import _segment_tools, color, filter, strip, style
+from textual import _segment_tools, color, events, filter, strip, style
 from textual._styles_cache import StylesCache
 from textual._xterm_parser import XTermParser
 from textual.app import App
@@ -26,6 +27,7 @@ from textual.css.scalar import Scalar
 from textual.driver import Driver
 from textual.geometry import Region
 from textual.message import Message
+from textual.messages import ExitApp
 
 from buddy.compiler.protocol import Diagnostic
 
@@ -112,6 +114,70 @@ def read_pastes_as_text(driver: type[Driver]) -> None:
     module = sys.modules[driver.__module__]
     if hasattr(module, "XTermParser"):
         module.XTermParser = PasteParser  # type: ignore[attr-defined]
+
+
+# Seconds between two changes of size that are drawn.
+RESIZE_SECONDS = 0.1
+
+
+class ResizeLimiter:
+    """Delivers changes of the terminal's size: the newest one when the previous one has been drawn.
+
+    A client that changes its size all the time would otherwise fill the queues faster than the screen is laid out.
+    """
+
+    def __init__(self, app: App[Any], deliver: Callable[[events.Event], Awaitable[None]]) -> None:
+        self._app, self._deliver = app, deliver
+        self._latest: events.Resize | None = None
+        self._delivering = False
+
+    async def take(self, event: events.Resize) -> None:
+        """Deliver a change of size now, or after the one before it."""
+        self._latest = event
+        if not self._delivering:
+            await self._deliver_latest()
+
+    async def _deliver_latest(self) -> None:
+        event, self._latest = self._latest, None
+        self._delivering = event is not None
+        if event is not None:
+            await self._deliver(event)
+            self._app.set_timer(RESIZE_SECONDS, self._wait_for_screen)
+
+    async def _wait_for_screen(self) -> None:
+        """Deliver the next size after the screen has handled this one."""
+        if not self._app.screen.call_later(self._app.call_later, self._deliver_latest):
+            await self._deliver_latest()
+
+
+# Seconds that the application has to exit after its web server did.
+EXIT_SECONDS = 5.0
+
+
+def exit_with_server(driver: type[Driver]) -> type[Driver]:
+    """A web driver whose application exits when the server does. Returns other drivers unchanged."""
+    if driver.__module__ != "textual.drivers.web_driver":
+        return driver
+
+    class ServedDriver(driver):  # type: ignore[misc, valid-type]
+        """Standard input and output are pipes to the server, so their end is the end of the server."""
+
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            super().__init__(*arguments, **options)
+            self._write = self._write_if_served
+
+        def _write_if_served(self, data: bytes) -> None:
+            with contextlib.suppress(BrokenPipeError):
+                os.write(self.fileno, data)
+
+        def run_input_thread(self) -> None:
+            super().run_input_thread()
+            self._app.post_message(ExitApp())
+            threading.main_thread().join(EXIT_SECONDS)
+            if threading.main_thread().is_alive():
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    return ServedDriver
 
 
 # Seconds between checks of the terminal.

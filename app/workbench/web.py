@@ -12,16 +12,19 @@ import contextlib
 import hmac
 import ipaddress
 import logging
+import os
 import secrets
 import shlex
+import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp_jinja2
-from aiohttp import web
-from textual_serve.server import Server
+from aiohttp import WSCloseCode, web
+from textual_serve.app_service import AppService
+from textual_serve.server import Server, to_int
 
 _HEADERS = {
     # The address contains the token: do not send it to other sites, and do not let other sites embed the page.
@@ -32,10 +35,79 @@ _HEADERS = {
     "Cache-Control": "no-store",
 }
 _POLL_SECONDS = 0.02
+# Seconds between two changes of size that are sent to a workbench, and until one that should exit is killed.
+_RESIZE_SECONDS = 0.05
+_EXIT_SECONDS = 10.0
+# Seconds between two pings of the browser.
+_HEARTBEAT_SECONDS = 15
+# Gives the terminal the focus. The page tells the workbench only about a focus that comes after its first output.
+_FOCUS_SCRIPT = """<script>
+  const waiting = setInterval(() => {
+    const input = document.querySelector(".xterm-helper-textarea");
+    if (!input) return;
+    input.focus();
+    if (!document.body.classList.contains("-first-byte")) return;
+    clearInterval(waiting);
+    input.blur();
+    input.focus();
+  }, 50);
+</script>
+"""
 _BAD_TOKEN = "403: the token is missing or wrong. Use the full address that `buddy-tui --web` printed.\n"
 _WRONG_HOST_OR_SITE = "403: the request is for another host name, or comes from another site.\n"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class WorkbenchService(AppService):
+    """The workbench of one page: its process gets the newest size only, and ends with the page."""
+
+    _size = _sent_size = (0, 0)
+    _sizes: asyncio.Task[None] | None = None
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> asyncio.subprocess.Process:
+        """Start the process without a shell, and in a group that can be killed."""
+        pipe = asyncio.subprocess.PIPE
+        self._size = self._sent_size = (width, height)
+        self._process = await asyncio.create_subprocess_exec(
+            *shlex.split(self.command), stdin=pipe, stdout=pipe, stderr=pipe, start_new_session=True,
+            env=self._build_environment(width, height),
+        )  # fmt: skip
+        self._stdin = self._process.stdin
+        return self._process
+
+    async def set_terminal_size(self, width: int, height: int) -> None:
+        """Send a size soon. If more sizes arrive until then, only the last one is sent."""
+        self._size = (width, height)
+        if self._sizes is None or self._sizes.done():
+            self._sizes = asyncio.create_task(self._send_sizes())
+
+    async def _send_sizes(self) -> None:
+        while self._size != self._sent_size:
+            self._sent_size = self._size
+            await super().set_terminal_size(*self._sent_size)
+            await asyncio.sleep(_RESIZE_SECONDS)
+
+    async def stop(self) -> None:
+        """Ask the workbench to exit, and kill it if it does not."""
+        task, process, self._task = self._task, self._process, None
+        if task is None or process is None:
+            return
+        await self._download_manager.cancel_app_downloads(app_service_id=self.app_service_id)
+        running = [each for each in (task, self._sizes) if each is not None]
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._quit(process), _EXIT_SECONDS)
+        if process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            await process.wait()
+
+    async def _quit(self, process: asyncio.subprocess.Process) -> None:
+        """Ask the process to exit, and wait for its end. Its output is read, because a full pipe would block it."""
+        await asyncio.gather(self.send_meta({"type": "quit"}), process.communicate())
 
 
 class TokenServer(Server):
@@ -44,6 +116,7 @@ class TokenServer(Server):
     def __init__(self, command: Sequence[str], host: str, port: int, title: str) -> None:
         super().__init__(shlex.join(command), host=host, port=port, title=title)
         self.token = secrets.token_urlsafe(24)
+        self._sockets: set[web.WebSocketResponse] = set()
 
     @property
     def address(self) -> str:
@@ -68,8 +141,13 @@ class TokenServer(Server):
             return web.Response(status=403, text=_WRONG_HOST_OR_SITE)
         return await handler(request)
 
-    @aiohttp_jinja2.template("app_index.html")
-    async def handle_index(self, request: web.Request) -> dict[str, Any]:
+    async def handle_index(self, request: web.Request) -> web.Response:
+        """The page of textual-serve, whose terminal has the focus."""
+        page = aiohttp_jinja2.render_template("app_index.html", request, self._page_values(request))
+        page.text = str(page.text).replace("</body>", f"{_FOCUS_SCRIPT}</body>")
+        return page
+
+    def _page_values(self, request: web.Request) -> dict[str, Any]:
         """The values of the page's template. Its addresses have the host name of the request.
 
         This machine may have several names, and the browser allows only connections to the one that it has used.
@@ -82,6 +160,32 @@ class TokenServer(Server):
             "config": {"static": {"url": f"{request.scheme}://{root}/static/"}},
             "application": {"name": self.title},
         }
+
+    async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
+        """Serve a workbench until the page or the workbench is closed."""
+        width, height = (to_int(request.query.get(name, ""), size) for name, size in (("width", 80), ("height", 24)))
+        page = web.WebSocketResponse(heartbeat=_HEARTBEAT_SECONDS)
+        await page.prepare(request)
+        self._sockets.add(page)
+
+        async def close() -> None:
+            await page.close()
+
+        workbench = WorkbenchService(
+            self.command, write_bytes=page.send_bytes, write_str=page.send_str, close=close,
+            download_manager=self.download_manager,
+        )  # fmt: skip
+        try:
+            await workbench.start(width, height)
+            await self._process_messages(page, workbench)
+        finally:
+            self._sockets.discard(page)
+            await workbench.stop()
+        return page
+
+    async def on_shutdown(self, app: web.Application) -> None:
+        """Close the pages, which ends their workbenches."""
+        await asyncio.gather(*(page.close(code=WSCloseCode.GOING_AWAY) for page in list(self._sockets)))
 
     async def on_startup(self, app: web.Application) -> None:
         self._announcing = asyncio.create_task(self._announce())

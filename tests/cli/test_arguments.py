@@ -49,6 +49,36 @@ def test_words_that_make_no_sense_end_with_code_2(words: str, capsys: pytest.Cap
     assert "error:" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("--disalbe cse", "--disable"),
+        ("--disabel=cse", "--disable"),
+        ("--jsno", "--json"),
+        ("x --repaets 3", "--repeats"),
+    ],
+)
+def test_a_misspelt_option_is_not_passed_to_the_script(
+    words: str, meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        arguments.parse_with_script_arguments(run.parser(), ["a.py", *words.split()])
+    assert ended.value.code == 2
+    assert f"did you mean {meant}? (put options of the script after `--`)" in capsys.readouterr().err
+    _, rest = arguments.parse_with_script_arguments(run.parser(), ["a.py", "--", *words.split()])
+    assert rest == tuple(words.split())
+
+
+def test_an_option_that_the_script_contains_is_passed_to_it(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text('parser.add_argument("--batch")\n', encoding="utf-8")
+    words = [f"{script}:model", "--batch", "4"]
+    assert arguments.parse_with_script_arguments(workbench.parser(), words)[1] == ("--batch", "4")
+    script.write_text("", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        arguments.parse_with_script_arguments(workbench.parser(), words)
+
+
 def test_the_workbench_takes_the_scripts_arguments_too() -> None:
     options, rest = arguments.parse_with_script_arguments(
         workbench.make_parser(), ["--theme", "dark", "samples/bert.py", "--tiny"]

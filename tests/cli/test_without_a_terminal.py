@@ -72,6 +72,31 @@ def test_a_word_that_is_neither_a_verb_nor_a_file(
     assert not opened
 
 
+@pytest.mark.parametrize(
+    "word", ["missing.py", "missing.py:model", "missing/model", "missing/model.mlir:main", "no.such"]
+)
+def test_a_path_without_a_file(
+    word: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    streams(monkeypatch)
+    for words in ([word], ["--ascii", word]):
+        assert cli.main(words) == cli.USAGE
+        (line,) = capsys.readouterr().err.splitlines()
+        assert f"there is no file {word.rpartition(':')[0] or word}" in line
+    assert cli.main([word, "--remote", "host"]) == 0
+    assert cli.main(["package.module:model"]) == 0
+    assert opened == [word, "package.module:model"]
+
+
+def test_an_unknown_word_is_reported_before_options_are_imported() -> None:
+    code = (
+        "import sys; from buddy.app.cli import main; code = main(['completion', 'bash']); "
+        "print(code, *sorted({'argparse', 'msgspec', 'textual', 'torch'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
+    assert (done.stdout, done.stderr.count("\n")) == ("2\n", 1)
+
+
 def test_a_word_may_be_a_file_or_one_of_another_machine(
     opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

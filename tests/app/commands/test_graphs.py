@@ -214,6 +214,21 @@ async def test_each_graph_has_its_own_recipe_stages_result_and_undo(workbench: O
 
 
 @pytest.mark.slow
+async def test_each_graph_has_its_own_filter(workbench: Open) -> None:
+    async with workbench("two_models.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        await bench.press("f", *"mean", "enter")
+        filtered = [row.name for row in graph.rows]
+        await bench.press("g", "t")
+        await bench.settled()
+        assert graph.filter_text == ""
+        assert len(graph.rows) == len(bench.app.state.info.rows), "all nodes of the next graph are shown"
+        await bench.press("g", "T")
+        await bench.settled()
+        assert (graph.filter_text, [row.name for row in graph.rows]) == ("mean", filtered)
+
+
+@pytest.mark.slow
 async def test_a_graph_is_chosen_with_the_mouse_from_the_list_and_from_the_palette(workbench: Open) -> None:
     async with workbench("two_models.py", size=(120, 40)) as bench:
         for label, column, graph in ((" 3 Head", 0, 3), (" 1 Gate #2", -1, 0)):

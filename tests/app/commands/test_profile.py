@@ -25,7 +25,10 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
         await bench.press("g", "C")
         await bench.sees("no profile yet")
         await bench.press("g", "c")
+        await bench.sees("engine busy")
+        await bench.sees("ctrl+c cancels")
         await bench.until(lambda: app.state.profile is not None, "the profile")
+        await bench.sees("engine ready")
         await bench.settled()
         await bench.sees("in addmm")  # gelu is part of the product before it
         await bench.press("+")

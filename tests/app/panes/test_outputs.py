@@ -155,8 +155,8 @@ def test_in_ascii_mode_nothing_beyond_ascii_is_drawn(state: State, recipe: Recip
     workspace = Workspace("model.py", store=tmp_path)  # type: ignore[arg-type]
     state.progress = p.Progress(1, "loading", 0.5)
     texts = [shown(state, recipe, glyphs=formatting.ASCII)]
-    texts.append(text_of([status_lines.header_cells(state, workspace, 120, formatting.ASCII)]))
-    texts.append(text_of([status_lines.status_cells(state, "", "", PANES, "ir", 80, formatting.ASCII)]))
+    texts.append(text_of([status_lines.header_cells(state, workspace, state.busy, 120, formatting.ASCII)]))
+    texts.append(text_of([status_lines.status_cells(state, "", "", state.busy, PANES, "ir", 80, formatting.ASCII)]))
     assert all(text.isascii() for text in texts)
 
 
@@ -169,11 +169,22 @@ def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> Non
     assert "commands" in text_of([cells])
 
 
+def test_a_recipe_that_was_compiled_before_has_no_time(state: State) -> None:
+    state.engine, state.shown.compiled, state.shown.reused, state.shown.compile_seconds = "ready", Recipe(), 63, 0.0
+    text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
+    assert text.strip() == "compiled before: all 63 stages are from the cache"
+    state.shown.compile_seconds = 0.5
+    text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
+    assert text.strip() == "compiled in 500 ms (63 stages from cache)"
+
+
 def test_the_status_line_prefers_the_hint_then_the_message_then_the_problem(state: State) -> None:
     state.problems["compile"] = p.Diagnostic("it failed", "pass 3")
 
     def line(message: str, hint: str) -> str:
-        return text_of([status_lines.status_cells(state, message, hint, PANES, None, 80, formatting.UNICODE)])
+        return text_of(
+            [status_lines.status_cells(state, message, hint, state.busy, PANES, None, 80, formatting.UNICODE)]
+        )
 
     assert "g…" in line("said", "g…")
     assert "said" in line("said", "")

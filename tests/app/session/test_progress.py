@@ -83,7 +83,9 @@ def test_a_stalled_job_shows_its_time_and_how_to_end_it() -> None:
 
 
 def _said(state: State) -> str:
-    return "".join(text for text, _ in status_cells(state, "", "", ("graph",), None, 80, formatting.UNICODE))
+    return "".join(
+        text for text, _ in status_cells(state, "", "", state.busy, ("graph",), None, 80, formatting.UNICODE)
+    )
 
 
 @pytest.mark.parametrize(

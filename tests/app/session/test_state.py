@@ -29,6 +29,19 @@ def test_capture_ends_the_opening(state: State) -> None:
     assert (state.captured, state.busy, state.info.name if state.info else "") == (True, False, "net")
 
 
+def test_a_cancelled_opening_is_reported_until_the_next_one() -> None:
+    state, cancelled = State(), p.Diagnostic("cancelled", severity="note")
+    for request in (1, 2):
+        state.record_start("open", request)
+        assert not state.opening_cancelled
+        state.apply(p.Failed(request, cancelled, cancelled=True))
+        assert (state.opening_cancelled, state.problem) == (True, None)
+    state.record_start("open", 3)
+    state.record_start("open", 4)
+    state.apply(p.Failed(3, cancelled, cancelled=True))
+    assert not state.opening_cancelled, "another attempt has replaced it"
+
+
 def test_a_compilation_ends_with_its_stages_and_none_stale(state: State, recipe: Recipe, stages: list[p.Stage]) -> None:
     state.record_start("compile", 2, recipe)
     for stage in stages:

@@ -1,11 +1,36 @@
-"""Pasted input is text, whatever it contains; typed input stays keys."""
+"""Keys go to what the keys before them have opened, also in one burst. Pasted input is text, whatever it contains."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
 import pytest
 from textual import events
+from textual.keys import _character_to_key
+from textual.widgets import Input, TextArea
 
+from buddy.app.panes.pane import Pane
+from buddy.app.screens.modal import ListScreen
+from buddy.app.screens.picker import PickerScreen
+from buddy.app.screens.plot import PlotScreen
+from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.terminal import PASTE_END, PASTE_START, PasteParser
+
+Open = Callable[..., Any]
+BURST = 200
+# The keys that open a prompt, a picker or another screen on a program that has run, by pane; `app` is every pane.
+OPENING = {
+    "ir": ["/", ":", "g /", "g f", "w", "f", "g o", "g e", "o", "K", "F", "g w", "'", "g r"],
+    "graph": ["f", "n", "w", "X", "enter", "c", "F", "g w", "g S", "o", "N", "g B"],
+    "outputs": ["v", "N"],
+    "app": [
+        *("B", "H", "I", "S", "U", "t", "b", "p", "T", "L", "?", "ctrl+p", "ctrl+s"),
+        *("g F", "g i", "g x", "g X", "g p", "g v"),
+    ],
+    "passes": ["i", "e", "w", "o", "P", "f"],
+}
 
 
 def read(*parts: str) -> list[events.Event | object]:
@@ -38,3 +63,146 @@ def test_a_paste_read_in_parts_is_one_paste(size: int) -> None:
 def test_keys_around_a_paste_stay_keys() -> None:
     found = read("j\x1b[A" + PASTE_START + "x" + PASTE_END + "\x1b[B")
     assert [event.key if isinstance(event, events.Key) else "paste" for event in found] == ["j", "up", "paste", "down"]
+
+
+# ---- bursts ----------------------------------------------------------------------------------------------------------
+
+
+def send(bench: Any, *inputs: str | events.Paste) -> None:
+    """Put keys and pastes into the queue of the workbench at once, as a terminal does that reads them together."""
+    for one in inputs:
+        event = one if isinstance(one, events.Paste) else key_event(one)
+        event.set_sender(bench.app)
+        bench.app._driver.send_message(event)
+
+
+def key_event(key: str) -> events.Key:
+    return events.Key(_character_to_key(key), key) if len(key) == 1 else events.Key(key, None)
+
+
+def prompt(bench: Any) -> Prompt:
+    return bench.app.screen_stack[0].query_one(Prompt)
+
+
+def is_open(bench: Any) -> bool:
+    return len(bench.app.screen_stack) > 1 or bool(prompt(bench).display)
+
+
+def main_screen(bench: Any) -> tuple[object, ...]:
+    """What commands in the panes would change."""
+    app = bench.app
+    panes = [(pane.cursor, pane.first_row, pane.row_count) for pane in app.panes.values()]
+    return app.workspace.recipe, app.context.layout.pane_id, app.context.layout.zoomed, app.graph.picked, *panes
+
+
+def typed(bench: Any) -> str:
+    """The text of the input that is open."""
+    screen = bench.app.screen if len(bench.app.screen_stack) > 1 else prompt(bench)
+    return str(screen.query_one(Input).value if screen.query(Input) else screen.query_one(TextArea).text)
+
+
+async def idle(bench: Any) -> None:
+    """Wait until all keys are delivered."""
+    queue = bench.app._key_queue
+    await bench.until(lambda: not queue._waiting and not queue._delivering, "the keys")
+    await bench.passed_on()
+
+
+@pytest.mark.slow
+async def test_a_burst_goes_to_what_its_first_key_opens(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.press("t", "2", "enter", "r")  # an edit, and a run
+        await bench.until(lambda: app.state.report is not None, "the report")
+        await bench.settled()
+        await bench.press("p", *"loops", "enter", "/", "=", "space", *"mem", "enter")
+        await bench.until(lambda: "= mem" in app.ir.line_at(app.ir.cursor).text, "the line with a name and an op")
+        await bench.press("M")
+        await bench.settled()
+        for pane, keys in OPENING.items():
+            app.context.layout.show_pane("graph" if pane == "app" else pane)
+            if pane == "passes":
+                app.passes.move_to(next(row for row, found in enumerate(app.passes.rows) if found.name == "cse"))
+            await bench.settled()
+            for key in keys:
+                await opens(bench, key, f"{key} in {pane}")
+
+
+async def opens(bench: Any, key: str, where: str) -> None:
+    """Press a key together with many letters, and check that all of them are in what the key opens."""
+    before = main_screen(bench)
+
+    send(bench, *key.split(), *"j" * BURST)
+    await bench.until(lambda: is_open(bench), f"what {where} opens")
+    await idle(bench)
+    assert main_screen(bench) == before, where
+    if not isinstance(bench.app.screen, ListScreen | PlotScreen):
+        assert "j" * BURST in typed(bench), where
+        assert "j" * (BURST + 1) not in typed(bench), where
+    for _ in range(4):
+        if is_open(bench):
+            await bench.press("ctrl+c")
+    assert not is_open(bench), where
+
+
+@pytest.mark.slow
+async def test_a_burst_of_keys_that_are_commands_is_a_search(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.press("p", *"toplevel", "enter")
+        await bench.settled()
+        app.context.layout.show_pane("ir")
+        await bench.passed_on()
+        send(bench, *":3", "enter", *"jj/linalg.generic")
+        await idle(bench)
+        assert app.ir.line_number == 4
+        assert typed(bench) == "linalg.generic"
+        send(bench, "enter", "f", *"forward")
+        picker = await bench.opened(PickerScreen)
+        await idle(bench)
+        assert (picker._title, typed(bench)) == ("Show only", "forward"), "after enter, keys are commands again"
+        assert app.ir.search.matches.pattern.typed == "linalg.generic"
+        assert not app.ir.document.folded
+
+
+@pytest.mark.slow
+async def test_pasted_text_goes_into_the_input_and_is_no_command(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        app = bench.app
+        app.context.layout.show_pane("ir")
+        await bench.passed_on()
+        before = main_screen(bench)
+        send(bench, events.Paste("q\nx z"))
+        await bench.sees("no input has focus")
+        assert main_screen(bench) == before
+        assert not is_open(bench)
+        send(bench, "/", events.Paste("linalg.contract"), "!")
+        await idle(bench)
+        assert typed(bench) == "linalg.contract!"
+
+
+@pytest.mark.slow
+async def test_keys_wait_for_a_screen_that_needs_an_answer(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        app = bench.app
+        graph = app.graph
+        graph.move_top()
+
+        async def work(answer: asyncio.Event) -> None:
+            await answer.wait()
+
+        for keys, moves in (((), 3), (("ctrl+c",), 0)):
+            answer, cursor = asyncio.Event(), graph.cursor
+            app.context.jobs.open_after("test", work, answer)
+            send(bench, *"jjj", *keys)
+            await bench.pilot.pause(0.1)
+            assert graph.cursor == cursor, "the keys wait"
+            if not keys:
+                answer.set()
+            await idle(bench)
+            assert graph.cursor == cursor + moves, "without a screen the pane gets them; after ctrl+c nothing does"
+            assert isinstance(app.focused, Pane)
+            send(bench, "k")
+            await idle(bench)
+            assert graph.cursor == max(cursor + moves - 1, 0)
+            graph.move_top()

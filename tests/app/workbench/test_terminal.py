@@ -169,6 +169,29 @@ def test_the_workbench_survives_40_by_10_many_resizes_and_pasted_junk(terminal: 
     assert ends(one) == 0
 
 
+def test_a_burst_of_keys_goes_to_what_the_first_one_opens(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", columns=120, rows=40)
+    one.until("compiled in", PATIENCE)
+    one.settle()
+    # By pane. Twice ctrl+c closes an editor with changes too, and else cancels nothing.
+    for keys in (["f", "w", "X", "\x13", "S", "t", "B", "I", "T", "p", "\x10", "gF", "gX"], ["i", "e", "P", "f"],
+                 ["/", ":", "g/", "gf", "w", "ge", "go"]):  # fmt: skip
+        for number, key in enumerate(keys):
+            text = "xqdzu" * 39 + f"{number:02}end"
+            one.forget()
+            os.write(one.master, f"{key}{text}".encode())
+            one.until(text[-5:], PATIENCE)
+            one.key("\x03\x03")
+        one.key("\t")
+    one.forget()
+    one.key(f"\x1b[200~{'xdq' * 70}\x1b[201~")
+    one.until("no input has focus", PATIENCE)
+    one.key("U")
+    assert "the first recipe" not in one.text, "no key has edited the recipe"
+    assert "Traceback" not in one.text
+    assert ends(one) == 0
+
+
 def test_nothing_is_written_when_idle(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
     one.until("compiled in", PATIENCE)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from buddy.app.cli.workbench import without_web
+from tests.support.engine_processes import children, gone
 
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
@@ -31,9 +35,9 @@ def free_port() -> int:
         return one.getsockname()[1]
 
 
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    """The address with the token that a server prints."""
+@contextlib.contextmanager
+def serving() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A server, and the address with the token that it prints."""
     for _ in range(3):
         words = command("--web-port", str(free_port()))
         with subprocess.Popen(words, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -43,10 +47,26 @@ def address() -> Iterator[str]:
                 continue  # another one has taken the port that was free a moment ago
             found = re.search(r"http://127\.0\.0\.1:\d+/[\w-]{32}/", line)
             assert found, "the first line has the address"
-            yield found[0]
+            yield process, found[0]
             process.terminate()
             return
     raise AssertionError("no server starts")
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with serving() as (_, found):
+        yield found
+
+
+async def draws(screen: Any, text: bytes) -> None:
+    """Wait until the workbench has sent `text`."""
+    seen, end = b"", time.monotonic() + PATIENCE
+    while text not in seen:
+        assert time.monotonic() < end, seen[-500:]
+        message = await asyncio.wait_for(screen.receive(), PATIENCE)
+        assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
+        seen += message.data if isinstance(message.data, bytes) else message.data.encode()
 
 
 async def test_requests_without_the_token_are_rejected(address: str) -> None:
@@ -77,12 +97,39 @@ async def test_the_token_gives_access_to_the_page_and_its_files(address: str) ->
 
 async def test_the_screen_is_sent_over_the_web_socket(address: str) -> None:
     async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as screen:
-        seen, end = b"", time.monotonic() + PATIENCE
-        while b"arith_add.py" not in seen:
-            assert time.monotonic() < end, seen[-500:]
-            message = await asyncio.wait_for(screen.receive(), PATIENCE)
-            assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
-            seen += message.data if isinstance(message.data, bytes) else message.data.encode()
+        await draws(screen, b"arith_add.py")
+
+
+@pytest.mark.slow
+async def test_a_flood_of_sizes_delays_no_key_and_no_exit() -> None:
+    with serving() as (server, address):
+        async with aiohttp.ClientSession() as session:
+            async with session.ws_connect(f"{address}ws?width=100&height=30") as screen:
+                await draws(screen, b"compiled in")
+                (workbench,) = children(server.pid)
+                for number in range(20_000):
+                    size = {"width": 80 + number % 97, "height": 24 + number % 31}
+                    await screen.send_json(["resize", size])
+                await screen.send_json(["stdin", "?"])
+                await draws(screen, b"Help: Graph")
+            assert await gone(workbench, within=PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+async def test_a_workbench_ends_with_its_server(how: signal.Signals) -> None:
+    with serving() as (server, address):
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as screen:
+            await draws(screen, b"arith_add.py")
+            (workbench,) = children(server.pid)
+            server.send_signal(how)
+            assert await gone(workbench, server.pid, within=PATIENCE)
+
+
+async def test_the_page_gives_the_terminal_the_focus(address: str) -> None:
+    async with aiohttp.ClientSession() as session, session.get(address) as answer:
+        page = await answer.text()
+    assert re.search(r'<script>[^<]*querySelector\("\.xterm-helper-textarea"\)[^<]*focus\(\)', page)
 
 
 async def test_requests_from_other_sites_are_rejected_even_with_the_token(address: str) -> None:

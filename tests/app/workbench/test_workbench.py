@@ -341,6 +341,9 @@ async def test_an_endless_script_can_be_cancelled_and_restarted(workbench: Open,
         await bench.until(lambda: bench.shows("going round"), "the printout")
         await bench.press("ctrl+c")
         await bench.until(lambda: not bench.app.state.busy, "the cancel")
+        cancelled = "Cancelled. Press R to run the script again"
+        await bench.until(lambda: "".join(bench.screen).count(cancelled) == 3, "graph, IR and status line")
+        assert not bench.shows("cancelling")
         path.write_text("import torch\n\n\ndef model(x):\n    return x + 1\n\n\nexample_inputs = (torch.ones(3),)\n")
         await bench.press("R")
         await bench.until(lambda: bench.app.state.compiled_recipe is not None, "the compilation")
