@@ -62,10 +62,10 @@ def test_a_misspelt_option_is_not_passed_to_the_script(
     words: str, meant: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        arguments.parse_with_script_arguments(run.parser(), ["a.py", *words.split()])
+        arguments.parse_with_script_arguments(run.make_parser(), ["a.py", *words.split()])
     assert ended.value.code == 2
     assert f"did you mean {meant}? (put options of the script after `--`)" in capsys.readouterr().err
-    _, rest = arguments.parse_with_script_arguments(run.parser(), ["a.py", "--", *words.split()])
+    _, rest = arguments.parse_with_script_arguments(run.make_parser(), ["a.py", "--", *words.split()])
     assert rest == tuple(words.split())
 
 
@@ -73,10 +73,10 @@ def test_an_option_that_the_script_contains_is_passed_to_it(tmp_path: Path) -> N
     script = tmp_path / "train.py"
     script.write_text('parser.add_argument("--batch")\n', encoding="utf-8")
     words = [f"{script}:model", "--batch", "4"]
-    assert arguments.parse_with_script_arguments(workbench.parser(), words)[1] == ("--batch", "4")
+    assert arguments.parse_with_script_arguments(workbench.make_parser(), words)[1] == ("--batch", "4")
     script.write_text("", encoding="utf-8")
     with pytest.raises(SystemExit):
-        arguments.parse_with_script_arguments(workbench.parser(), words)
+        arguments.parse_with_script_arguments(workbench.make_parser(), words)
 
 
 def test_the_workbench_takes_the_scripts_arguments_too() -> None:

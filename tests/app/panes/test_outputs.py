@@ -170,7 +170,8 @@ def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> Non
 
 
 def test_a_recipe_that_was_compiled_before_has_no_time(state: State) -> None:
-    state.engine, state.shown.compiled, state.shown.reused, state.shown.compile_seconds = "ready", Recipe(), 63, 0.0
+    state.engine, state.shown.compiled_recipe = "ready", Recipe()
+    state.shown.n_reused_stages, state.shown.compile_seconds = 63, 0.0
     text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
     assert text.strip() == "compiled before: all 63 stages are from the cache"
     state.shown.compile_seconds = 0.5
