@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import Literal, NamedTuple
 
-from buddy.compiler.protocol.text.structure import LineShape, bound, shapes
+from buddy.compiler.protocol.text.structure import AliasTable, LineShape, bound, shapes
 
 # Maximum number of edits searched at a time in a gap without anchors; the work grows with its square. Kept small for
 # texts with little in common.
@@ -186,8 +186,8 @@ class Difference(NamedTuple):
 def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
     """Returns what to change in the text `before` to get `after`.
 
-    A structural difference ignores lines that differ only by renamed values, order of attributes, locations and
-    comments. Lines are split at "\\n" alone, as in `IndexedText`.
+    A structural difference ignores lines that differ only by renamed values and aliases, order of attributes, locations
+    and comments, and the order in which aliases are defined. Lines are split at "\\n" alone, as in `IndexedText`.
     """
     one, other = _lines(before), _lines(after)
     if before == after:
@@ -207,9 +207,12 @@ def _lines(text: str) -> list[str]:
 
 
 def _structural(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
-    one, other = list(shapes(before, language)), list(shapes(after, language))
-    numbers: dict[str, int] = {}
-    keys = [[numbers.setdefault(shape.key, len(numbers)) for shape in side] for side in (one, other)]
+    definitions: dict[str, int] = {}
+    aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
+    one, other = list(shapes(before, language, aliases[0])), list(shapes(after, language, aliases[1]))
+    # The printer orders definitions by use. Those that both texts have correspond in any order: they share a number.
+    numbers = dict.fromkeys(set(aliases[0].keys.values()).intersection(aliases[1].keys.values()), 0)
+    keys = [[numbers.setdefault(shape.key, len(numbers) + 1) for shape in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
     i = j = 0

@@ -4,14 +4,15 @@ A region starts after a line that ends in `{` and ends before the next line of t
 with `}`. In assembly a function extends from its label to the next one.
 
 Two texts are structurally equal if their lines have equal keys and a one-to-one renaming turns the names of one into
-those of the other. Names are SSA values, block labels, aliases of attributes, numbered metadata and local labels of
-assembly. Locations, addresses, comments and the order of attributes are not part of a key.
+those of the other. Names are SSA values, block labels, numbered metadata and local labels of assembly. An alias of an
+attribute or a type counts as its definition, whatever its name. Locations, addresses, comments and the order of
+attributes are not part of a key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -152,6 +153,13 @@ _BOUND = re.compile(
 _NAME_OF_VALUE = re.compile(_SSA)
 
 
+# The definition of an alias, and an alias in other text, by language.
+_ALIASES: dict[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
+    "mlir": (re.compile(r"([#!][A-Za-z_]\w*) = (.+)"), re.compile(r"[#!][A-Za-z_]\w*\b(?![.<])")),
+    "llvm": (re.compile(r"attributes (#\d+) = (.+)"), re.compile(r"#\d+\b")),
+}
+
+
 class LineShape(NamedTuple):
     """A line's key, its names in the order in which they occur in the key, and whether a new scope starts here."""
 
@@ -160,17 +168,55 @@ class LineShape(NamedTuple):
     fresh: bool = False
 
 
-def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
-    """Returns the shape of each line; lines with equal text share one key."""
+class AliasTable:
+    """The aliases that a text defines. `keys` has for each name what keys have in its place: one key for equal
+    definitions, in all texts whose tables share `numbers`.
+    """
+
+    def __init__(self, lines: Sequence[str], language: str, numbers: dict[str, int]) -> None:
+        self.keys: dict[str, str] = {}
+        self._patterns = _ALIASES.get(language)
+        if self._patterns is None:
+            return
+        comment, starts = _COMMENTS.get(language, ""), ("#", "!", "attributes #")
+        for line in lines:
+            if line.startswith(starts) and (match := self._patterns[0].match(_plain(line, language, comment))):
+                # A definition uses only aliases that are defined before it.
+                meaning = "".join(map(self.expand, _STRING.split(match[2])))
+                self.keys[match[1]] = f"{line[0]}{numbers.setdefault(meaning, len(numbers))}"
+
+    def expand(self, text: str) -> str:
+        """Returns `text`, which has no string or is one, with keys in place of aliases."""
+        if not self.keys or self._patterns is None or text.startswith('"') or not ("#" in text or "!" in text):
+            return text
+        return self._patterns[1].sub(lambda match: self.keys.get(match[0], match[0]), text)
+
+    def definition(self, plain: str) -> str:
+        """Returns the key of the alias that a line without comment defines, "" for other lines."""
+        if not self.keys or self._patterns is None or plain[:1] not in ("#", "!", "a"):
+            return ""
+        match = self._patterns[0].match(plain)
+        return self.keys.get(match[1], "") if match else ""
+
+
+def shapes(lines: Iterable[str], language: str, aliases: AliasTable | None = None) -> Iterator[LineShape]:
+    """Returns the shape of each line; lines with equal text share one key.
+
+    The key of a line that defines one of `aliases` is the alias's key. Other aliases are names.
+    """
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
+    aliases = aliases or AliasTable((), language, {})
     for line in lines:
         plain = _plain(line, language, comment)
         fresh = "func" in plain or "define" in plain
-        if '"' in plain:
-            yield _with_strings(plain, name, fresh and bool(_FUNCTION.match(plain)))
+        if definition := aliases.definition(plain):
+            yield LineShape(definition, ())
+        elif '"' in plain:
+            yield _with_strings(plain, name, aliases, fresh and bool(_FUNCTION.match(plain)))
         else:
-            key, names = name.sub("%", plain), tuple(name.findall(plain))
+            expanded = aliases.expand(plain)
+            key, names = name.sub("%", expanded), tuple(name.findall(expanded))
             yield LineShape(key, names, fresh and bool(_FUNCTION.match(plain)))
 
 
@@ -217,12 +263,13 @@ def _outside_strings(line: str, comment: str) -> str:
     return "".join(kept).rstrip()
 
 
-def _with_strings(line: str, name: re.Pattern[str], fresh: bool) -> LineShape:
+def _with_strings(line: str, name: re.Pattern[str], aliases: AliasTable, fresh: bool) -> LineShape:
     """Returns the shape of a line with strings, in which no names are searched."""
     parts, names = _STRING.split(line), []
     for place in range(0, len(parts), 2):
-        names += name.findall(parts[place])
-        parts[place] = name.sub("%", parts[place])
+        part = aliases.expand(parts[place])
+        names += name.findall(part)
+        parts[place] = name.sub("%", part)
     return LineShape("".join(parts), tuple(names), fresh)
 
 

@@ -187,6 +187,56 @@ def test_names_of_values_that_are_gone_may_be_taken_by_others() -> None:
     assert structural(before, after) == [Hunk(1, 1, 1, 0)]
 
 
+ALIASES = """\
+#map = affine_map<(d0) -> (d0)>
+#map1 = affine_map<(d0, d1) -> (d0)>
+#map2 = affine_map<(d0, d1) -> (d1, d0)>
+#layout = #foo.layout<#map1, "#map2">
+!tile = !foo.tile<f32, #layout>
+module {
+  linalg.generic {indexing_maps = [#map1, #map1]} ins(%0 : !tile)
+  linalg.generic {indexing_maps = [#map, #map2], layout = #layout} ins(%1 : !tile)
+}
+"""
+# The same program after a pass that moved the first use of an alias, and so renumbered all of them.
+RENUMBERED = """\
+#map = affine_map<(d0, d1) -> (d1, d0)>
+#map1 = affine_map<(d0) -> (d0)>
+#map2 = affine_map<(d0, d1) -> (d0)>
+#layout1 = #foo.layout<#map2, "#map2">
+!t = !foo.tile<f32, #layout1>
+module {
+  linalg.generic {indexing_maps = [#map2, #map2]} ins(%3 : !t)
+  linalg.generic {indexing_maps = [#map1, #map], layout = #layout1} ins(%4 : !t)
+}
+"""
+
+
+def test_an_alias_stands_for_its_definition() -> None:
+    assert structural(ALIASES, RENUMBERED) == []
+    assert structural(RENUMBERED, ALIASES) == []
+    # The line has equal text, and another map.
+    other = RENUMBERED.replace("[#map2, #map2]", "[#map1, #map1]")
+    assert structural(ALIASES, other) == [Hunk(6, 1, 6, 1)]
+    # A definition that changed changes the aliases that contain it, and all their uses.
+    nested = RENUMBERED.replace("(d0, d1) -> (d0)>", "(d0, d1) -> (d1)>")
+    assert structural(ALIASES, nested) == [Hunk(1, 1, 1, 0), Hunk(3, 2, 2, 3), Hunk(6, 2, 6, 2)]
+    assert structural(ALIASES, RENUMBERED.replace('"#map2"', '"#map1"')) == [Hunk(3, 2, 3, 2), Hunk(6, 2, 6, 2)]
+
+
+def test_a_definition_that_came_or_went_is_the_only_change() -> None:
+    new = "#map9 = affine_map<(d0) -> (0)>\n"
+    assert structural(ALIASES, new + RENUMBERED) == [Hunk(0, 0, 0, 1)]
+    assert structural(new + RENUMBERED, ALIASES) == [Hunk(0, 1, 0, 0)]
+
+
+def test_attribute_groups_of_llvm_ir_stand_for_their_definitions() -> None:
+    one = "declare void @f() #0\ndeclare void @g() #1\nattributes #0 = { cold }\nattributes #1 = { nounwind }\n"
+    other = "declare void @f() #1\ndeclare void @g() #0\nattributes #0 = { nounwind }\nattributes #1 = { cold }\n"
+    assert structural(one, other, "llvm") == []
+    assert structural(one, other.replace("@g() #0", "@g() #1"), "llvm") == [Hunk(1, 1, 1, 1)]
+
+
 def test_llvm_ir_and_assembly_have_names_of_their_own() -> None:
     one = "define void @f() {\n%1 = add i32 %0, 1, !dbg !12\nbr label %3\n3:  ; preds = %1\n}\n!12 = !D(line: 3)\n"
     other = "define void @f() {\n%4 = add i32 %9, 1, !dbg !7\nbr label %b\nb:  ; preds = %4\n}\n!7 = !D(line: 9)\n"
