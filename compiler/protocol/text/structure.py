@@ -158,6 +158,7 @@ _ALIASES: dict[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
     "mlir": (re.compile(r"([#!][A-Za-z_]\w*) = (.+)"), re.compile(r"[#!][A-Za-z_]\w*\b(?![.<])")),
     "llvm": (re.compile(r"attributes (#\d+) = (.+)"), re.compile(r"#\d+\b")),
 }
+_DEFINITION_STARTS = ("#", "!", "attributes #")
 
 
 class LineShape(NamedTuple):
@@ -175,25 +176,31 @@ class AliasTable:
 
     def __init__(self, lines: Sequence[str], language: str, numbers: dict[str, int]) -> None:
         self.keys: dict[str, str] = {}
+        self._sigils: set[str] = set()
         self._patterns = _ALIASES.get(language)
         if self._patterns is None:
             return
-        comment, starts = _COMMENTS.get(language, ""), ("#", "!", "attributes #")
+        comment = _COMMENTS.get(language, "")
         for line in lines:
-            if line.startswith(starts) and (match := self._patterns[0].match(_plain(line, language, comment))):
+            if line.startswith(_DEFINITION_STARTS) and (
+                match := self._patterns[0].match(_plain(line, language, comment))
+            ):
                 # A definition uses only aliases that are defined before it.
                 meaning = "".join(map(self.expand, _STRING.split(match[2])))
-                self.keys[match[1]] = f"{line[0]}{numbers.setdefault(meaning, len(numbers))}"
+                self.keys[match[1]] = f"${numbers.setdefault(meaning, len(numbers))}"
+                self._sigils.add(match[1][0])
 
     def expand(self, text: str) -> str:
         """Returns `text`, which has no string or is one, with keys in place of aliases."""
-        if not self.keys or self._patterns is None or text.startswith('"') or not ("#" in text or "!" in text):
-            return text
-        return self._patterns[1].sub(lambda match: self.keys.get(match[0], match[0]), text)
+        if self._patterns is not None and not text.startswith('"'):
+            for sigil in self._sigils:
+                if sigil in text:
+                    return self._patterns[1].sub(lambda match: self.keys.get(match[0], match[0]), text)
+        return text
 
     def definition(self, plain: str) -> str:
         """Returns the key of the alias that a line without comment defines, "" for other lines."""
-        if not self.keys or self._patterns is None or plain[:1] not in ("#", "!", "a"):
+        if self._patterns is None:
             return ""
         match = self._patterns[0].match(plain)
         return self.keys.get(match[1], "") if match else ""
@@ -207,15 +214,17 @@ def shapes(lines: Iterable[str], language: str, aliases: AliasTable | None = Non
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
     aliases = aliases or AliasTable((), language, {})
+    has_aliases = bool(aliases.keys)
     for line in lines:
         plain = _plain(line, language, comment)
         fresh = "func" in plain or "define" in plain
-        if definition := aliases.definition(plain):
+        definition = aliases.definition(plain) if has_aliases and plain.startswith(_DEFINITION_STARTS) else ""
+        if definition:
             yield LineShape(definition, ())
         elif '"' in plain:
             yield _with_strings(plain, name, aliases, fresh and bool(_FUNCTION.match(plain)))
         else:
-            expanded = aliases.expand(plain)
+            expanded = aliases.expand(plain) if has_aliases else plain
             key, names = name.sub("%", expanded), tuple(name.findall(expanded))
             yield LineShape(key, names, fresh and bool(_FUNCTION.match(plain)))
 
