@@ -19,6 +19,16 @@ HOW: tuple[How, ...] = ("off", "line", "structural")
 AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
+LANGUAGES: dict[str, str] = {
+    "fx": "an FX graph",
+    "buddy": "a Buddy graph",
+    "mlir": "MLIR",
+    "llvm": "LLVM IR",
+    "asm": "assembly",
+    "ptx": "PTX",
+}
+
+
 class Side(NamedTuple):
     """A recipe to compare with, and its title."""
 
@@ -38,10 +48,18 @@ class ComparedStages(NamedTuple):
         return dict(key_stages(self.stages)).get(row.key) or (phase[-1] if phase else None)
 
 
+class OtherStage(NamedTuple):
+    """A stage to compare with, and what it is to the chosen one."""
+
+    against: Against
+    stage: Stage
+
+
 class IrComparison:
     """Compares each stage, in the way `how`, with the stage before it, a marked stage, itself before an edit or others.
 
-    `others` are the stages of another recipe or graph; `running` is true while the engine computes a diff.
+    Only stages in the same language are compared. `others` are the stages of another recipe or graph; `running` is true
+    while the engine computes a diff.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
@@ -55,11 +73,22 @@ class IrComparison:
     # ---- the other stage -----------------------------------------------------------------------------------------
 
     def other_of(self, row: StageRow) -> Stage | None:
-        """The stage that the stage of `row` is compared with; `None` for the first stage, or without a comparison."""
+        """The stage that the stage of `row` is compared with; `None` without one, or without a comparison."""
         other = None if self.how == "off" else self._candidate(self.against, row)
-        return self._stages.in_chosen_form(other) if other is not None else None
+        return self._stages.in_chosen_form(other.stage) if other is not None else None
 
-    def _candidate(self, against: Against, row: StageRow) -> Stage | None:
+    def _candidate(self, against: Against, row: StageRow) -> OtherStage | None:
+        """The stage in the language of `row` that is compared with it by `against`.
+
+        If the stage before is in another language, it is the same stage before the last edit.
+        """
+        stage = self._named_stage(against, row)
+        if stage is not None and stage.language == row.stage.language:
+            return OtherStage(against, stage)
+        return self._candidate("edit", row) if against == "previous" and stage is not None else None
+
+    def _named_stage(self, against: Against, row: StageRow) -> Stage | None:
+        """The stage that `against` means for `row`, in any language."""
         if against == "marked":
             return self.marked
         if against == "edit":
@@ -114,15 +143,21 @@ class IrComparison:
     def _description(self) -> list[str]:
         """The way of the comparison and the other stage: `structural diff`, `from canonicalize`."""
         row = self._stages.shown
-        other = self.other_of(row) if row is not None else None
+        other = self._candidate(self.against, row) if row is not None else None
         if other is None:
-            return [f"{self.how} diff", self._missing_text()]
-        names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
+            return [f"{self.how} diff", self._missing_text(row)]
+        name = other.stage.name
+        names = {"previous": name, "marked": f"{name} (marked)", "edit": "before the last edit"}
         if self.others is not None:
-            names["other"] = f"{other.name} by {self.others.title}"
-        return [f"{self.how} diff", f"from {names[self.against]}"]
+            names["other"] = f"{name} by {self.others.title}"
+        return [f"{self.how} diff", f"from {names[other.against]}"]
 
-    def _missing_text(self) -> str:
+    def _missing_text(self, row: StageRow | None) -> str:
+        """The reason why the stage of `row` has no stage to compare with."""
+        stage = self._named_stage(self.against, row) if row is not None else None
+        if stage is not None:
+            edit = ", and no edit changed this stage" * (self.against == "previous")
+            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language]}{edit}"
         missing = {"previous": "no stage is before it", "marked": "m marks a stage", "edit": "no edit changed it"}
         if self.against != "other":
             return missing[self.against]
