@@ -133,6 +133,8 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
             app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
             await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
         await bench.sees("y = x.exp()")
+        assert ("def ", "syntax:keyword") in source.row_cells(3, 80)
+        assert ("return ", "syntax:keyword") in source.row_cells(5, 80)
         app.context.layout.show_pane("source")
         await bench.press("j")
         assert app.graph.current.name == "neg"
