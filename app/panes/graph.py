@@ -14,6 +14,7 @@ from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place, waiting_text
+from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -328,10 +329,11 @@ class GraphPane(NodeTable):
             "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
+            **(path_details(assignment) if assignment else {}),
             **numerics.node_details(self.state.shown.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
-        lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]
+        lines: list[Cells] = [[(f"{title:<11}", "dim"), (text, "text")] for title, text in facts.items() if text]
         remarks = [(name, text) for name, node, text in self.state.remarks if node in (row.stable, row.name)]
         if remarks:
             lines += [[], [("remarks of passes", "title")]]

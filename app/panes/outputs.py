@@ -195,9 +195,10 @@ def _timing_line(name: str, timing: Timing, slowest: float, room: int, role: str
 
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
     nodes = report.nodes_compiled + report.nodes_eager
-    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback"
+    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback" * (not report.slow_paths)
+    counts = [f"{report.nodes_compiled}/{nodes} nodes compiled", fallback, *formatting.eager_path_texts(report)]
     facts = [
-        f"{report.nodes_compiled}/{nodes} nodes compiled, {fallback}",
+        ", ".join(filter(None, counts)),
         f"compiled in {formatting.seconds(report.compile_seconds)}",
         f"{formatting.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]

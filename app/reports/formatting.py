@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.app.session.state import State
-from buddy.compiler.protocol.run_report import MachineLoad, OutputReport
+from buddy.compiler.protocol.run_report import MachineLoad, OutputReport, RunReport
 
 
 @dataclass(frozen=True)
@@ -75,6 +75,12 @@ def spread_text(output: OutputReport) -> str:
     found, between = (f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
     text = f"error {difference_text(output.max_abs)}{found}"
     return f"{text}; two correct runs differ by up to {difference_text(output.spread)}{between}"
+
+
+def eager_path_texts(report: RunReport) -> list[str]:
+    """How many compiled nodes have a slow path and an error path in eager; without counts of 0."""
+    counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
+    return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(found: MachineLoad) -> str:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from buddy.app.reports import formatting
@@ -42,9 +43,16 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "compared": not report.not_compared,
         **({"not_compared": report.not_compared} if report.not_compared else {}),
         "equal_nan": report.equal_nan,
-        "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
+        "nodes": {
+            "compiled": report.nodes_compiled,
+            "eager": report.nodes_eager,
+            "with_slow_path": report.slow_paths,
+            "with_error_path": report.error_paths,
+        },
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
+        "slow_paths": [{"node": a.node, "condition": a.slow_path} for a in assignments if a.slow_path],
+        "error_paths": [{"node": a.node, "condition": a.error_path} for a in assignments if a.error_path],
         "other_registry": [
             {"node": a.node, "by": a.lowering, "reason": a.reason} for a in _not_by_first_registry(assignments)
         ],
@@ -66,9 +74,10 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
     broke = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
+    counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
+    counts += formatting.eager_path_texts(report)
     lines = [
-        f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
-        f"compiled in {report.compile_seconds:.2f} s",
+        f"graph {report.graph}, {info.name}: {', '.join(counts)}, compiled in {report.compile_seconds:.2f} s",
         *broke,
         table(
             ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
@@ -92,8 +101,10 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallen = [
-        *_lines("in eager", in_eager(assignments)),
-        *_lines("not by the first registry", _not_by_first_registry(assignments)),
+        *_lines("in eager", {a.node: a.reason for a in in_eager(assignments)}),
+        *_lines("not by the first registry", {a.node: a.reason for a in _not_by_first_registry(assignments)}),
+        *_lines("slow path in eager", {a.node: f"if {a.slow_path}" for a in assignments if a.slow_path}),
+        *_lines("error path in eager", {a.node: f"if {a.error_path}" for a in assignments if a.error_path}),
     ]
     return "\n".join([*lines, *fallen, *(f"note: {note}" for note in report.notes)])
 
@@ -165,10 +176,11 @@ def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
-def _lines(title: str, found: Sequence[Assignment]) -> list[str]:
-    """One line for each of the first nodes."""
-    lines = [f"{title}: {a.node}: {a.reason}" for a in found[:_SHOWN]]
-    return lines + ([f"{title}: and {len(found) - _SHOWN} more (--json lists them)"] if len(found) > _SHOWN else [])
+def _lines(title: str, reasons: Mapping[str, str]) -> list[str]:
+    """One line for each of the first nodes, with its reason."""
+    lines = [f"{title}: {node}: {reason}" for node, reason in islice(reasons.items(), _SHOWN)]
+    more = len(reasons) - _SHOWN
+    return lines + ([f"{title}: and {more} more (--json lists them)"] if more > 0 else [])
 
 
 def failure_json(found: Diagnostic) -> dict[str, Any]:

@@ -74,14 +74,14 @@ def fall_back_if_outside(
     ]
     for op, size in checked:
         flag = element(_outside(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG)
-        fall_back_if(node, symbol_table, flag.compare("ne", 0))
+        fall_back_if(node, symbol_table, flag.compare("ne", 0), "an index is out of range")
 
 
-def fall_back_if(node: Op, symbol_table: SymbolTable, wrong: Scalar) -> None:
-    """Falls back to eager for `node` if `wrong`, a bool, is true."""
+def fall_back_if(node: Op, symbol_table: SymbolTable, wrong: Scalar, condition: str) -> None:
+    """Falls back to eager for the error of `node` if `wrong`, a bool, is true; `condition` says when that is so."""
     if not _checks_enabled.get():
         return
-    LoopState([]).choose(wrong, lambda: call_eager_for_errors(node, symbol_table))
+    LoopState([]).choose(wrong, lambda: call_eager_for_errors(node, symbol_table, condition))
 
 
 def _outside(value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]) -> Any:
@@ -121,5 +121,5 @@ def check(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"the condition has shape {list(meta.shape)}, not one element")
     holds = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
-    fall_back_if(node, symbol_table, holds.compare("eq", 0))
+    fall_back_if(node, symbol_table, holds.compare("eq", 0), "the assertion does not hold")
     return [None]

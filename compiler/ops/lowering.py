@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from traceback import extract_tb
 from typing import Any, Literal
 
+import msgspec
+
 from buddy.compiler.graph import partition as cut
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
@@ -20,7 +22,7 @@ from buddy.compiler.mlir.bindings import func, ir, tensor
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
-from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.func import eager_call, recorded_paths
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
     RESULTS,
@@ -149,9 +151,7 @@ class _Lowerer:
     def _assign(self, function: cut.PartitionFunction, position: int, assignment: Assignment) -> None:
         for site in function.sites:
             stable = site[position].stable
-            self.assigned[stable] = Assignment(
-                stable, assignment.lowering, assignment.choices, function.name, assignment.reason
-            )
+            self.assigned[stable] = msgspec.structs.replace(assignment, node=stable, function=function.name)
 
     def _call(self, call: cut.PartitionCall, table: Table) -> None:
         operands = [table[op.name, index] for op, index in _with_elements(call.inputs)]
@@ -175,9 +175,12 @@ class _Lowerer:
             reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
         elif wanted != EAGER:
             for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
-                reason = self._try_registry(key, node, table)
+                with recorded_paths() as paths:
+                    reason = self._try_registry(key, node, table)
                 if not reason:
-                    return Assignment(node.stable, key, choices, reason="; ".join(reasons))
+                    return Assignment(
+                        node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path
+                    )
                 if key in found or (own and key in (self._first_registry, wanted)):
                     reasons.append(f"{key}: {reason}")
         return self._eager(node, table, choices, reasons)

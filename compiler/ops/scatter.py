@@ -216,7 +216,8 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     for axis, size in zip(axes, sizes, strict=True):
         if axis is None and size != 1:
             found = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            fall_back_if(node, symbol_table, found.compare("ne", index_of(position(size))))
+            wrong = found.compare("ne", index_of(position(size)))
+            fall_back_if(node, symbol_table, wrong, "the mask selects another number of places than there are values")
     if 0 in sizes:
         return target
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
@@ -315,7 +316,8 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return target
     mask = st.broadcast(flags, meta.shape, TensorDType.Bool)
-    fall_back_if(node, symbol_table, _count_ones(mask, TensorDType.Bool) > index_of(position(count)))
+    wrong = _count_ones(mask, TensorDType.Bool) > index_of(position(count))
+    fall_back_if(node, symbol_table, wrong, "the mask selects more places than the source has elements")
     if count == 0:
         return target
     line = st.reshape(source, [count], kind)

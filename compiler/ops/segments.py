@@ -106,7 +106,7 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     wrong = Scalar(falls, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
     if argument(node, 7, "include_last_offset", False):
         wrong = wrong | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
-    fall_back_if(node, symbol_table, wrong)
+    fall_back_if(node, symbol_table, wrong, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
@@ -194,7 +194,8 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     start = [empty([outer, count, inner], dtype), position(0), number(0, _FLAG).value]
     found, _, faults = for_each([outer, count], start, visit)
     info = insert(faults, [position(0)], filled(0, [1], _FLAG))
-    return results_or_eager(info, node, symbol_table, [reshape(found, meta.shape, dtype)])[0]
+    results = [reshape(found, meta.shape, dtype)]
+    return results_or_eager(info, node, symbol_table, results, "the lengths are negative or do not fill the axis")[0]
 
 
 def _clamp(value: Scalar, size: int) -> Any:

@@ -69,13 +69,19 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The lowering of a node under a recipe: the chosen registry, the alternatives, its function, and the reason."""
+    """The lowering of a node under a recipe: the chosen registry, the alternatives, its function, and the reason.
+
+    The code of a compiled node may call eager. `slow_path` is the condition on which eager computes the node's results,
+    `error_path` the condition on which eager is called only for its error; "" if there is no such call.
+    """
 
     node: str
     lowering: str
     choices: tuple[str, ...] = ()
     function: str = ""
     reason: str = ""
+    slow_path: str = ""
+    error_path: str = ""
 
 
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.recipe import NATIVE, Backend
+from buddy.compiler.protocol.plain_values import Assignment
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, Backend
 
 
 class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -137,10 +139,27 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in found), "unchecked")
 
 
+class NodeCounts(NamedTuple):
+    """The numbers of compiled nodes and of nodes in eager, and how many compiled nodes have a slow or an error path."""
+
+    compiled: int
+    eager: int
+    slow_paths: int = 0
+    error_paths: int = 0
+
+    @classmethod
+    def of(cls, assignments: Sequence[Assignment]) -> NodeCounts:
+        """Counts the nodes of a compiled graph."""
+        eager = sum(assignment.lowering == EAGER for assignment in assignments)
+        slow, error = sum(bool(a.slow_path) for a in assignments), sum(bool(a.error_path) for a in assignments)
+        return cls(len(assignments) - eager, eager, slow, error)
+
+
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of running a graph and comparing it with eager.
 
-    Without a comparison (`compared`), outputs have no verdict.
+    Without a comparison (`compared`), outputs have no verdict. `slow_paths` and `error_paths` count the compiled nodes
+    whose code may call eager (see `Assignment`).
 
     `equal_nan` says whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
     """
@@ -162,6 +181,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     compared: bool = True
     load: MachineLoad | None = None
     equal_nan: bool = False
+    slow_paths: int = 0
+    error_paths: int = 0
 
     @property
     def not_compared(self) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.app.reports.run_report import as_text
-from buddy.compiler.protocol import GraphInfo, OutputReport, RunReport, Timing
+from buddy.app.reports.run_report import as_json, as_text
+from buddy.compiler.protocol import Assignment, GraphInfo, OutputReport, RunReport, Timing
 
 
 def text_of(*outputs: OutputReport) -> str:
@@ -30,3 +30,23 @@ def test_other_positions_are_said_to_be_as_good() -> None:
 
 def test_nothing_is_said_of_what_was_within_its_tolerance() -> None:
     assert "y:" not in text_of(OutputReport("y", (2,), "float32", 1e-7, 1e-6, "ok"))
+
+
+def test_slow_and_error_paths_are_counted_and_listed_with_their_conditions() -> None:
+    timing = Timing(2e-3, 2e-3, 2e-3, 5)
+    report = RunReport(0, (), timing, timing, 2, 0, 1.0, slow_paths=1, error_paths=1)
+    assignments = (
+        Assignment("svd.0", "linalg", slow_path="a matrix has an infinity or NaN"),
+        Assignment("embedding.0", "linalg", error_path="an index is out of range"),
+    )
+    lines = as_text(GraphInfo("model", ()), report, assignments).splitlines()
+    assert lines[0] == (
+        "graph 0, model: 2 nodes compiled, 0 in eager, 1 with a slow path in eager, 1 with an error path in eager, "
+        "compiled in 1.00 s"
+    )
+    assert "slow path in eager: svd.0: if a matrix has an infinity or NaN" in lines
+    assert "error path in eager: embedding.0: if an index is out of range" in lines
+    found = as_json(GraphInfo("model", ()), report, assignments)
+    assert found["nodes"] == {"compiled": 2, "eager": 0, "with_slow_path": 1, "with_error_path": 1}
+    assert found["slow_paths"] == [{"node": "svd.0", "condition": "a matrix has an infinity or NaN"}]
+    assert found["error_paths"] == [{"node": "embedding.0", "condition": "an index is out of range"}]

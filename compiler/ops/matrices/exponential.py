@@ -88,6 +88,5 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}
     parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
     found = dict(zip(parts, solve_stack(parts, exponential), strict=True))
-    return results_or_eager(
-        found["info"], node, symbol_table, as_results(node, [cast_tensor(found["sum"], WIDE, dtype)])
-    )
+    results = as_results(node, [cast_tensor(found["sum"], WIDE, dtype)])
+    return results_or_eager(found["info"], node, symbol_table, results, "a matrix has an infinity or NaN")

@@ -216,7 +216,8 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
     a = as_stack(node.args[0], symbol_table)
     factor, info = cholesky_factor(a if upper else transpose_matrices(a, dtype), dtype)
     factor = factor if upper else transpose_matrices(factor, dtype)
-    return results_or_eager(info, node, symbol_table, as_results(node, [factor, info] if node.multiple else [factor]))
+    results = as_results(node, [factor, info] if node.multiple else [factor])
+    return results_or_eager(info, node, symbol_table, results, "a matrix is not positive definite")
 
 
 def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
@@ -247,7 +248,7 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
 
     (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find, {"a": (factor, dtype)})
     found = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return results_or_eager(info, node, symbol_table, as_results(node, [found]))
+    return results_or_eager(info, node, symbol_table, as_results(node, [found]), "the diagonal has a zero")
 
 
 def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
@@ -281,7 +282,9 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
     parts = {"a": (a, dtype), "pivots": (pivots, INT32), "info": (st.filled(0, [count], INT32), INT32)}
     found = as_results(node, solve_stack(parts, steps))
-    return results_or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+    if not argument(node, 2, "check_errors", False):
+        return found
+    return results_or_eager(found[2], node, symbol_table, found, "a pivot is 0")
 
 
 def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:

@@ -44,6 +44,8 @@ WIDE = TensorDType.Float64
 MAX_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 ZERO = EPSILON[WIDE]
+# When "info" is set.
+NOT_SOLVED = f"a matrix has an infinity or NaN, or does not converge in {MAX_SWEEPS} sweeps"
 
 
 def sweeps(p: StackedProblem, size: Any, turn: Callable[[Any, Any], None]) -> None:
@@ -170,7 +172,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"b": (b, WIDE)} | common_parts(*st.shape_of(b)[:2])
     found = dict(zip(parts, solve_stack(parts, steps), strict=True))
     values = st.reshape(sorted_values(found["values"], dtype, descending), meta_of(node, 1).shape, dtype)
-    return results_or_eager(found["info"], node, symbol_table, [None, values, None])
+    return results_or_eager(found["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
 
 
 @lowering("SymmetricEigenvaluesOp")
@@ -192,7 +194,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"a": (cast_tensor(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
     found = dict(zip(parts, solve_stack(parts, steps), strict=True))
     values = st.reshape(sorted_values(found["values"], dtype, ascending), meta_of(node, 0).shape, dtype)
-    return results_or_eager(found["info"], node, symbol_table, [values, None])
+    return results_or_eager(found["info"], node, symbol_table, [values, None], NOT_SOLVED)
 
 
 def rotate_rows_and_columns(p: StackedProblem, i: Any, k: Any) -> None:
@@ -241,7 +243,8 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"b": (b, WIDE), "r": (identity((count, rows, rows), WIDE), WIDE)} | common_parts(count, rows)
     found = dict(zip(parts, solve_stack(parts, steps, tolerances), strict=True))
     inverse = st.contract(found["r"], found["b"], "zki", "zkj", "zij" if across else "zji", WIDE)
-    return results_or_eager(found["info"], node, symbol_table, as_results(node, [cast_tensor(inverse, WIDE, dtype)]))
+    results = as_results(node, [cast_tensor(inverse, WIDE, dtype)])
+    return results_or_eager(found["info"], node, symbol_table, results, NOT_SOLVED)
 
 
 def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, usual: float) -> dict[str, Part]:

@@ -173,15 +173,17 @@ def smaller_extent(x: Any, y: Any) -> Any:
 ops_registry = Registry()
 
 
-def results_or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
+def results_or_eager(
+    info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any], condition: str
+) -> list[Any]:
     """Returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
 
-    Results that no node reads may be `None`.
+    Results that no node reads may be `None`. `condition` says when an element of `info` is not 0.
     """
     state = LoopState([value for value in results if value is not None])
 
     def call_eager() -> None:
-        found = enumerate(eager_call(node, symbol_table)[: len(results)])
+        found = enumerate(eager_call(node, symbol_table, condition)[: len(results)])
         kept = [(piece, meta_of(node, i).dtype) for i, piece in found if results[i] is not None]
         pairs = zip(state.tensors, kept, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
@@ -216,5 +218,6 @@ def _copy_into(value: Any, result: Any, dtype: TensorDType) -> Any:
 
 @ops_registry.lowering("CheckErrorsOp")
 def check_errors(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    results_or_eager(as_stack(node.args[0], symbol_table, rank=0), node, symbol_table)
+    info = as_stack(node.args[0], symbol_table, rank=0)
+    results_or_eager(info, node, symbol_table, (), "a factorization has failed")
     return [None]

@@ -109,7 +109,9 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
     parts = {"a": (triangle(a, dtype, upper=False), dtype), "pivots": (st.empty([count, size], INT32), INT32)}
     found = as_results(node, solve_stack(parts | {"info": (st.filled(0, [count], INT32), INT32)}, steps))
-    return results_or_eager(found[2], node, symbol_table, found) if argument(node, 2, "check_errors", False) else found
+    if not argument(node, 2, "check_errors", False):
+        return found
+    return results_or_eager(found[2], node, symbol_table, found, "a pivot is 0")
 
 
 def subtract_row(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:

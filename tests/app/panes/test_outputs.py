@@ -46,6 +46,14 @@ def state(recipe: Recipe) -> State:
     return made
 
 
+def test_nodes_that_may_call_eager_are_counted(state: State, recipe: Recipe) -> None:
+    checked = replace(report(), nodes_eager=0, error_paths=2)
+    state.shown.record_run(recipe, checked)
+    assert "9/9 nodes compiled, no fallback, 2 with an error path in eager" in shown(state, recipe)
+    state.shown.record_run(recipe, replace(checked, slow_paths=1))
+    assert "9/9 nodes compiled, 1 with a slow path in eager, 2 with an error path in eager" in shown(state, recipe, 120)
+
+
 def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) -> None:
     text = shown(state, recipe)
     for part in (
