@@ -76,7 +76,7 @@ def needs_toggle_node(s: Situation) -> str:
         s,
         lambda node, found: (
             f"no registry lowers {node.target}, so it runs in eager"
-            if found.lowering == "eager" and not _compiled_choices(found)
+            if found.lowering == "eager" and not found.compiled_choices
             else ""
         ),
     )
@@ -92,10 +92,6 @@ def _needs_assignment(s: Situation, more: Callable[[NodeRow, Assignment], str]) 
     if reason or s.node is None or s.assignment is None:
         return reason
     return more(s.node, s.assignment)
-
-
-def _compiled_choices(assignment: Assignment) -> list[str]:
-    return [choice for choice in assignment.choices if choice != "eager"]
 
 
 def needs_step(s: Situation) -> str:

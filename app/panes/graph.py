@@ -253,12 +253,12 @@ class GraphPane(NodeTable):
 
     def _can_toggle(self, row: NodeRow) -> bool:
         assignment = self.assignment(row)
-        return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
+        return assignment is not None and (assignment.lowering != EAGER or bool(assignment.compiled_choices))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
         """The choice for a node that was in eager: `None` for the default lowering, unless that is eager."""
         assignment = self.assignment(row)
-        choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
+        choices = assignment.compiled_choices if assignment else []
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
@@ -276,11 +276,16 @@ class GraphPane(NodeTable):
             PickerScreen(
                 f"Lowering of {row.name} ({short_target(row.target)})", [*choices, PickerChoice("reset", own, RESET)]
             ),
-            lambda name: self._set_lowering(row, name),
+            lambda name: self._set_lowering(row, assignment, name),
         )
 
-    def _set_lowering(self, row: NodeRow, lowering: str | None) -> None:
+    def _set_lowering(self, row: NodeRow, assignment: Assignment, lowering: str | None) -> None:
+        """Edit the recipe, unless the compiler has reported that `lowering` cannot lower the node."""
         recipe = self.workspace.recipe
+        rejection = assignment.rejection(lowering or "")
+        if rejection:
+            self.say(f"{row.name} cannot be lowered by {lowering}: {rejection}")
+            return
         if lowering == RESET:
             self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name}: default lowering")
         elif lowering is not None:
@@ -374,9 +379,9 @@ LOWERINGS = {
 
 
 def _lowering_summary(name: str, assignment: Assignment) -> str:
-    """The description of a lowering, or the reason why it is not applied to this node."""
-    failed = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
-    return failed[0].removeprefix(f"{name}: ") if failed else LOWERINGS.get(name, "")
+    """The description of a lowering, or the reason why it cannot lower this node."""
+    rejection = assignment.rejection(name)
+    return f"not possible: {rejection}" if rejection else LOWERINGS.get(name, "")
 
 
 def role_of_opcode(opcode: str) -> str:

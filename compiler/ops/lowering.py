@@ -55,6 +55,7 @@ NO_LOWERING = (
     "docs/adding-an-operator.md has the three steps"
 )
 BY_HAND = "chosen by hand"
+NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 
 # The registry of a user's own lowerings, which is searched first.
 USER = "user"
@@ -171,47 +172,55 @@ class _Lowerer:
         own, choices = set(found) - {TORCH_MLIR}, (*found, EAGER)
         wanted = self.choices.get(node.stable, "")
         reasons = [*([BY_HAND] if wanted == EAGER else []), *([] if own else [_eager_reason(node)])]
+        rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
-            reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
+            reasons.append(NOT_COMPLEX)
+            rejections = dict.fromkeys(found, NOT_COMPLEX)
         elif wanted != EAGER:
             for key in dict.fromkeys([wanted, *self.registries] if wanted else self.registries):
                 with recorded_paths() as paths:
-                    reason = self._try_registry(key, node, table)
-                if not reason:
+                    error = self._try_registry(key, node, table)
+                if error is None:
                     return Assignment(
-                        node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path
-                    )
+                        node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
+                        tuple(rejections.items()),
+                    )  # fmt: skip
                 if key in found or (own and key in (self._first_registry, wanted)):
-                    reasons.append(f"{key}: {reason}")
-        return self._eager(node, table, choices, reasons)
+                    reasons.append(f"{key}: {error}")
+                # A transient error does not reject the choice: another attempt may succeed.
+                if key in found and not isinstance(error, TransientLoweringError):
+                    rejections[key] = str(error)
+        return self._eager(node, table, choices, reasons, rejections)
 
     @property
     def _first_registry(self) -> str:
         """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
         return next(key for key in self.registries if key != USER)
 
-    def _try_registry(self, key: str, node: Op, table: Table) -> str:
-        """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason."""
+    def _try_registry(self, key: str, node: Op, table: Table) -> LoweringError | None:
+        """Lowers `node` by the registry `key`. Returns `None` on success, otherwise the error."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
-            return f"unknown registry; known: {', '.join(self.registries)}"
+            return LoweringError(f"unknown registry; known: {', '.join(self.registries)}")
         if name not in registry:
-            return registry.absence_reason(name)
+            return LoweringError(registry.absence_reason(name))
         if key == "tosa" and _has_dynamic(node):
-            return "TOSA ops need static sizes"
+            return LoweringError("TOSA ops need static sizes")
         try:
             self._store_results(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
             self.transient |= isinstance(error, TransientLoweringError)
-            return str(error)
-        return ""
+            return error
+        return None
 
-    def _eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
+    def _eager(
+        self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str], rejections: Mapping[str, str]
+    ) -> Assignment:
         try:
             self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
             raise NodeError(node, "; ".join([*reasons, str(error)])) from error
-        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons))
+        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons), rejections=tuple(rejections.items()))
 
     @staticmethod
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:
