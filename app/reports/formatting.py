@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.app.session.state import State
-from buddy.compiler.protocol.run_report import MachineLoad, OutputReport, RunReport
+from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,37 @@ def nan_counts_text(output: OutputReport) -> str:
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
-def spread_text(output: OutputReport) -> str:
-    """The measured spread of correct runs, if known; for outputs that are positions, the tolerance of their values."""
-    if output.spread < 0:
-        others = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
-        return f"different positions, with values within {output.tolerance}" if others else ""
-    found, between = (f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms))
-    text = f"error {difference_text(output.max_abs)}{found}"
-    return f"{text}; two correct runs differ by up to {difference_text(output.spread)}{between}"
+def verdict_texts(output: OutputReport) -> list[str]:
+    """The conditions that decided the verdict, each with both numbers, and the greatest relative error.
+
+    Of a wrong output, those that do not hold; of a right one, those of the whole output.
+    """
+    if output.verdict == "ok" and not output.checks:
+        moved = output.max_abs and output.dtype.startswith("int")
+        return [f"different positions, with values within {output.tolerance}"] if moved else []
+    if output.verdict == "mismatch" and not math.isfinite(output.max_abs):
+        return ["an element is finite in one of the two only, or infinite with another sign"]
+    failed = [check for check in output.checks if not check.ok]
+    relative = [_relative_error_text(output)] if output.rel_floor and output.rel_where else []
+    return [*map(_check_text, failed or output.checks[:2]), *relative]
+
+
+def _check_text(check: ErrorCheck) -> str:
+    if check.rule == "equal":
+        return f"{check.error:.0f} {check.what}" + f", {check.allowed:.0f} allowed" * (not check.ok)
+    sign = "<=" if check.ok else ">"
+    # As many digits as tell the two numbers apart.
+    pairs = [tuple(f"{value:.{digits}e}" for value in (check.error, check.allowed)) for digits in (1, 3, 6, 16)]
+    error, allowed = next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]) if check.error else pairs[0]
+    return f"{check.what} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
+
+
+def _relative_error_text(output: OutputReport) -> str:
+    where = f"at {output.rel_where}, where |eager| is {difference_text(output.rel_size)}"
+    return (
+        f"largest relative error {difference_text(output.max_rel)} {where} "
+        f"(no limit; |eager| <= {output.rel_floor:g} not counted)"
+    )
 
 
 def eager_path_texts(report: RunReport) -> list[str]:

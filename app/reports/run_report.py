@@ -84,11 +84,7 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
             [_output_row(output) for output in report.outputs],
             _LEFT,
         ),
-        *(
-            f"{output.name}: {formatting.spread_text(output)}"
-            for output in report.outputs
-            if formatting.spread_text(output)
-        ),
+        *(f"{output.name}: {text}" for output in report.outputs for text in formatting.verdict_texts(output)),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
         *_eager_lines(report),
@@ -202,6 +198,17 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
         "rms": output.rms if output.rms >= 0 else None,
         "spread": output.spread if output.spread >= 0 else None,
         "spread_rms": output.spread_rms if output.spread_rms >= 0 else None,
+        "checks": [
+            {
+                "what": check.what,
+                "error": _number(check.error),
+                "allowed": _number(check.allowed),
+                "rule": check.rule,
+                "ok": check.ok,
+            }
+            for check in output.checks
+        ],
+        "max_rel_at": output.rel_where,
         "first_difference": output.where,
         "nans": output.nans,
         "eager_nans": output.eager_nans,

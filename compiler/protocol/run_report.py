@@ -31,6 +31,19 @@ class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 OWN_INPUTS = InputChoice()
 
 
+class ErrorCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A condition of a verdict: `error` is at most `allowed`. `what` names the error, `rule` explains the limit."""
+
+    what: str
+    error: float
+    allowed: float
+    rule: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.allowed
+
+
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The comparison of one output with eager.
 
@@ -44,6 +57,10 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     `spread` is the possible difference of two correct runs, as `runtime.sensitivity` measures it; it is -1 if it was
     not measured, because the output is within a few roundings of eager's. `rms` and `spread_rms` are the root mean
     squares of the differences and of the spread.
+
+    `checks` are the conditions of the rule that decided the verdict. `max_rel` is the greatest relative error of the
+    elements whose magnitude in eager is above `rel_floor`; it is at index `rel_where`, where eager's has magnitude
+    `rel_size`. No rule limits it.
 
     `mean` and `deviation` are those of finite values. `map` holds the greatest absolute difference in each block of
     the output, in rows along its last dim.
@@ -72,6 +89,10 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     spread: float = -1.0
     rms: float = -1.0
     spread_rms: float = -1.0
+    checks: tuple[ErrorCheck, ...] = ()
+    rel_where: str = ""
+    rel_size: float = 0.0
+    rel_floor: float = 0.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):

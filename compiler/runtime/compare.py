@@ -18,6 +18,7 @@ import torch
 
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.numerics import Deviation
+from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_compare_in_one_pass, compare_in_one_pass
 
 _BINS = 32
@@ -81,6 +82,7 @@ def compare(
     ours, theirs = _nans(compiled), _nans(eager)
     unexpected_nans = None if equal_nan or ours is None or theirs is None or not bool(theirs.any()) else ours & theirs
     low, high, bins = _histogram(compiled)
+    rel_where = _index_of_greatest(relative) if relative.numel() and bool((relative > 0).any()) else ""
     return OutputReport(
         name,
         tuple(eager.shape),
@@ -100,6 +102,9 @@ def compare(
         map=_blocks(error),
         eager_nans=_count(theirs),
         zero_signs=_zero_signs(compiled, eager),
+        rel_where=rel_where,
+        rel_size=float(_wide(eager).abs().reshape(-1)[relative.argmax()]) if rel_where else 0.0,
+        rel_floor=tolerance.absolute,
     )
 
 
@@ -206,10 +211,34 @@ def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Toleranc
     ours, theirs = _wide(compiled), _wide(eager)
     if tolerance == EXACT:
         return ~_same(ours, theirs)
-    finite = theirs.isfinite()
-    rms = float(theirs[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
-    close = finite & ((ours - theirs).abs() <= tolerance.bound(rms, theirs.abs()))
+    close = theirs.isfinite() & ((ours - theirs).abs() <= tolerance.bound(_finite_rms(theirs), theirs.abs()))
     return ~(close | _same(ours, theirs))
+
+
+def _finite_rms(values: torch.Tensor) -> float:
+    """Returns the root mean square of the finite elements, 0 without any."""
+    finite = values[values.isfinite()]
+    return float(finite.abs().square().mean().sqrt()) if finite.numel() else 0.0
+
+
+def tolerance_check(compiled: torch.Tensor, eager: torch.Tensor) -> ErrorCheck:
+    """Returns the check of the element type's tolerance, at the element that uses most of it.
+
+    For numbers that have to be equal, it is a check of how many differ.
+    """
+    tolerance = tolerance_of(eager.dtype)
+    if tolerance == EXACT:
+        return ErrorCheck("elements differ", int(_mismatches(compiled, eager, tolerance).sum()), 0, "equal")
+    ours, theirs = _wide(compiled), _wide(eager)
+    rms = _finite_rms(theirs)
+    rule = f"{tolerance.absolute:g} x max(1, rms {rms:.2g}) + {tolerance.relative:g} x |eager|"
+    finite = ours.isfinite() & theirs.isfinite()
+    if not bool(finite.any()):
+        return ErrorCheck("abs error", 0.0, tolerance.bound(rms), rule)
+    error, bound = (ours - theirs).abs(), tolerance.bound(rms, theirs.abs())
+    share = torch.where(finite, error / bound, -1.0)
+    place, where = int(share.argmax()), _index_of_greatest(share)
+    return ErrorCheck(f"abs error at {where}", float(error.reshape(-1)[place]), float(bound.reshape(-1)[place]), rule)
 
 
 def _first_index(wrong: torch.Tensor | None) -> str:

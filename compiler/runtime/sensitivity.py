@@ -43,8 +43,16 @@ import torch
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
+from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
-from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
+from buddy.compiler.runtime.compare import (
+    EXACT,
+    TOLERANCES,
+    Tolerance,
+    compare,
+    index_of_greatest,
+    tolerance_check,
+)
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at, widen
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
@@ -130,6 +138,7 @@ _OF_SUMS, _OF_RESULT = 16, 2
 # For fewer elements, the errors of a few runs are likely to be all small by chance.
 FEWEST, THINNEST = 64, 16
 RUNS = 3
+_NO_SPREAD = Spread(0.0, 0.0)
 _WIDE = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
@@ -166,18 +175,33 @@ def compared(
     if choice is not None:
         near = allowed_margin(captured, choice, ours, eager, MULTIPLE)
         limit = f"{near:.1e} of eager's choice"
-        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit) if near else report
+        if near:
+            return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit)
+        return msgspec.structs.replace(report, checks=(tolerance_check(ours, eager),))
     is_close = report.verdict != "mismatch"
     right, spread = is_right(captured, expected, index, ours, is_close)
+    checks = _deciding_checks(ours, eager, spread, is_close)
     if spread is None:
-        return report
+        return msgspec.structs.replace(report, checks=checks)
     if right and not is_close:
         report = compare(name, ours, eager, allowed(eager.dtype, spread), equal_nan=equal_nan)
     elif is_close and not right:
         limit, where = limit_in_words(eager.dtype, spread, is_close), index_of_greatest(ours, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
     rms = differences(ours, eager).rms
-    return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms)
+    return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms, checks=checks)
+
+
+def _deciding_checks(
+    ours: torch.Tensor, eager: torch.Tensor, spread: Spread | None, is_close: bool
+) -> tuple[ErrorCheck, ...]:
+    """Returns the checks of the rule by which `is_right` decided."""
+    if spread is None and is_close and _is_rounded(eager):
+        few = _error_checks(ours, eager, _NO_SPREAD)
+        return few if all(check.ok for check in few) else (tolerance_check(ours, eager),)
+    if spread is None or not (_is_usable(spread, eager) if is_close else _is_small(spread, eager)):
+        return (tolerance_check(ours, eager),)
+    return _error_checks(ours, eager, spread)
 
 
 def is_right(
@@ -194,7 +218,7 @@ def is_right(
     if not found:
         return is_close, None
     spread = found[index]
-    if is_close and not (spread.whole and eager.numel() >= FEWEST and spread.rms <= MOST * _size(eager).rms):
+    if is_close and not _is_usable(spread, eager):
         return True, spread
     seeds = iter(range(RUNS))
     while not is_within(ours, eager, spread):
@@ -215,22 +239,50 @@ def is_within(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bool:
     wide = ours.to(exact.dtype)
     if not bool(((wide == exact) | (wide.isnan() & exact.isnan()) | (wide.isfinite() & exact.isfinite())).all()):
         return False
-    found, size, few = differences(wide, exact), _size(exact), _few_roundings(eager.dtype)
-    if spread.rms > MOST * size.rms:
-        return False
-    least = max(MULTIPLE * spread.rms, few * size.rms)
-    if found.rms > least or found.largest > max(MULTIPLE * spread.largest, few * size.largest):
-        return False
-    pairs = ((rms, spread.slices[dim]) for dim, rms in found.slices.items() if dim in spread.slices)
-    return all(bool((ours <= (MULTIPLE * theirs).clamp(min=least)).all()) for ours, theirs in pairs)
+    return _is_small(spread, eager) and all(check.ok for check in _error_checks(ours, eager, spread))
+
+
+def _is_small(spread: Spread, eager: torch.Tensor) -> bool:
+    """True if a result is not meaningless because of its spread."""
+    return spread.rms <= MOST * _size(eager).rms
+
+
+def _is_usable(spread: Spread, eager: torch.Tensor) -> bool:
+    """True if a spread may show that a result within its element type's tolerance is wrong."""
+    return spread.whole and eager.numel() >= FEWEST and _is_small(spread, eager)
+
+
+def _error_checks(ours: torch.Tensor, eager: torch.Tensor, spread: Spread) -> tuple[ErrorCheck, ...]:
+    """Returns the checks of the greatest error, the root mean square, and that of the worst slice of each dim.
+
+    A few roundings are allowed for any spread.
+    """
+    found, size, few = differences(ours, eager), _size(eager), _few_roundings(eager.dtype)
+    checks = []
+    for what, error, spreads_, most, of in (
+        ("max abs error", found.largest, spread.largest, size.largest, "greatest |eager|"),
+        ("rms error", found.rms, spread.rms, size.rms, "rms of eager"),
+    ):
+        from_spread = MULTIPLE * spreads_ > few * most
+        rule = f"{MULTIPLE:g} x spread {spreads_:.1e}" if from_spread else f"{few:.1e} x {of} {most:.2g}"
+        checks.append(ErrorCheck(what, error, max(MULTIPLE * spreads_, few * most), rule))
+    least = checks[1].allowed
+    for dim, rms in found.slices.items():
+        if dim not in spread.slices:
+            continue
+        limits = (MULTIPLE * spread.slices[dim]).clamp(min=least)
+        worst = int((rms - limits).argmax())
+        index = ", ".join(str(worst) if each == dim else ":" for each in range(eager.dim()))
+        rule = f"{MULTIPLE:g} x spread of the slice, at least the limit of all"
+        checks.append(ErrorCheck(f"rms error of [{index}]", float(rms[worst]), float(limits[worst]), rule))
+    return tuple(checks)
 
 
 def are_few_roundings(ours: torch.Tensor, eager: torch.Tensor) -> bool:
     """True if a few roundings explain the differences of a result, in any program, or if results are not rounded."""
     if not _is_rounded(eager) or torch.equal(ours, eager):
         return True
-    found, size, few = differences(ours, eager), _size(eager), _few_roundings(eager.dtype)
-    return found.largest <= few * size.largest and found.rms <= few * size.rms
+    return all(check.ok for check in _error_checks(ours, eager, _NO_SPREAD))
 
 
 def _is_rounded(eager: torch.Tensor) -> bool:

@@ -20,7 +20,7 @@ from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.run_report import MachineLoad
+from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad
 
 EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
 
@@ -83,9 +83,12 @@ def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
 
 
 def test_a_mismatch_shows_its_first_position(state: State, recipe: Recipe) -> None:
-    state.shown.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
+    checks = (ErrorCheck("max abs error", 1.4e-6, 1e-7, "4 x spread 2.5e-08"), ErrorCheck("rms error", 1e-8, 2e-8, ""))
+    state.shown.report = report(verdict="mismatch", where="[0, 17]", nans=3, checks=checks)
     assert "MISMATCH out0" in shown(state, recipe)
-    assert "first differs at [0, 17] · within 1e-4 · 3 NaN" in shown(state, recipe)
+    assert "first differs at [0, 17] · 3 NaN" in shown(state, recipe)
+    assert "max abs error 1.4e-06 > 1.0e-07 allowed (4 x spread 2.5e-08)" in shown(state, recipe)
+    assert "rms error" not in shown(state, recipe)
 
 
 def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state: State, recipe: Recipe) -> None:
@@ -124,7 +127,7 @@ def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe
     text = shown(state, recipe, 120)
     assert "NaN      out0" in text
     assert "3 NaN, 3 in eager · set equal_nan to treat NaN as equal to NaN" in text
-    assert "2 zeros with the opposite sign" in text
+    assert "2 zeros with the opposite sign" in " ".join(text.split())
     assert "OK" not in text
 
 
