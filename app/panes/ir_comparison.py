@@ -119,7 +119,9 @@ class IrComparison:
             found = await self._context.queries.compare(other.text, stage.text, how, stage.language)
         finally:
             self.running = False
-        return DiffRows(found.hunks, found.before_lines, found.after_lines, layout) if found else None
+        if found is None:
+            return None
+        return DiffRows(found.hunks, found.before_lines, found.after_lines, layout, found.aliases)
 
     # ---- the line above the text ---------------------------------------------------------------------------------
 

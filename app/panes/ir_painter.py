@@ -317,7 +317,8 @@ class RowPainter:
         spans: Spans = ()
         if opposite is not None:
             pair = (opposite.text, line.text) if after else (line.text, opposite.text)
-            spans = changed_words(*pair, names=document.content.how == "line")[after]
+            aliases = document.diff.aliases if document.diff is not None else ()
+            spans = changed_words(*pair, names=document.content.how == "line", aliases=aliases)[after]
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 

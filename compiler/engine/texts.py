@@ -113,7 +113,9 @@ class TextHandler:
             found = await self._differences.of((frame.before, frame.after), question)
         except DiffTooLong as error:
             raise JobFailed(Diagnostic(str(error), "the comparison", "compare stages that are nearer")) from error
-        answer = Compared(job.request, frame.before, frame.after, tuple(found.hunks), found.before, found.after)
+        answer = Compared(
+            job.request, frame.before, frame.after, tuple(found.hunks), found.before, found.after, found.aliases
+        )
         self._send(answer)
 
     def _find(self, name: str) -> IndexedText:

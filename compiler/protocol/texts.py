@@ -243,7 +243,7 @@ class Compared(Frame, frozen=True):
     `after` on.
 
     `hunks` are `(before, removed, after, added)`; between them the lines correspond one to one. `before_lines` and
-    `after_lines` are the lengths of the texts.
+    `after_lines` are the lengths of the texts. `aliases` are those of `buddy.compiler.protocol.text.diff.Difference`.
     """
 
     request: int
@@ -252,6 +252,7 @@ class Compared(Frame, frozen=True):
     hunks: tuple[tuple[int, int, int, int], ...]
     before_lines: int
     after_lines: int
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 # A character between angle brackets, or an arrow, whose head never closes a bracket: so a text matches in only one way.

@@ -66,18 +66,23 @@ Spans = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=512)
-def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans, Spans]:
+def changed_words(
+    before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
+) -> tuple[Spans, Spans]:
     """The ranges `(start, end)` of differing characters in each line; empty if the lines are unrelated.
 
-    Without `names`, SSA values and aliases count as equal, unless nothing else differs.
+    Without `names`, SSA values and labels count as equal, unless nothing else differs, and aliases count as their
+    counterparts in `aliases` (see `buddy.compiler.protocol.Compared`).
     """
     one, other = _WORD.findall(before), _WORD.findall(after)
     if max(len(one), len(other)) > MOST_WORDS:
         return (), ()
     if names:
         return _differing(one, other, one, other)
-    kinds = [[word[0] if word[0] in "%#^" else word for word in words] for words in (one, other)]
-    return _differing(one, other, *(kinds if kinds[0] != kinds[1] else (one, other)))
+    counterparts = dict(aliases)
+    meant = [[counterparts.get(word, word) for word in one], other]
+    kinds = [[word[0] if word[:1] in ("%", "^") else word for word in words] for words in meant]
+    return _differing(one, other, *(kinds if kinds[0] != kinds[1] else meant))
 
 
 def _differing(one: list[str], other: list[str], here: list[str], there: list[str]) -> tuple[Spans, Spans]:

@@ -176,11 +176,15 @@ How = Literal["line", "structural"]
 
 
 class Difference(NamedTuple):
-    """`hunks` are the differences, in order; `before` and `after` are the numbers of lines."""
+    """`hunks` are the differences, in order; `before` and `after` are the numbers of lines.
+
+    `aliases` has each alias of the text before, and the alias with the same definition in the text after, "" for none.
+    """
 
     hunks: list[Hunk]
     before: int
     after: int
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
@@ -191,12 +195,10 @@ def difference(before: str, after: str, how: How = "line", language: str = "mlir
     """
     one, other = _lines(before), _lines(after)
     if before == after:
-        found: list[Hunk] = []
-    elif how == "line":
-        found = hunks(one, other)
-    else:
-        found = _structural(one, other, language)
-    return Difference(found, len(one), len(other))
+        return Difference([], len(one), len(other))
+    if how == "line":
+        return Difference(hunks(one, other), len(one), len(other))
+    return _structural(one, other, language)
 
 
 def _lines(text: str) -> list[str]:
@@ -206,7 +208,7 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _structural(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
+def _structural(before: Sequence[str], after: Sequence[str], language: str) -> Difference:
     definitions: dict[str, int] = {}
     aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
     one, other = list(shapes(before, language, aliases[0])), list(shapes(after, language, aliases[1]))
@@ -222,7 +224,9 @@ def _structural(before: Sequence[str], after: Sequence[str], language: str) -> l
         if renaming.takes(one[x], other[y], before[x]):
             pairs.append((x, y))
         i, j = x + 1, y + 1
-    return between(pairs, len(before), len(after))
+    names = {key: alias for alias, key in aliases[1].keys.items()}
+    equal = tuple((alias, names.get(key, "")) for alias, key in aliases[0].keys.items())
+    return Difference(between(pairs, len(before), len(after)), len(before), len(after), equal)
 
 
 class _Renaming:

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from buddy.compiler.protocol.text import diff
-from buddy.compiler.protocol.text.diff import Hunk, difference, hunks
+from buddy.compiler.protocol.text.diff import Difference, Hunk, difference, hunks
 from buddy.compiler.protocol.text.structure import bound, shapes, with_sorted_attributes
 
 FUNCTION = """\
@@ -99,9 +99,9 @@ def longest_common(one: list[int], other: list[int]) -> int:
 
 
 def test_equal_texts_have_no_hunks_and_empty_ones_all() -> None:
-    assert difference("a\nb\n", "a\nb\n") == ([], 2, 2)
-    assert difference("", "a\nb") == ([Hunk(0, 0, 0, 2)], 0, 2)
-    assert difference("a\n", "") == ([Hunk(0, 1, 0, 0)], 1, 0)
+    assert difference("a\nb\n", "a\nb\n") == Difference([], 2, 2)
+    assert difference("", "a\nb") == Difference([Hunk(0, 0, 0, 2)], 0, 2)
+    assert difference("a\n", "") == Difference([Hunk(0, 1, 0, 0)], 1, 0)
 
 
 # ---- structure ------------------------------------------------------------------------------------------------------
@@ -222,6 +222,13 @@ def test_an_alias_stands_for_its_definition() -> None:
     nested = RENUMBERED.replace("(d0, d1) -> (d0)>", "(d0, d1) -> (d1)>")
     assert structural(ALIASES, nested) == [Hunk(1, 1, 1, 0), Hunk(3, 2, 2, 3), Hunk(6, 2, 6, 2)]
     assert structural(ALIASES, RENUMBERED.replace('"#map2"', '"#map1"')) == [Hunk(3, 2, 3, 2), Hunk(6, 2, 6, 2)]
+
+
+def test_each_alias_is_listed_with_its_counterpart() -> None:
+    other = RENUMBERED.replace("(d0) -> (d0)", "(d0) -> (d0 + 1)")
+    assert dict(difference(ALIASES, other, "structural").aliases) == {
+        "#map": "", "#map1": "#map2", "#map2": "#map", "#layout": "#layout1", "!tile": "!t",
+    }  # fmt: skip
 
 
 def test_a_definition_that_came_or_went_is_the_only_change() -> None:
