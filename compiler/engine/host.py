@@ -223,7 +223,7 @@ def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> s
     """
     from buddy.compiler.graph.plugins import registered_since
 
-    preferred = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
+    preferred = [lowering for captured in program.graphs for lowering in (captured.user_lowerings() or {}).values()]
     return registrations.code_hash([*registered_since(before).values(), *preferred])
 
 
