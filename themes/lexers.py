@@ -1,7 +1,8 @@
-"""Lexers of the languages of IR, and the names in the `[syntax]` table of a theme for their tokens."""
+"""Lexers of the languages of IR and of Python, and the names in the `[syntax]` table of a theme for their tokens."""
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 
 from pygments.lexer import Lexer
@@ -10,6 +11,10 @@ from pygments.token import Token, _TokenType
 # The entry of `[syntax]` for a token and its subtypes.
 SYNTAX: dict[_TokenType, str] = {
     Token.Name.Builtin: "operation",
+    Token.Name.Builtin.Pseudo: "value",
+    Token.Name.Class: "symbol",
+    Token.Name.Decorator: "attribute",
+    Token.Name.Exception: "type",
     Token.Name.Function: "symbol",
     Token.Name.Variable: "value",
     Token.Name.Variable.Global: "symbol",
@@ -22,6 +27,7 @@ SYNTAX: dict[_TokenType, str] = {
     Token.Comment: "comment",
     Token.Punctuation: "punctuation",
     Token.Operator: "punctuation",
+    Token.Operator.Word: "keyword",
 }
 
 
@@ -37,9 +43,10 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language: fx, buddy, mlir, llvm, asm or ptx. It can lex each line separately.
+    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm or ptx) or of Python.
 
-    Raises `ValueError` for an unknown language.
+    It can lex each line separately, except for lines inside a string of Python (see `open_string`). Raises `ValueError`
+    for an unknown language.
     """
     if language in ("fx", "buddy"):
         from buddy.themes.graph_lexer import GraphLexer
@@ -61,7 +68,11 @@ def lexer_for(language: str) -> Lexer:
         from buddy.themes.ptx_lexer import PtxLexer
 
         return PtxLexer()
-    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx")
+    if language == "python":
+        from pygments.lexers.python import PythonLexer
+
+        return PythonLexer()
+    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx, python")
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:
@@ -74,3 +85,41 @@ def spans(language: str, line: str) -> list[tuple[str, str]]:
         else:
             runs.append((name, text))
     return runs
+
+
+# A comment or the start of a string of Python: three quotes, or a string that ends on the line.
+_PYTHON_STRING = re.compile(r"""#.*|\"{3}|'{3}|"(?:\\.|[^"\\])*"?|'(?:\\.|[^'\\])*'?""")
+
+
+def open_string(line: str, quotes: str = "") -> str:
+    """The quotes of the string of Python that is open at the end of `line`, "" for none.
+
+    `quotes` are those of the string that is open at the start of the line.
+    """
+    at = 0
+    while True:
+        if quotes:
+            at = _string_end(line, quotes, at)
+            if at < 0:
+                return quotes
+            quotes = ""
+        match = _PYTHON_STRING.search(line, at)
+        if match is None:
+            return ""
+        at = match.end()
+        if match[0] in ('"""', "'''"):
+            quotes = match[0]
+
+
+def _string_end(line: str, quotes: str, start: int) -> int:
+    """The position after the closing `quotes`, or -1."""
+    match = re.compile(rf"(?:\\.|(?!{quotes})[^\\])*{quotes}").match(line, start)
+    return match.end() if match else -1
+
+
+def python_spans(line: str, quotes: str = "") -> list[tuple[str, str]]:
+    """`spans` of a line of Python that starts inside a string with `quotes`, if these are not ""."""
+    if not quotes:
+        return spans("python", line)
+    end = _string_end(line, quotes, 0)
+    return [("string", line[:end]), *spans("python", line[end:])] if end >= 0 else [("string", line)]

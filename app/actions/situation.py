@@ -78,7 +78,7 @@ def needs_toggle_node(s: Situation) -> str:
     reason = needs_captured(s) or needs_node(s)
     if reason or s.node is None or s.assignment is None:
         return reason
-    only_eager = s.assignment.lowering == "eager" and not set(s.assignment.choices) - {"eager"}
+    only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
     return f"no registry lowers {s.node.target}, so it runs in eager mode" if only_eager else ""
 
 

@@ -13,6 +13,7 @@ from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place, waiting_text
+from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -258,7 +259,7 @@ class GraphPane(NodeTable):
     def _can_toggle(self, row: NodeRow) -> bool:
         """Whether a node is compiled, or runs in eager and could be compiled."""
         assignment = self.assignment(row)
-        return assignment is not None and (assignment.lowering != EAGER or bool(set(assignment.choices) - {EAGER}))
+        return assignment is not None and (assignment.lowering != EAGER or bool(assignment.compiled_choices))
 
     def _restored_lowering(self, row: NodeRow) -> str | None:
         """The recipe's choice with which a node in eager is compiled.
@@ -267,7 +268,7 @@ class GraphPane(NodeTable):
         and the first other lowering is returned.
         """
         assignment = self.assignment(row)
-        choices = [choice for choice in (assignment.choices if assignment else ()) if choice != EAGER]
+        choices = assignment.compiled_choices if assignment else []
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
@@ -287,11 +288,16 @@ class GraphPane(NodeTable):
                 f"Lowering of {row.name} ({short_target(row.target)})",
                 [*choices, PickerChoice("reset", default, RESET)],
             ),
-            lambda name: self._set_lowering(row, name),
+            lambda name: self._set_lowering(row, assignment, name),
         )
 
-    def _set_lowering(self, row: NodeRow, lowering: str | None) -> None:
+    def _set_lowering(self, row: NodeRow, assignment: Assignment, lowering: str | None) -> None:
+        """Edit the recipe, unless the compiler has reported that `lowering` cannot lower the node."""
         recipe = self.workspace.recipe
+        rejection = assignment.rejection(lowering or "")
+        if rejection:
+            self.say(f"{row.name} cannot be lowered by {lowering}: {rejection}")
+            return
         if lowering == RESET:
             self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name}: default lowering")
         elif lowering is not None:
@@ -344,10 +350,11 @@ class GraphPane(NodeTable):
             "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
+            **(path_details(assignment) if assignment else {}),
             **numerics.node_details(self.state.shown.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
-        lines: list[Cells] = [[(f"{title:<10}", "dim"), (text, "text")] for title, text in facts.items() if text]
+        lines: list[Cells] = [[(f"{title:<11}", "dim"), (text, "text")] for title, text in facts.items() if text]
         remarks = [(name, text) for name, node, text in self.state.remarks if node in (row.stable, row.name)]
         if remarks:
             lines += [[], [("remarks of passes", "title")]]
@@ -389,9 +396,9 @@ LOWERINGS = {
 
 
 def _lowering_summary(name: str, assignment: Assignment) -> str:
-    """The description of a lowering, or the reason why it is not applied to this node."""
-    reasons = [part for part in assignment.reason.split("; ") if part.startswith(f"{name}: ")]
-    return reasons[0].removeprefix(f"{name}: ") if reasons else LOWERINGS.get(name, "")
+    """The description of a lowering, or the reason why it cannot lower this node."""
+    rejection = assignment.rejection(name)
+    return f"not possible: {rejection}" if rejection else LOWERINGS.get(name, "")
 
 
 def opcode_text(opcode: str) -> str:

@@ -21,6 +21,17 @@ DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
 AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
 
 
+# What a stage in each language is, for a message.
+LANGUAGES: dict[str, str] = {
+    "fx": "an FX graph",
+    "buddy": "a Buddy graph",
+    "mlir": "MLIR",
+    "llvm": "LLVM IR",
+    "asm": "assembly",
+    "ptx": "PTX",
+}
+
+
 class TitledRecipe(NamedTuple):
     """A recipe to compare with, and its title."""
 
@@ -40,10 +51,18 @@ class ComparedStages(NamedTuple):
         return dict(key_stages(self.stages)).get(row.key) or (of_phase[-1] if of_phase else None)
 
 
+class OtherStage(NamedTuple):
+    """A stage to compare with, and what it is to the chosen one."""
+
+    against: Against
+    stage: Stage
+
+
 class IrComparison:
     """Compares each stage with the stage that `against` selects. `how` is the mode: off, line or structural diff.
 
-    `others` are the stages of another recipe or graph. `running` is true while the engine computes a diff.
+    Only stages in the same language are compared. `others` are the stages of another recipe or graph. `running` is true
+    while the engine computes a diff.
     """
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
@@ -59,9 +78,20 @@ class IrComparison:
     def other_of(self, row: StageRow) -> Stage | None:
         """The stage that the stage of `row` is compared with; `None` if there is no such stage or `how` is off."""
         other = None if self.how == "off" else self._candidate(self.against, row)
-        return self._stages.in_chosen_form(other) if other is not None else None
+        return self._stages.in_chosen_form(other.stage) if other is not None else None
 
-    def _candidate(self, against: Against, row: StageRow) -> Stage | None:
+    def _candidate(self, against: Against, row: StageRow) -> OtherStage | None:
+        """The stage in the language of `row` that is compared with it by `against`.
+
+        If the stage before is in another language, it is the same stage before the last edit.
+        """
+        stage = self._named_stage(against, row)
+        if stage is not None and stage.language == row.stage.language:
+            return OtherStage(against, stage)
+        return self._candidate("edit", row) if against == "previous" and stage is not None else None
+
+    def _named_stage(self, against: Against, row: StageRow) -> Stage | None:
+        """The stage that `against` means for `row`, in any language."""
         if against == "marked":
             return self.marked
         if against == "edit":
@@ -92,7 +122,9 @@ class IrComparison:
             answer = await self._context.queries.compare(other.text, stage.text, how, stage.language)
         finally:
             self.running = False
-        return DiffRows(answer.hunks, answer.before_lines, answer.after_lines, layout) if answer else None
+        if answer is None:
+            return None
+        return DiffRows(answer.hunks, answer.before_lines, answer.after_lines, layout, answer.aliases)
 
     # ---- the line above the text ---------------------------------------------------------------------------------
 
@@ -116,16 +148,21 @@ class IrComparison:
     def _description(self) -> tuple[str, str]:
         """The mode of the comparison and the other stage: `structural diff`, `from canonicalize`."""
         row = self._stages.shown
-        other = self.other_of(row) if row is not None else None
+        other = self._candidate(self.against, row) if row is not None else None
         if other is None:
-            return f"{self.how} diff", self._missing_text()
-        names = {"previous": other.name, "marked": f"{other.name} (marked)", "edit": "before the last edit"}
+            return f"{self.how} diff", self._missing_text(row)
+        name = other.stage.name
+        names = {"previous": name, "marked": f"{name} (marked)", "edit": "before the last edit"}
         if self.others is not None:
-            names["other"] = f"{other.name} by {self.others.title}"
-        return f"{self.how} diff", f"from {names[self.against]}"
+            names["other"] = f"{name} by {self.others.title}"
+        return f"{self.how} diff", f"from {names[other.against]}"
 
-    def _missing_text(self) -> str:
-        """The reason why the chosen stage has no other stage to compare with."""
+    def _missing_text(self, row: StageRow | None) -> str:
+        """The reason why the stage of `row` has no other stage to compare with."""
+        stage = self._named_stage(self.against, row) if row is not None else None
+        if stage is not None:
+            edit = ", and no edit changed this stage" * (self.against == "previous")
+            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language]}{edit}"
         if self.against == "other":
             return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
         reasons = {"previous": "this is the first stage", "marked": "m marks a stage", "edit": "no edit changed it"}

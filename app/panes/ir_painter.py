@@ -331,7 +331,8 @@ class RowPainter:
         spans: Spans = ()
         if partner is not None:
             before_and_after = (partner.text, line.text) if after else (line.text, partner.text)
-            spans = changed_words(*before_and_after, names=document.content.how == "line")[after]
+            aliases = document.diff.aliases if document.diff is not None else ()
+            spans = changed_words(*before_and_after, names=document.content.how == "line", aliases=aliases)[after]
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 

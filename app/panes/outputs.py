@@ -12,7 +12,7 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import UNICODE, Glyphs, short_place
+from buddy.app.reports.formatting import Glyphs, short_place
 from buddy.app.screens.detail import diagnostic_lines, wrap_text
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
@@ -96,34 +96,39 @@ def _output_lines(output: OutputReport, previous: OutputReport | None, width: in
     shape = ",".join(map(str, output.shape))
     line: Cells = [(f"{word:<9}", role), (f"{output.name} ", "title"), (f"{output.dtype}[{shape}]", "syntax:type")]
     if output.verdict == "unchecked":
-        return [line, *output_details(output, glyphs)]
+        return [line, *output_details(output, width, glyphs)]
     line += [(f"  max|{glyphs.delta}| ", "dim"), (formatting.difference_text(output.max_abs), "text")]
     line += [("  rel ", "dim"), (formatting.difference_text(output.max_rel), "text")]
     if previous is not None and previous.max_abs != output.max_abs:
         line.append((f"  (was {formatting.difference_text(previous.max_abs)})", "dim"))
-    return [line, *output_details(output, glyphs), *_difference_map(output, width, glyphs)]
+    return [line, *output_details(output, width, glyphs), *_difference_map(output, width, glyphs)]
 
 
-def output_details(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
-    """A line with facts about the comparison of an output, if any, and a line with the histogram of its values."""
+def output_details(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
+    """Lines with the conditions of the verdict and other facts about an output, and with its histogram."""
     facts = [
         f"first differs at {output.where}" if output.where else "",
-        f"within {output.tolerance.replace(UNICODE.times, glyphs.times)}" if output.tolerance else "",
         f"{output.max_ulp:.0f} ULP" if 0 < output.max_ulp < MAX_ULP else "",
         formatting.nan_counts_text(output),
-        formatting.spread_text(output),
         "set equal_nan to treat NaN as equal to NaN" if output.verdict == "nan" else "",
         f"{output.infs} Inf" if output.infs else "",
         f"{output.zero_signs} zeros with the opposite sign" if output.zero_signs else "",
     ]
     text = f" {glyphs.dot} ".join(fact for fact in facts if fact)
-    lines: list[Cells] = [[(f"{'':9}{text}", "warn" if output.verdict != "ok" else "dim")]] if text else []
-    if output.histogram:
-        bars = formatting.histogram(output.histogram, glyphs)
-        statistics = f"  mean {output.mean:.3g}  std {output.deviation:.3g}"
-        statistics += f"  {output.zeros} zeros" * (output.zeros > 0)
-        lines.append([(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")])
-    return lines
+    texts = [*formatting.verdict_texts(output), *([text] if text else [])]
+    role = "warn" if output.verdict != "ok" else "dim"
+    lines: list[Cells] = [[(f"{'':9}{piece}", role)] for each in texts for piece in wrap_text(each, width - 9)]
+    return lines + distribution_lines(output, glyphs)
+
+
+def distribution_lines(output: OutputReport, glyphs: Glyphs) -> list[Cells]:
+    """The histogram of an output and its statistics in one line; none for an output without finite values."""
+    if not output.histogram:
+        return []
+    bars = formatting.histogram(output.histogram, glyphs)
+    statistics = f"  mean {output.mean:.3g}  std {output.deviation:.3g}"
+    statistics += f"  {output.zeros} zeros" * (output.zeros > 0)
+    return [[(f"{'':9}{output.low:.3g} ", "dim"), (bars, "bar"), (f" {output.high:.3g}{statistics}", "dim")]]
 
 
 def _difference_map(output: OutputReport, width: int, glyphs: Glyphs) -> list[Cells]:
@@ -211,9 +216,10 @@ def _timing_line(name: str, timing: Timing, slowest: float, bar_width: int, role
 def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyphs) -> list[Cells]:
     """Facts about a run: nodes, compile time, threads, inputs, memory, the load of the machine, and notes."""
     nodes = report.nodes_compiled + report.nodes_eager
-    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback"
+    fallback = f"{report.nodes_eager} in eager" if report.nodes_eager else "no fallback" * (not report.slow_paths)
+    counts = [f"{report.nodes_compiled}/{nodes} nodes compiled", fallback, *formatting.eager_path_texts(report)]
     facts = [
-        f"{report.nodes_compiled}/{nodes} nodes compiled, {fallback}",
+        ", ".join(filter(None, counts)),
         f"compiled in {formatting.seconds(report.compile_seconds)}",
         f"{formatting.thread_count(report.compiled.threads)}, {report.compiled.runs} runs",
     ]

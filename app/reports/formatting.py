@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.app.session.state import State
-from buddy.compiler.protocol.run_report import MachineLoad, OutputReport
+from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
 
 
 @dataclass(frozen=True)
@@ -73,19 +74,46 @@ def nan_counts_text(output: OutputReport) -> str:
     return f"{output.nans} NaN, {output.eager_nans} in eager"
 
 
-def spread_text(output: OutputReport) -> str:
-    """The error of an output compared with the spread of correct runs; empty if the spread was not measured.
+def verdict_texts(output: OutputReport) -> list[str]:
+    """The conditions that decided the verdict, each with both numbers, and the largest relative error.
 
-    For indices that differ from eager's (of `argmax`, for example), the tolerance of the values at the indices.
+    Of a wrong output, those that do not hold; of a right one, those of the whole output. For indices that differ from
+    eager's (of `argmax`, for example), the tolerance of the values at the indices.
     """
-    if output.spread < 0:
-        other_indices = output.verdict == "ok" and output.dtype.startswith("int") and output.max_abs
-        return f"different indices, whose values are within {output.tolerance}" if other_indices else ""
-    error_rms, spread_rms = (
-        f" (rms {difference_text(rms)})" if rms >= 0 else "" for rms in (output.rms, output.spread_rms)
+    if output.verdict == "ok" and not output.checks:
+        are_other_indices = output.max_abs and output.dtype.startswith("int")
+        return [f"different indices, whose values are within {output.tolerance}"] if are_other_indices else []
+    if output.verdict == "mismatch" and not math.isfinite(output.max_abs):
+        return ["an element is finite in one of the two only, or infinite with another sign"]
+    failed = [check for check in output.checks if not check.ok]
+    relative = [_relative_error_text(output)] if output.rel_floor and output.rel_where else []
+    return [*map(_check_text, failed or output.checks[:2]), *relative]
+
+
+def _check_text(check: ErrorCheck) -> str:
+    """A condition of a verdict: `rms error 1.2e-07 <= 3.1e-07 allowed (4 x spread 7.8e-08)`."""
+    if check.rule == "equal":
+        return f"{check.error:.0f} {check.what}" + f", {check.allowed:.0f} allowed" * (not check.ok)
+    sign = "<=" if check.ok else ">"
+    # As many digits as tell the two numbers apart.
+    pairs = [tuple(f"{value:.{digits}e}" for value in (check.error, check.allowed)) for digits in (1, 3, 6, 16)]
+    error, allowed = next((pair for pair in pairs if len(set(pair)) > 1), pairs[0]) if check.error else pairs[0]
+    return f"{check.what} {error if check.error else 0} {sign} {allowed} allowed ({check.rule})"
+
+
+def _relative_error_text(output: OutputReport) -> str:
+    """The largest relative error of an output and the index at which it occurs."""
+    index = f"at {output.rel_where}, where |eager| is {difference_text(output.rel_size)}"
+    return (
+        f"largest relative error {difference_text(output.max_rel)} {index} "
+        f"(no limit; |eager| <= {output.rel_floor:g} not counted)"
     )
-    error = f"error {difference_text(output.max_abs)}{error_rms}"
-    return f"{error}; two correct runs differ by up to {difference_text(output.spread)}{spread_rms}"
+
+
+def eager_path_texts(report: RunReport) -> list[str]:
+    """The numbers of compiled nodes that have a slow path and an error path in eager; without numbers that are 0."""
+    counts = ((report.slow_paths, "a slow path"), (report.error_paths, "an error path"))
+    return [f"{count} with {path} in eager" for count, path in counts if count]
 
 
 def load_text(load: MachineLoad) -> str:

@@ -92,7 +92,18 @@ def _lowering_remarks(assignment: Assignment | None) -> list[NodeRemark]:
         return []
     where = f" in @{assignment.function}" if assignment.function else ""
     why = f": {assignment.reason}" if assignment.reason else ""
-    return [NodeRemark(LOWERING, f"by {assignment.lowering}{where}{why}")]
+    paths = [NodeRemark(LOWERING, f"{name}: {text}") for name, text in path_details(assignment).items()]
+    return [NodeRemark(LOWERING, f"by {assignment.lowering}{where}{why}"), *paths]
+
+
+def path_details(assignment: Assignment) -> dict[str, str]:
+    """When the code of a compiled node calls eager, by the name of the path."""
+    details = {}
+    if assignment.slow_path:
+        details["slow path"] = f"eager computes the results if {assignment.slow_path}"
+    if assignment.error_path:
+        details["error path"] = f"eager raises its error if {assignment.error_path}"
+    return details
 
 
 def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 from buddy.app.reports import formatting
@@ -44,9 +45,16 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         "compared": not report.not_compared,
         **({"not_compared": report.not_compared} if report.not_compared else {}),
         "equal_nan": report.equal_nan,
-        "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
+        "nodes": {
+            "compiled": report.nodes_compiled,
+            "eager": report.nodes_eager,
+            "with_slow_path": report.slow_paths,
+            "with_error_path": report.error_paths,
+        },
         "lowered_by": dict(Counter(a.lowering for a in assignments)),
         "eager_nodes": [{"node": a.node, "reason": a.reason} for a in in_eager(assignments)],
+        "slow_paths": [{"node": a.node, "condition": a.slow_path} for a in assignments if a.slow_path],
+        "error_paths": [{"node": a.node, "condition": a.error_path} for a in assignments if a.error_path],
         "other_registry": [
             {"node": a.node, "by": a.lowering, "reason": a.reason} for a in _not_by_first_registry(assignments)
         ],
@@ -68,20 +76,17 @@ def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
     graph_break = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
+    counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
+    counts += formatting.eager_path_texts(report)
     lines = [
-        f"graph {report.graph}, {info.name}: {report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager, "
-        f"compiled in {report.compile_seconds:.2f} s",
+        f"graph {report.graph}, {info.name}: {', '.join(counts)}, compiled in {report.compile_seconds:.2f} s",
         *graph_break,
         table(
             ["output", "shape", "dtype", "verdict", "max abs", "max rel", _last_column(report)],
             [_output_row(output) for output in report.outputs],
             _LEFT_ALIGNED,
         ),
-        *(
-            f"{output.name}: {formatting.spread_text(output)}"
-            for output in report.outputs
-            if formatting.spread_text(output)
-        ),
+        *(f"{output.name}: {text}" for output in report.outputs for text in formatting.verdict_texts(output)),
         f"{SIDE_NAMES[report.backend]:<8} {_timing_text(report.compiled)}",
         *(_side_text(side) for side in report.beside),
         *_eager_lines(report),
@@ -94,8 +99,12 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
     if not report.inputs_unchanged:
         lines.append("MISMATCH: the run changed its inputs or weights")
     fallbacks = [
-        *_reason_lines("in eager", in_eager(assignments)),
-        *_reason_lines("not lowered by the first registry", _not_by_first_registry(assignments)),
+        *_reason_lines("in eager", {a.node: a.reason for a in in_eager(assignments)}),
+        *_reason_lines(
+            "not lowered by the first registry", {a.node: a.reason for a in _not_by_first_registry(assignments)}
+        ),
+        *_reason_lines("slow path in eager", {a.node: f"if {a.slow_path}" for a in assignments if a.slow_path}),
+        *_reason_lines("error path in eager", {a.node: f"if {a.error_path}" for a in assignments if a.error_path}),
     ]
     return "\n".join([*lines, *fallbacks, *(f"note: {note}" for note in report.notes)])
 
@@ -169,10 +178,13 @@ def _not_by_first_registry(assignments: Sequence[Assignment]) -> list[Assignment
     return [a for a in assignments if a.lowering not in (EAGER, FOLDED) and a.reason]
 
 
-def _reason_lines(title: str, assignments: Sequence[Assignment]) -> list[str]:
-    """A line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other nodes."""
-    lines = [f"{title}: {a.node}: {a.reason}" for a in assignments[:_MAX_NODES]]
-    more = len(assignments) - _MAX_NODES
+def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
+    """A line with the reason for each of the first `_MAX_NODES` nodes, and a line with the number of other nodes.
+
+    `reasons` maps nodes to reasons.
+    """
+    lines = [f"{title}: {node}: {reason}" for node, reason in islice(reasons.items(), _MAX_NODES)]
+    more = len(reasons) - _MAX_NODES
     return lines + ([f"{title}: and {more} more (--json lists them)"] if more > 0 else [])
 
 
@@ -196,6 +208,17 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
         "rms": output.rms if output.rms >= 0 else None,
         "spread": output.spread if output.spread >= 0 else None,
         "spread_rms": output.spread_rms if output.spread_rms >= 0 else None,
+        "checks": [
+            {
+                "what": check.what,
+                "error": _number(check.error),
+                "allowed": _number(check.allowed),
+                "rule": check.rule,
+                "ok": check.ok,
+            }
+            for check in output.checks
+        ],
+        "max_rel_at": output.rel_where,
         "first_difference": output.where,
         "nans": output.nans,
         "eager_nans": output.eager_nans,

@@ -179,7 +179,8 @@ class RunsScreen(TableScreen[RunRecord]):
 
     def about(self, row: RunRecord) -> str:
         report = row.report
-        nodes = f"{report.nodes_compiled} nodes compiled, {report.nodes_eager} in eager"
+        counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
+        nodes = ", ".join([*counts, *formatting.eager_path_texts(report)])
         spread = f"{formatting.seconds(report.compiled.low)} to {formatting.seconds(report.compiled.high)}"
         facts = [
             f"graph {row.recipe.graph}",

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 
-from buddy.app.panes.outputs import difference_level, output_details
+from buddy.app.panes.outputs import difference_level, distribution_lines
 from buddy.app.reports import formatting
 from buddy.app.reports.value_pages import (
     BLOCK_COLUMNS,
@@ -289,7 +289,7 @@ class ValuesScreen(ListScreen[None]):
             return [[(" reading", "dim")]]
         report = self._reports.get(self.current_tensor.tensor.name)
         lines = [self._cursor_line()]
-        lines += output_details(report, self._grid.glyphs)[-1:] if report and self._grid.side != "input" else []
+        lines += distribution_lines(report, self._grid.glyphs) if report and self._grid.side != "input" else []
         return [cut_cells(line, width) for line in lines]
 
     def _cursor_line(self) -> Cells:

@@ -11,7 +11,6 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.workspace.inputs import relative_to_current
 
-CODE_LANGUAGE = "fx"
 # Seconds after which the view is drawn again if a line on the screen was not cached.
 REDRAW_SECONDS = 0.05
 # FX writes this prefix before the source path of a node.
@@ -27,6 +26,9 @@ class CodeView(CursorView):
         self.cursor = line
         self.left = 0
         self._redraw_scheduled = False
+        # For each line of `_quoted_text`, as far as they are cached, the quotes of the string that the line starts in.
+        self._quotes: list[str] = []
+        self._quoted_text = ""
 
     @property
     def row_count(self) -> int:
@@ -41,7 +43,7 @@ class CodeView(CursorView):
         self.call_after_refresh(self.center, self.cursor)
 
     def row_cells(self, row: int, width: int) -> Cells:
-        from buddy.themes.lexers import spans
+        from buddy.themes.lexers import python_spans
 
         line = self._cache.get(self._text, row)
         if line is None:
@@ -49,8 +51,23 @@ class CodeView(CursorView):
             return []
         gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
         code, prefix, path = line.text.partition(_FILE_PREFIX)
-        text = (code + prefix + relative_to_current(path)).expandtabs()[self.left :]
-        return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(CODE_LANGUAGE, text))], width)
+        text = (code + prefix + relative_to_current(path)).expandtabs()
+        cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, self._quotes_before(row))]
+        return cut_cells([gutter, *cut_cells(cells, width, self.left)], width)
+
+    def _quotes_before(self, row: int) -> str:
+        """The quotes of the string that is open before a line; "" while the lines above are not cached."""
+        from buddy.themes.lexers import open_string
+
+        if self._quoted_text != self._text:
+            self._quoted_text, self._quotes = self._text, [""]
+        while len(self._quotes) <= row:
+            line = self._cache.get(self._text, len(self._quotes) - 1)
+            if line is None:
+                self._schedule_redraw()
+                return ""
+            self._quotes.append(open_string(line.text, self._quotes[-1]))
+        return self._quotes[row]
 
     def _schedule_redraw(self) -> None:
         """Schedule one redraw for all lines that are missing now."""
@@ -117,10 +134,10 @@ class NodeLines(CursorView):
         line = self.lines[row]
         at_cursor = row == self.cursor and self.has_focus
         gutter = (f"{'>' if at_cursor else ' '}{line.number + 1:>5} ", "key" if at_cursor else "number")
-        text = line.text[self.left :]
-        if line.derived:
-            return cut_cells([gutter, (text, "dim")], width)
-        return cut_cells([gutter, *((part, f"syntax:{name}") for name, part in spans(IR_LANGUAGE, text))], width)
+        cells: Cells = [(line.text, "dim")]
+        if not line.derived:
+            cells = [(part, f"syntax:{name}") for name, part in spans(IR_LANGUAGE, line.text)]
+        return cut_cells([gutter, *cut_cells(cells, width, self.left)], width)
 
     def empty(self, width: int) -> list[Cells]:
         return [] if self.problem else [[(f" {self.note}", "dim")]]

@@ -67,14 +67,15 @@ def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
     return [*cut_cells(left, room), (" " * max(gap, 0), "text"), *right]
 
 
-def cut_cells(cells: Cells, width: int) -> Cells:
-    """The first `width` characters of `cells`."""
+def cut_cells(cells: Cells, width: int, start: int = 0) -> Cells:
+    """The `width` characters of `cells` from character `start` on."""
     visible: Cells = []
     for text, role in cells:
         if width <= 0:
             break
-        visible.append((text[:width], role))
-        width -= len(text)
+        part = text[start : start + width]
+        start, width = max(start - len(text), 0), width - len(part)
+        visible += [(part, role)] if part else []
     return visible
 
 

@@ -125,7 +125,7 @@ class Host:
         """
         from buddy.compiler.frontend.torch_dialect import import_in_child
 
-        without_import = [captured for captured in self._program.graphs if captured.graph.given is None]
+        without_import = [captured for captured in self._program.graphs if captured.graph.imported_ir is None]
         self._progress(f"importing by {frontend}")
         diagnostics = []
         for captured in without_import:
@@ -133,7 +133,7 @@ class Host:
             if isinstance(reply, Refused):
                 diagnostics.append(reply.diagnostic)
             else:
-                captured.graph.given = reply.given
+                captured.graph.imported_ir = reply.given
         if without_import and len(diagnostics) == len(without_import):
             raise SourceRefused(diagnostics[0])
         self._program.notes.extend(map(str, diagnostics))
@@ -176,7 +176,7 @@ def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Repl
         reply = import_in_child(channel, captured)
         if isinstance(reply, Refused):
             return reply
-        captured.graph.given = reply.given
+        captured.graph.imported_ir = reply.given
     return GraphWithImport(_graph_data(captured))
 
 
@@ -192,7 +192,7 @@ def _not_loaded(graph: int) -> Refused:
 
 def _rejection(captured: Any, request: Any) -> Refused | None:
     """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
-    begins_as_ir = captured.graph.given is not None and not captured.graph.given.frontend
+    begins_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
     if begins_as_ir and isinstance(request, WatchNodes | ExtractNodes | MakeScript):
         what = f"{name} starts as IR: its nodes are not PyTorch ops, so they cannot run one by one"
@@ -223,7 +223,7 @@ def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> s
     """
     from buddy.compiler.graph.plugins import registered_since
 
-    preferred = [lowering for captured in program.graphs for lowering in (captured.first() or {}).values()]
+    preferred = [lowering for captured in program.graphs for lowering in (captured.user_lowerings() or {}).values()]
     return registrations.code_hash([*registered_since(before).values(), *preferred])
 
 

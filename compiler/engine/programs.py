@@ -9,7 +9,8 @@ import msgspec
 
 from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
-from buddy.compiler.protocol.recipe import EAGER, Frontend, PluginFile, Recipe, digest
+from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe, digest
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded
 
 _MAX_CACHED_RESULTS = 16
@@ -85,10 +86,9 @@ class CompileResult:
     reused: int
 
     @property
-    def nodes(self) -> tuple[int, int]:
-        """The numbers of compiled nodes, and of nodes that run in eager."""
-        eager = sum(assignment.lowering == EAGER for assignment in self.assignments)
-        return len(self.assignments) - eager, eager
+    def nodes(self) -> NodeCounts:
+        """The numbers of compiled nodes, of nodes in eager, and of compiled nodes that may call eager."""
+        return NodeCounts.of(self.assignments)
 
 
 def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:

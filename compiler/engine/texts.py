@@ -122,7 +122,7 @@ class TextHandler:
             todo = "compare stages with fewer passes between them"
             raise JobFailed(Diagnostic(str(error), "the comparison", todo)) from error
         hunks, line_counts = tuple(difference.hunks), (difference.before, difference.after)
-        self._send(Compared(job.request, frame.before, frame.after, hunks, *line_counts))
+        self._send(Compared(job.request, frame.before, frame.after, hunks, *line_counts, difference.aliases))
 
     def _find(self, name: str) -> IndexedText:
         text = self._store.get(name)

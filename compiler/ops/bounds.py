@@ -77,14 +77,17 @@ def fall_back_if_outside(
         flag = element(
             _out_of_range_flag(value_of(op, symbol_table), op.tensor_meta.dtype, size, wraps, read), [], _FLAG
         )
-        fall_back_if(node, symbol_table, flag.compare("ne", 0))
+        fall_back_if(node, symbol_table, flag.compare("ne", 0), "an index is out of range")
 
 
-def fall_back_if(node: Op, symbol_table: SymbolTable, condition: Scalar) -> None:
-    """Emits a check that falls back to eager for `node` if `condition`, a bool, is true."""
+def fall_back_if(node: Op, symbol_table: SymbolTable, invalid: Scalar, condition: str) -> None:
+    """Emits a check that falls back to eager for the error of `node` if `invalid`, a bool, is true.
+
+    `condition` says in words when `invalid` is true.
+    """
     if not _checks_enabled.get():
         return
-    LoopState([]).choose(condition, lambda: call_eager_for_errors(node, symbol_table))
+    LoopState([]).choose(invalid, lambda: call_eager_for_errors(node, symbol_table, condition))
 
 
 def _out_of_range_flag(
@@ -128,5 +131,5 @@ def check_assertion(node: Op, symbol_table: SymbolTable) -> list[Any]:
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"the condition has shape {list(meta.shape)}, not one element")
     condition = element(value_of(node.args[0], symbol_table), [position(0) for _ in meta.shape], meta.dtype)
-    fall_back_if(node, symbol_table, condition.compare("eq", 0))
+    fall_back_if(node, symbol_table, condition.compare("eq", 0), "the assertion does not hold")
     return [None]

@@ -1,8 +1,18 @@
-"""Lowers ops that fall back to eager to calls of external functions, which the runtime provides."""
+"""Emits calls of eager: of ops that fall back to eager, and on the slow and error paths of compiled ops.
+
+Each call is a call of an external function, which the runtime provides. The function's name says why eager is called:
+
+- `eager_…`: the op falls back to eager.
+- `slow_path_…`: the op is compiled, and eager computes its results on a condition.
+- `error_path_…`: the op is compiled, and on a condition eager raises the op's error.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any
 
@@ -26,10 +36,50 @@ EAGER_CALL_ATTRIBUTE = "buddy.eager"
 ops_registry = Registry()
 
 
-@ops_registry.lowering("EagerOp")
-def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
+@dataclass
+class EagerPaths:
+    """The conditions on which the code of a compiled node calls eager: for its results, and only for its error."""
+
+    slow: list[str] = field(default_factory=list)
+    error: list[str] = field(default_factory=list)
+
+    @property
+    def slow_path(self) -> str:
+        return " or ".join(dict.fromkeys(self.slow))
+
+    @property
+    def error_path(self) -> str:
+        return " or ".join(dict.fromkeys(self.error))
+
+
+_paths: ContextVar[EagerPaths | None] = ContextVar("paths", default=None)
+
+
+@contextmanager
+def record_eager_paths() -> Iterator[EagerPaths]:
+    """Records the slow and error paths of the code that is emitted in this context."""
+    paths = EagerPaths()
+    token = _paths.set(paths)
+    try:
+        yield paths
+    finally:
+        _paths.reset(token)
+
+
+def _path_kind(condition: str, has_results: bool) -> str:
+    """Returns the start of a function's name, and records a call that is made only on `condition`."""
+    if not condition:
+        return "eager"
+    paths = _paths.get()
+    if paths is not None:
+        (paths.slow if has_results else paths.error).append(condition)
+    return "slow_path" if has_results else "error_path"
+
+
+def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list[Any]:
     """Emits a call of the node's op on its tensor arguments. Equal ops on equal shapes share one declaration.
 
+    `condition` says when the code of a compiled op makes the call; it is "" for an op that falls back to eager.
     Results that are not tensors, such as gradients that were not requested, are `None`. Raises `LoweringError` if
     another node reads such a result, if a shape is unknown at compile time, or if the node has no torch op.
     """
@@ -37,9 +87,9 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError(f"{type(node).__name__} has no torch op, so eager cannot run it")
     if not node.metas or any(node.metas[index] is None for index in _read_results(node)):
         raise LoweringError(f"{node.target} has a result that is not a tensor, and that other nodes read")
-    call = _describe(node, [meta for meta in node.metas if meta is not None])
-    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     metas = [meta for meta in node.metas if meta is not None]
+    call = _describe(node, metas, _path_kind(condition, has_results=bool(metas)))
+    operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     with_elements = [meta for meta in metas if 0 not in meta.shape]
     results = [meta_type(meta) for meta in with_elements]
     _declare(call, [value.type for value in operands], with_elements)
@@ -48,9 +98,17 @@ def eager_call(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return [_result_value(meta, values) for meta in node.metas]
 
 
-def call_eager_for_errors(node: Op, symbol_table: SymbolTable) -> None:
-    """Emits a call of the node's op in eager, which raises the error for invalid data; the results are not used."""
-    call = msgspec.structs.replace(_describe(node, ()), asks=True)
+@ops_registry.lowering("EagerOp")
+def lower_eager_op(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    return eager_call(node, symbol_table)
+
+
+def call_eager_for_errors(node: Op, symbol_table: SymbolTable, condition: str) -> None:
+    """Emits a call of the node's op in eager, which raises the error for invalid data; the results are not used.
+
+    `condition` says when the call is made.
+    """
+    call = msgspec.structs.replace(_describe(node, (), _path_kind(condition, has_results=False)), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
     func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])
@@ -79,8 +137,10 @@ def _tensor_arguments(node: Op) -> list[Op]:
     return list(nodes_in((node.args, node.kwargs)))
 
 
-def _describe(node: Op, result_metas: Sequence[TensorMeta]) -> EagerCall:
-    """Returns the call of the node's op. Its symbol contains a hash, so that equal calls share one declaration."""
+def _describe(node: Op, result_metas: Sequence[TensorMeta], kind: str) -> EagerCall:
+    """Returns the call of the node's op. Its symbol starts with `kind` and contains a hash, so that equal calls share
+    one declaration.
+    """
     count = iter(range(len(_tensor_arguments(node))))
     arguments = tuple(_number_tensors(to_plain(arg), count) for arg in node.args)
     keywords = {key: _number_tensors(to_plain(arg), count) for key, arg in node.kwargs.items()}
@@ -90,7 +150,7 @@ def _describe(node: Op, result_metas: Sequence[TensorMeta]) -> EagerCall:
     symbols = tuple(sorted({*symbols_in((node.args, node.kwargs, shapes))}, key=lambda name: (len(name), name)))
     key = digest(node.target, arguments, keywords, inputs, results)[:8]
     name = "".join(c if c.isalnum() else "_" for c in node.target)
-    return EagerCall(f"eager_{name}_{key}", node.target, arguments, keywords, inputs, results, symbols)
+    return EagerCall(f"{kind}_{name}_{key}", node.target, arguments, keywords, inputs, results, symbols)
 
 
 def _spec(meta: TensorMeta) -> TensorSpec:

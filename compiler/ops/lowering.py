@@ -9,6 +9,8 @@ from difflib import get_close_matches
 from traceback import extract_tb
 from typing import Any, Literal
 
+import msgspec
+
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op
 from buddy.compiler.graph.operations import CallExternalOp
@@ -28,7 +30,7 @@ from buddy.compiler.mlir.bindings import func, ir, tensor
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
-from buddy.compiler.ops.func import eager_call
+from buddy.compiler.ops.func import eager_call, record_eager_paths
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
     RESULTS,
@@ -62,6 +64,7 @@ NO_LOWERING = (
     "docs/adding-an-operator.md has the three steps"
 )
 BY_HAND = "chosen by hand"
+NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 
 # The name of the registry of a script's lowerings, which is searched first.
 USER = "user"
@@ -165,9 +168,7 @@ class _Lowerer:
         """Records the assignment of a node for all call sites of its function."""
         for site in function.sites:
             stable = site[position].stable
-            self.assignments[stable] = Assignment(
-                stable, assignment.lowering, assignment.choices, function.name, assignment.reason
-            )
+            self.assignments[stable] = msgspec.structs.replace(assignment, node=stable, function=function.name)
 
     def _emit_call(self, call: PartitionCall, table: Table) -> None:
         operands = [table[op.name, index] for op, index in _without_empty(call.inputs)]
@@ -189,44 +190,55 @@ class _Lowerer:
         has_lowering, choices = bool(set(candidates) - {TORCH_MLIR}), (*candidates, EAGER)
         choice = self.choices.get(node.stable, "")
         reasons = [*([BY_HAND] if choice == EAGER else []), *([] if has_lowering else [_eager_reason(node)])]
+        rejections: dict[str, str] = {}
         if _is_complex(node) and not node.takes_complex:
-            reasons.append("complex numbers are lowered as pairs of floats, which this op does not support")
+            reasons.append(NOT_COMPLEX)
+            rejections = dict.fromkeys(candidates, NOT_COMPLEX)
         elif choice != EAGER:
             for key in dict.fromkeys([choice, *self.registries] if choice else self.registries):
-                reason = self._try_registry(key, node, table)
-                if not reason:
-                    return Assignment(node.stable, key, choices, reason="; ".join(reasons))
+                with record_eager_paths() as paths:
+                    error = self._try_registry(key, node, table)
+                if error is None:
+                    return Assignment(
+                        node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
+                        tuple(rejections.items()),
+                    )  # fmt: skip
                 if key in candidates or (has_lowering and key in (self._first_registry, choice)):
-                    reasons.append(f"{key}: {reason}")
-        return self._call_eager(node, table, choices, reasons)
+                    reasons.append(f"{key}: {error}")
+                # A transient error does not reject the choice: another attempt may succeed.
+                if key in candidates and not isinstance(error, TransientLoweringError):
+                    rejections[key] = str(error)
+        return self._call_eager(node, table, choices, reasons, rejections)
 
     @property
     def _first_registry(self) -> str:
         """The name of the dialect's first registry; a missing lowering is reported for this registry only."""
         return next(key for key in self.registries if key != USER)
 
-    def _try_registry(self, key: str, node: Op, table: Table) -> str:
-        """Lowers `node` by the registry `key`. Returns "" on success, otherwise the reason of the failure."""
+    def _try_registry(self, key: str, node: Op, table: Table) -> LoweringError | None:
+        """Lowers `node` by the registry `key`. Returns `None` on success, otherwise the error."""
         registry, name = self.registries.get(key), type(node).__name__
         if registry is None:
-            return f"unknown registry; known: {', '.join(self.registries)}"
+            return LoweringError(f"unknown registry; known: {', '.join(self.registries)}")
         if name not in registry:
-            return registry.absence_reason(name)
+            return LoweringError(registry.absence_reason(name))
         if key == "tosa" and _has_dynamic_sizes(node):
-            return "TOSA ops need static shapes"
+            return LoweringError("TOSA ops need static shapes")
         try:
             self._store_results(node, table, self._attempt(registry[name], node, table))
         except LoweringError as error:
             self.transient |= isinstance(error, TransientLoweringError)
-            return str(error)
-        return ""
+            return error
+        return None
 
-    def _call_eager(self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str]) -> Assignment:
+    def _call_eager(
+        self, node: Op, table: Table, choices: tuple[str, ...], reasons: list[str], rejections: Mapping[str, str]
+    ) -> Assignment:
         try:
             self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
             raise NodeError(node, "; ".join([*reasons, str(error)])) from error
-        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons))
+        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons), rejections=tuple(rejections.items()))
 
     @staticmethod
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:

@@ -230,7 +230,10 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     for axis, size in zip(axes, sizes, strict=True):
         if axis is None and size != 1:
             ones = _count_ones(value_of(mask, symbol_table), mask.tensor_meta.dtype)
-            fall_back_if(node, symbol_table, ones.compare("ne", index_of(position(size))))
+            invalid = ones.compare("ne", index_of(position(size)))
+            fall_back_if(
+                node, symbol_table, invalid, "the mask selects another number of elements than there are values"
+            )
     if 0 in sizes:
         return target
     if all(size == 1 for axis, size in zip(axes, sizes, strict=True) if axis is None):
@@ -331,7 +334,8 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return target
     mask = st.broadcast(flags, meta.shape, TensorDType.Bool)
-    fall_back_if(node, symbol_table, _count_ones(mask, TensorDType.Bool) > index_of(position(count)))
+    invalid = _count_ones(mask, TensorDType.Bool) > index_of(position(count))
+    fall_back_if(node, symbol_table, invalid, "the mask selects more elements than the source has")
     if count == 0:
         return target
     source_line = st.reshape(source, [count], source_type)

@@ -111,7 +111,7 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
         return filled(0, meta.shape, meta.dtype)
     low, high = _range(value, dtype, argument(node, 2, "min", 0), argument(node, 3, "max", 0))
     finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
-    fall_back_if(node, symbol_table, finite.compare("eq", 0))
+    fall_back_if(node, symbol_table, finite.compare("eq", 0), "the range is not finite")
 
     def count(indices: list[Any], carried: list[Any]) -> list[Any]:
         x = element(value, indices, dtype)
@@ -193,4 +193,5 @@ def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
     result, end, error = for_each(shape_of(value), initial, visit)
     has_error = Scalar(error, flag) | cast(compare("ne", end, size), flag)
     info = insert(has_error, [position(0)], empty([1], flag))
-    return results_or_eager(info, node, symbol_table, [result])[0]
+    condition = "a count is negative or the counts have another sum than the size"
+    return results_or_eager(info, node, symbol_table, [result], condition)[0]

@@ -110,7 +110,7 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     invalid = Scalar(decreases, TensorDType.Int64).compare("ne", 0) | offset(position(0)).compare("ne", 0)
     if argument(node, 7, "include_last_offset", False):
         invalid = invalid | offset(minus(position(count), 1)).compare("ne", index_of(position(length)))
-    fall_back_if(node, symbol_table, invalid)
+    fall_back_if(node, symbol_table, invalid, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
 def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
@@ -200,7 +200,8 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     initial = [empty([outer, count, inner], dtype), position(0), number(0, _FLAG_TYPE).value]
     result, _, error = for_each([outer, count], initial, visit)
     info = insert(error, [position(0)], filled(0, [1], _FLAG_TYPE))
-    return results_or_eager(info, node, symbol_table, [reshape(result, meta.shape, dtype)])[0]
+    results = [reshape(result, meta.shape, dtype)]
+    return results_or_eager(info, node, symbol_table, results, "the lengths are negative or do not fill the axis")[0]
 
 
 def _clamp(value: Scalar, size: int) -> Any:

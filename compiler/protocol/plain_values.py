@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
+from buddy.compiler.protocol.recipe import EAGER, OWN_FRONTENDS, Recipe
 
 
 class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -72,8 +72,12 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lowering of a node under a recipe.
 
-    `lowering` is the chosen registry or "eager", `choices` are all valid ones, `function` is the function that contains
-    the node, and `reason` says why other lowerings were not used.
+    `lowering` is the chosen registry or "eager", `choices` are the registries that have a lowering of the op, and
+    "eager"; `function` is the function that contains the node, and `reason` says why other lowerings were not used.
+
+    The code of a compiled node may call eager. `slow_path` is the condition on which eager computes the node's results,
+    `error_path` the condition on which eager is called only for its error; "" if there is no such call. `rejections`
+    lists the `choices` that cannot lower the node, as far as the compiler has tried them, each with the reason.
     """
 
     node: str
@@ -81,6 +85,18 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     choices: tuple[str, ...] = ()
     function: str = ""
     reason: str = ""
+    slow_path: str = ""
+    error_path: str = ""
+    rejections: tuple[tuple[str, str], ...] = ()
+
+    def rejection(self, choice: str) -> str:
+        """The reason why `choice` cannot lower the node, "" if it can or has not been tried."""
+        return dict(self.rejections).get(choice, "")
+
+    @property
+    def compiled_choices(self) -> list[str]:
+        """The registries that may lower the node."""
+        return [choice for choice in self.choices if choice != EAGER and not self.rejection(choice)]
 
 
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):

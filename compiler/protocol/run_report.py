@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.recipe import NATIVE, Backend
+from buddy.compiler.protocol.plain_values import Assignment
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, Backend
 
 
 class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -29,6 +31,19 @@ class InputChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 OWN_INPUTS = InputChoice()
 
 
+class ErrorCheck(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A condition of a verdict: `error` is at most `allowed`. `what` names the error, `rule` explains the limit."""
+
+    what: str
+    error: float
+    allowed: float
+    rule: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return self.error <= self.allowed
+
+
 class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The comparison of one output with eager.
 
@@ -42,6 +57,10 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     `spread` is the difference that two correct runs may have, as `runtime.sensitivity` measures it; it is -1 if it was
     not measured, because the output differs from eager's by a few roundings only. `rms` and `spread_rms` are the root
     mean squares of the differences and of the spread.
+
+    `checks` are the conditions of the rule that decided the verdict. `max_rel` is the greatest relative error of the
+    elements whose magnitude in eager is above `rel_floor`; it is at index `rel_where`, where eager's element has the
+    magnitude `rel_size`. No rule limits it.
 
     `mean` and `deviation` (standard deviation) are those of the finite elements. `map` holds the greatest absolute
     difference in each block of the output, in rows along its last dim.
@@ -70,6 +89,10 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     spread: float = -1.0
     rms: float = -1.0
     spread_rms: float = -1.0
+    checks: tuple[ErrorCheck, ...] = ()
+    rel_where: str = ""
+    rel_size: float = 0.0
+    rel_floor: float = 0.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -140,12 +163,29 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return next((verdict for verdict in ("mismatch", "missing", "nan", "ok") if verdict in verdicts), "unchecked")
 
 
+class NodeCounts(NamedTuple):
+    """The numbers of compiled nodes and of nodes in eager, and how many compiled nodes have a slow or an error path."""
+
+    compiled: int
+    eager: int
+    slow_paths: int = 0
+    error_paths: int = 0
+
+    @classmethod
+    def of(cls, assignments: Sequence[Assignment]) -> NodeCounts:
+        """Counts the nodes of a compiled graph."""
+        eager = sum(assignment.lowering == EAGER for assignment in assignments)
+        slow, error = sum(bool(a.slow_path) for a in assignments), sum(bool(a.error_path) for a in assignments)
+        return cls(len(assignments) - eager, eager, slow, error)
+
+
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """The result of running a graph and comparing it with eager.
 
     If the run was not compared (`compared` is false), the verdict of each output is `unchecked`. `ratio` is the time of
     compiled code divided by that of eager. `beside` are the results of other backends in the same run. `equal_nan` says
-    whether NaN counts as equal to NaN; `load` is that of the machine during the timings.
+    whether NaN counts as equal to NaN; `load` is that of the machine during the timings. `slow_paths` and `error_paths`
+    count the compiled nodes whose code may call eager (see `Assignment`).
     """
 
     graph: int
@@ -165,6 +205,8 @@ class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):
     compared: bool = True
     load: MachineLoad | None = None
     equal_nan: bool = False
+    slow_paths: int = 0
+    error_paths: int = 0
 
     @property
     def not_compared(self) -> str:

@@ -246,7 +246,8 @@ class Compared(Frame, frozen=True):
 
     A hunk `(start, removed, other_start, added)` means that the `removed` lines of `before` from line `start` on are
     replaced by the `added` lines of `after` from line `other_start` on. Between hunks the lines correspond one to one.
-    `before_lines` and `after_lines` are the numbers of lines of the texts.
+    `before_lines` and `after_lines` are the numbers of lines of the texts. `aliases` are those of
+    `buddy.compiler.protocol.text.diff.Difference`.
     """
 
     request: int
@@ -255,6 +256,7 @@ class Compared(Frame, frozen=True):
     hunks: tuple[tuple[int, int, int, int], ...]
     before_lines: int
     after_lines: int
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 # One character between angle brackets, or an arrow `->`, whose `>` closes no bracket. Each text matches in only one

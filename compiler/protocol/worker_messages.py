@@ -25,7 +25,7 @@ from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
-from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.protocol.run_report import InputChoice, NodeCounts
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -101,7 +101,7 @@ class Execute(Message, frozen=True):
     artifact: bytes
     repeats: int
     threads: int
-    nodes: tuple[int, int]
+    nodes: NodeCounts
     compile_seconds: float
     timeout: float
     inputs: InputChoice = InputChoice()

@@ -18,6 +18,7 @@ import torch
 
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.numerics import Deviation
+from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime.error_statistics import ErrorStatistics, can_compare_in_one_pass, compare_in_one_pass
 
 _HISTOGRAM_BINS = 32
@@ -85,6 +86,7 @@ def compare(
         else compiled_nans & eager_nans
     )
     low, high, bins = _histogram(compiled)
+    rel_where = _index_of_greatest(relative) if relative.numel() and bool((relative > 0).any()) else ""
     return OutputReport(
         name,
         tuple(eager.shape),
@@ -104,6 +106,9 @@ def compare(
         map=_error_map(error),
         eager_nans=_count(eager_nans),
         zero_signs=_zero_signs(compiled, eager),
+        rel_where=rel_where,
+        rel_size=float(_to_double(eager).abs().reshape(-1)[relative.argmax()]) if rel_where else 0.0,
+        rel_floor=tolerance.absolute,
     )
 
 
@@ -214,10 +219,37 @@ def _mismatches(compiled: torch.Tensor, eager: torch.Tensor, tolerance: Toleranc
     compiled_values, eager_values = _to_double(compiled), _to_double(eager)
     if tolerance == EXACT:
         return ~_are_same(compiled_values, eager_values)
-    finite = eager_values.isfinite()
-    rms = float(eager_values[finite].abs().square().mean().sqrt()) if bool(finite.any()) else 0.0
-    close = finite & ((compiled_values - eager_values).abs() <= tolerance.bound(rms, eager_values.abs()))
+    bound = tolerance.bound(_finite_rms(eager_values), eager_values.abs())
+    close = eager_values.isfinite() & ((compiled_values - eager_values).abs() <= bound)
     return ~(close | _are_same(compiled_values, eager_values))
+
+
+def _finite_rms(values: torch.Tensor) -> float:
+    """Returns the root mean square of the finite elements, 0 without any."""
+    finite = values[values.isfinite()]
+    return float(finite.abs().square().mean().sqrt()) if finite.numel() else 0.0
+
+
+def tolerance_check(compiled: torch.Tensor, eager: torch.Tensor) -> ErrorCheck:
+    """Returns the check of the element type's tolerance, at the element that uses most of it.
+
+    For numbers that have to be equal, it is a check of how many differ.
+    """
+    tolerance = tolerance_of(eager.dtype)
+    if tolerance == EXACT:
+        return ErrorCheck("elements differ", int(_mismatches(compiled, eager, tolerance).sum()), 0, "equal")
+    compiled_values, eager_values = _to_double(compiled), _to_double(eager)
+    rms = _finite_rms(eager_values)
+    rule = f"{tolerance.absolute:g} x max(1, rms {rms:.2g}) + {tolerance.relative:g} x |eager|"
+    are_finite = compiled_values.isfinite() & eager_values.isfinite()
+    if not bool(are_finite.any()):
+        return ErrorCheck("abs error", 0.0, tolerance.bound(rms), rule)
+    error, bound = (compiled_values - eager_values).abs(), tolerance.bound(rms, eager_values.abs())
+    ratio = torch.where(are_finite, error / bound, -1.0)
+    position, index = int(ratio.argmax()), _index_of_greatest(ratio)
+    return ErrorCheck(
+        f"abs error at {index}", float(error.reshape(-1)[position]), float(bound.reshape(-1)[position]), rule
+    )
 
 
 def _first_index(wrong: torch.Tensor | None) -> str:

@@ -13,7 +13,7 @@ from buddy.compiler.codegen.iree.options import IreeArtifact
 from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, NATIVE
-from buddy.compiler.protocol.run_report import RunReport, SideReport
+from buddy.compiler.protocol.run_report import NodeCounts, RunReport, SideReport
 from buddy.compiler.runtime.executable import load
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.iree_process import IreeProcess
@@ -43,7 +43,7 @@ def run_by_iree(
     *,
     repeats: int,
     threads: int,
-    nodes: tuple[int, int],
+    nodes: NodeCounts,
     compile_seconds: float,
     graph: int = 0,
     on_progress: OnProgress | None = None,
@@ -80,8 +80,8 @@ def run_by_iree(
         compare_results(captured, results, expected, equal_nan),
         compiled,
         eager,
-        nodes_compiled=nodes[0],
-        nodes_eager=nodes[1],
+        nodes_compiled=nodes.compiled,
+        nodes_eager=nodes.eager,
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,

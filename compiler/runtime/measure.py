@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
@@ -54,7 +55,7 @@ def run_and_compare(
     *,
     repeats: int,
     threads: int,
-    nodes: tuple[int, int],
+    nodes: NodeCounts,
     compile_seconds: float,
     graph: int = 0,
     on_progress: OnProgress | None = None,
@@ -63,10 +64,10 @@ def run_and_compare(
 ) -> RunReport:
     """Links `artifact`, runs it and eager on the captured inputs; reports values and `repeats` interleaved timings.
 
-    `nodes` are the numbers of compiled and eager nodes. Compiled code and eager draw random numbers from the same seed.
-    The load time includes linking; the first call, which is not timed, packs weights. `on_values` is called with the
-    results of compiled code and of eager. Without an eager program, results have no verdict. NaN equals NaN only with
-    `equal_nan`. Weights are frozen, because nothing should write to them during the run; a note reports changed ones.
+    Compiled code and eager draw random numbers from the same seed. The load time includes linking; the first call,
+    which is not timed, packs weights. `on_values` is called with the results of compiled code and of eager. Without an
+    eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because nothing
+    should write to them during the run; a note reports changed ones.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -96,8 +97,8 @@ def run_and_compare(
         outputs,
         compiled,
         eager,
-        nodes_compiled=nodes[0],
-        nodes_eager=nodes[1],
+        nodes_compiled=nodes.compiled,
+        nodes_eager=nodes.eager,
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
@@ -107,6 +108,8 @@ def run_and_compare(
         compared=captured.eager is not None,
         load=meter.load(),
         equal_nan=equal_nan,
+        slow_paths=nodes.slow_paths,
+        error_paths=nodes.error_paths,
     )
 
 

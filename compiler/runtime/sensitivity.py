@@ -43,8 +43,16 @@ import torch
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op
 from buddy.compiler.protocol import OutputReport
+from buddy.compiler.protocol.run_report import ErrorCheck
 from buddy.compiler.runtime.captured import CapturedGraph, Spread
-from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare, index_of_greatest
+from buddy.compiler.runtime.compare import (
+    EXACT,
+    TOLERANCES,
+    Tolerance,
+    compare,
+    index_of_greatest,
+    tolerance_check,
+)
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at, widen
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
@@ -130,6 +138,7 @@ _ROUNDINGS_OF_SUMS, _ROUNDINGS_OF_RESULT = 16, 2
 # For fewer elements, the errors of a few runs are likely to be all small by chance.
 MIN_ELEMENTS, MIN_SLICE_ELEMENTS = 64, 16
 MAX_FURTHER_RUNS = 3
+_NO_SPREAD = Spread(0.0, 0.0)
 _DOUBLE_TYPES = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
@@ -166,18 +175,33 @@ def compare_result(
     if choice is not None:
         margin = allowed_margin(captured, choice, compiled, eager, MULTIPLE)
         limit = f"{margin:.1e} of eager's choice"
-        return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit) if margin else report
+        if margin:
+            return msgspec.structs.replace(report, verdict="ok", where="", tolerance=limit)
+        return msgspec.structs.replace(report, checks=(tolerance_check(compiled, eager),))
     is_close = report.verdict != "mismatch"
     is_result_correct, spread = is_correct(captured, expected, index, compiled, is_close)
+    checks = _deciding_checks(compiled, eager, spread, is_close)
     if spread is None:
-        return report
+        return msgspec.structs.replace(report, checks=checks)
     if is_result_correct and not is_close:
         report = compare(name, compiled, eager, allowed_tolerance(eager.dtype, spread), equal_nan=equal_nan)
     elif is_close and not is_result_correct:
         limit, where = describe_limit(eager.dtype, spread, is_close), index_of_greatest(compiled, eager)
         report = msgspec.structs.replace(report, verdict="mismatch", where=where, tolerance=limit)
     rms = differences(compiled, eager).rms
-    return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms)
+    return msgspec.structs.replace(report, spread=spread.largest, rms=rms, spread_rms=spread.rms, checks=checks)
+
+
+def _deciding_checks(
+    compiled: torch.Tensor, eager: torch.Tensor, spread: Spread | None, is_close: bool
+) -> tuple[ErrorCheck, ...]:
+    """Returns the checks of the rule by which `is_correct` decided."""
+    if spread is None and is_close and _is_rounded(eager):
+        checks = _error_checks(compiled, eager, _NO_SPREAD)
+        return checks if all(check.ok for check in checks) else (tolerance_check(compiled, eager),)
+    if spread is None or not (_is_usable(spread, eager) if is_close else _is_small(spread, eager)):
+        return (tolerance_check(compiled, eager),)
+    return _error_checks(compiled, eager, spread)
 
 
 def is_correct(
@@ -194,11 +218,7 @@ def is_correct(
     if not all_spreads:
         return is_close, None
     spread = all_spreads[index]
-    if is_close and not (
-        spread.is_complete
-        and eager.numel() >= MIN_ELEMENTS
-        and spread.rms <= MAX_RELATIVE_SPREAD * _magnitude(eager).rms
-    ):
+    if is_close and not _is_usable(spread, eager):
         return True, spread
     seeds = iter(range(MAX_FURTHER_RUNS))
     while not is_within(compiled, eager, spread):
@@ -225,28 +245,51 @@ def is_within(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> bo
         ).all()
     ):
         return False
-    difference, magnitude, few_roundings = (
-        differences(compiled_values, eager_values),
-        _magnitude(eager_values),
-        _few_roundings(eager.dtype),
-    )
-    if spread.rms > MAX_RELATIVE_SPREAD * magnitude.rms:
-        return False
-    rms_limit = max(MULTIPLE * spread.rms, few_roundings * magnitude.rms)
-    if difference.rms > rms_limit or difference.largest > max(
-        MULTIPLE * spread.largest, few_roundings * magnitude.largest
+    return _is_small(spread, eager) and all(check.ok for check in _error_checks(compiled, eager, spread))
+
+
+def _is_small(spread: Spread, eager: torch.Tensor) -> bool:
+    """True if a spread is so small, relative to the result, that the result has a meaning."""
+    return spread.rms <= MAX_RELATIVE_SPREAD * _magnitude(eager).rms
+
+
+def _is_usable(spread: Spread, eager: torch.Tensor) -> bool:
+    """True if a spread may show that a result within its element type's tolerance is wrong."""
+    return spread.is_complete and eager.numel() >= MIN_ELEMENTS and _is_small(spread, eager)
+
+
+def _error_checks(compiled: torch.Tensor, eager: torch.Tensor, spread: Spread) -> tuple[ErrorCheck, ...]:
+    """Returns the checks of the greatest error, of the root mean square, and of that of the worst slice of each dim.
+
+    A few roundings are allowed for any spread.
+    """
+    difference, magnitude, few_roundings = differences(compiled, eager), _magnitude(eager), _few_roundings(eager.dtype)
+    checks = []
+    for error_name, error, of_spread, size, size_name in (
+        ("max abs error", difference.largest, spread.largest, magnitude.largest, "greatest |eager|"),
+        ("rms error", difference.rms, spread.rms, magnitude.rms, "rms of eager"),
     ):
-        return False
-    pairs = ((rms, spread.slices[dim]) for dim, rms in difference.slices.items() if dim in spread.slices)
-    return all(bool((rms <= (MULTIPLE * spread_rms).clamp(min=rms_limit)).all()) for rms, spread_rms in pairs)
+        rule = f"{few_roundings:.1e} x {size_name} {size:.2g}"
+        if MULTIPLE * of_spread > few_roundings * size:
+            rule = f"{MULTIPLE:g} x spread {of_spread:.1e}"
+        checks.append(ErrorCheck(error_name, error, max(MULTIPLE * of_spread, few_roundings * size), rule))
+    rms_limit = checks[1].allowed
+    for dim, rms in difference.slices.items():
+        if dim not in spread.slices:
+            continue
+        limits = (MULTIPLE * spread.slices[dim]).clamp(min=rms_limit)
+        worst = int((rms - limits).argmax())
+        index = ", ".join(str(worst) if each == dim else ":" for each in range(eager.dim()))
+        rule = f"{MULTIPLE:g} x spread of the slice, at least the limit of all"
+        checks.append(ErrorCheck(f"rms error of [{index}]", float(rms[worst]), float(limits[worst]), rule))
+    return tuple(checks)
 
 
 def are_few_roundings(compiled: torch.Tensor, eager: torch.Tensor) -> bool:
     """True if a few roundings explain the differences of a result, in any program, or if results are not rounded."""
     if not _is_rounded(eager) or torch.equal(compiled, eager):
         return True
-    difference, magnitude, few_roundings = differences(compiled, eager), _magnitude(eager), _few_roundings(eager.dtype)
-    return difference.largest <= few_roundings * magnitude.largest and difference.rms <= few_roundings * magnitude.rms
+    return all(check.ok for check in _error_checks(compiled, eager, _NO_SPREAD))
 
 
 def _is_rounded(eager: torch.Tensor) -> bool:

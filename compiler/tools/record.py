@@ -18,7 +18,7 @@ from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, to_toml
-from buddy.compiler.protocol.run_report import RunReport
+from buddy.compiler.protocol.run_report import NodeCounts, RunReport
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.tools.extract import Subgraph, script_of
@@ -84,11 +84,9 @@ class Recording:
         NaN counts as equal to NaN only with `equal_nan`.
         """
         compilation = self.compile(graph, recipe)
-        eager = sum(assignment.lowering == "eager" for assignment in compilation.assignments)
         return run_and_compare(
             self.graphs[graph], compilation.artifact, repeats=repeats, threads=compilation.artifact.threads,
-            nodes=(len(compilation.assignments) - eager, eager), compile_seconds=compilation.seconds,
-            equal_nan=equal_nan,
+            nodes=NodeCounts.of(compilation.assignments), compile_seconds=compilation.seconds, equal_nan=equal_nan,
         )  # fmt: skip
 
     def save(self, folder: str | Path) -> Path:

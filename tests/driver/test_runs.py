@@ -11,6 +11,7 @@ from torch import nn
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import LoadedProgram
 from tests.models import stack
 from tests.programs import Line, assert_same, step_number, without
@@ -131,6 +132,38 @@ def test_an_op_in_eager_is_a_call_of_a_declared_function_in_the_ir() -> None:
         CHECK: return %[[RESULTS]]#0
         """,
     )
+
+
+def test_a_compiled_node_that_may_call_eager_has_a_slow_or_an_error_path() -> None:
+    x, at = torch.randn(5, 5), torch.tensor([3, 0])
+    line = Line(lambda x, at: torch.linalg.svdvals(x)[at] // 1, x, at)
+    assignments = line.compile().assignments
+    paths = {a.node: (a.slow_path, a.error_path) for a in assignments if a.slow_path or a.error_path}
+    assert paths == {
+        "_linalg_svd.0": ("a matrix has an infinity or NaN, or does not converge in 60 sweeps", ""),
+        "index.0": ("", "an index is out of range"),
+    }
+    assert NodeCounts.of(assignments) == NodeCounts(len(assignments), 0, slow_paths=1, error_paths=1)
+    names = [call.symbol.rpartition("_")[0] for call in line.compile().artifact.eager_calls]
+    assert sorted(names) == ["error_path_index_Tensor", "slow_path__linalg_svd_default"]
+    assert all(f"call @{call.symbol}" in line.text("lower") for call in line.compile().artifact.eager_calls)
+
+
+def test_a_check_of_a_factorization_is_an_error_path_of_its_node() -> None:
+    a = torch.eye(3)
+    assignments = Line(lambda a: torch.linalg.cholesky(a), a).compile().assignments
+    paths = {a.node: (a.slow_path, a.error_path) for a in assignments if a.slow_path or a.error_path}
+    assert paths == {
+        "linalg_cholesky_ex.0": ("a matrix is not positive definite", ""),
+        "_linalg_check_errors.0": ("", "a factorization has failed"),
+    }
+
+
+def test_a_node_in_eager_has_no_path() -> None:
+    line = Line(lambda x: torch.linalg.svdvals(x), torch.randn(3, 3))
+    compiled = line.compile(default_recipe().with_choice("_linalg_svd.0", EAGER))
+    assert not any(a.slow_path or a.error_path for a in compiled.assignments)
+    assert [call.symbol[:5] for call in compiled.artifact.eager_calls] == ["eager"]
 
 
 def test_equal_eager_calls_share_a_declaration() -> None:

@@ -21,6 +21,7 @@ from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import from_toml, to_toml
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
@@ -455,7 +456,7 @@ def test_each_run_packs_weights_as_they_are() -> None:
         (found,) = capture(net, (x,), {})
     artifact = compile_graph(found.graph, default_recipe())
     for _ in range(2):
-        report = run_and_compare(found, artifact, repeats=2, threads=1, nodes=(1, 0), compile_seconds=0.0)
+        report = run_and_compare(found, artifact, repeats=2, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.0)
         assert report.ok
         assert report.inputs_unchanged
         copied(net)

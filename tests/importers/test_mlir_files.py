@@ -15,6 +15,7 @@ from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Diagnostic, RunReport
 from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 
@@ -128,7 +129,9 @@ def graphs(file: Path) -> dict[str, CapturedGraph]:
 def report_of(captured: CapturedGraph) -> RunReport:
     recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     compiled = Compiler(captured.graph).compile(recipe)
-    return run_and_compare(captured, compiled.artifact, repeats=1, threads=1, nodes=(0, 0), compile_seconds=0.0)
+    return run_and_compare(
+        captured, compiled.artifact, repeats=1, threads=1, nodes=NodeCounts(0, 0), compile_seconds=0.0
+    )
 
 
 def refused(source: object, *shapes: str) -> Diagnostic:

@@ -21,6 +21,7 @@ from buddy.compiler.frontend.convert import to_buddy
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import RunReport
 from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import LockstepInterpreter, symbols_at
 from buddy.compiler.runtime.measure import run_and_compare
@@ -71,7 +72,13 @@ class Subject:
         """
         artifact = Compiler(self.graph(fault)).compile(default_recipe()).artifact
         return run_and_compare(
-            self.captured, artifact, repeats=0, threads=1, nodes=(0, 0), compile_seconds=0.0, on_values=on_values
+            self.captured,
+            artifact,
+            repeats=0,
+            threads=1,
+            nodes=NodeCounts(0, 0),
+            compile_seconds=0.0,
+            on_values=on_values,
         )
 
     def effects(self, fault: Planted) -> list[tuple[float, float]]:

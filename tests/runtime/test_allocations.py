@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.measure import with_peak
 from tests.programs import Line
@@ -60,7 +61,7 @@ def test_the_report_tells_peaks_of_both_sides_and_packed_weights_apart() -> None
     torch.manual_seed(0)
     line = Line(nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 64)).eval(), torch.randn(32, 64))
     artifact = line.compile().artifact
-    report = run_and_compare(line.program, artifact, repeats=1, threads=1, nodes=(3, 0), compile_seconds=0.0)
+    report = run_and_compare(line.program, artifact, repeats=1, threads=1, nodes=NodeCounts(3, 0), compile_seconds=0.0)
     hidden, result = 32 * 1024 * 4, 32 * 64 * 4
     assert report.memory is not None
     assert report.memory.eager >= hidden + result
@@ -73,7 +74,9 @@ def test_the_report_tells_peaks_of_both_sides_and_packed_weights_apart() -> None
 def test_compiled_code_needs_at_most_a_tenth_more_than_eager(model: Any, threads: int) -> None:
     line = Line(*model())
     artifact = line.compile(msgspec.structs.replace(default_recipe(), threads=threads)).artifact
-    report = run_and_compare(line.program, artifact, repeats=0, threads=threads, nodes=(1, 0), compile_seconds=0.0)
+    report = run_and_compare(
+        line.program, artifact, repeats=0, threads=threads, nodes=NodeCounts(1, 0), compile_seconds=0.0
+    )
     assert report.ok
     assert report.memory is not None
     assert report.memory.compiled <= 1.1 * report.memory.eager

@@ -19,6 +19,7 @@ from buddy.app.reports.formatting import load_text as figures_of
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import TOLERANCES, compare
@@ -201,7 +202,7 @@ def test_a_run_beside_eager() -> None:
     captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
     told: list[float] = []
     report = run_and_compare(
-        captured, _artifact("out"), repeats=5, threads=1, nodes=(1, 0), compile_seconds=0.5,
+        captured, _artifact("out"), repeats=5, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.5,
         on_progress=lambda _text, done: told.append(done),
     )  # fmt: skip
     assert report.ok
@@ -212,7 +213,9 @@ def test_a_run_beside_eager() -> None:
 
 def test_a_run_tells_how_busy_the_machine_was() -> None:
     captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
-    report = run_and_compare(captured, _artifact("out"), repeats=2, threads=1, nodes=(1, 0), compile_seconds=0.5)
+    report = run_and_compare(
+        captured, _artifact("out"), repeats=2, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.5
+    )
     assert report.load is not None
     assert report.load.cores >= 1
     assert report.load.others == -1.0 or 0.0 <= report.load.others <= os.cpu_count()  # type: ignore[operator]
@@ -263,7 +266,9 @@ def test_that_a_process_waited_for_a_core_is_told_of_any_while_however_short() -
 def test_nan_on_both_sides_is_not_ok_and_neither_is_what_returns_nothing() -> None:
     nan = captured_with(torch.tensor([1.0, math.nan, 3.0, 4.0]))
     told = [
-        run_and_compare(nan, _artifact("out"), repeats=1, threads=1, nodes=(1, 0), compile_seconds=0.0, equal_nan=asked)
+        run_and_compare(
+            nan, _artifact("out"), repeats=1, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.0, equal_nan=asked
+        )
         for asked in (False, True)
     ]
     assert [(each.ok, each.wrong, each.word) for each in told] == [(False, True, "NaN"), (True, False, "ok")]
@@ -286,7 +291,9 @@ def captured_with(x: torch.Tensor) -> CapturedGraph:
 
 def test_code_that_writes_to_its_input_is_found_out() -> None:
     captured = capture(lambda x: x * 2, (torch.tensor([1.0, 2.0, 3.0, 4.0]),))[0]
-    report = run_and_compare(captured, _artifact("a"), repeats=1, threads=1, nodes=(1, 0), compile_seconds=0.0)
+    report = run_and_compare(
+        captured, _artifact("a"), repeats=1, threads=1, nodes=NodeCounts(1, 0), compile_seconds=0.0
+    )
     assert not report.ok
     assert not report.inputs_unchanged
     assert "x" in report.notes[0]

@@ -10,6 +10,7 @@ import torch
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import LoadedProgram, executable, run_and_compare
 from buddy.compiler.runtime.compare import compare
 from buddy.compiler.runtime.openmp import SEQUENTIAL, fork_on, torch_fork
@@ -82,7 +83,9 @@ def test_without_a_runtime_one_thread_does_it_all_and_the_report_says_so(monkeyp
     artifact = program.compile(shared(2)).artifact
     monkeypatch.setattr(executable, "torch_fork", lambda: SEQUENTIAL)
     assert LoadedProgram(artifact).threads == 1
-    report = run_and_compare(program.program, artifact, repeats=1, threads=2, nodes=(4, 0), compile_seconds=0.0)
+    report = run_and_compare(
+        program.program, artifact, repeats=1, threads=2, nodes=NodeCounts(4, 0), compile_seconds=0.0
+    )
     assert report.ok
     assert report.compiled.threads == 1
     assert report.notes == ("compiled code runs on one thread, not 2: torch has not loaded a supported OpenMP runtime",)

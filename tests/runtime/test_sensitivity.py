@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -29,6 +30,8 @@ def judged(results: list[torch.Tensor], captured: CapturedGraph) -> OutputReport
     assert captured.eager is not None
     with torch.no_grad():
         (report,) = compare_results(captured, results, captured.eager(captured.tensors), equal_nan=False)
+    assert report.checks or report.dtype == "int64"
+    assert all(check.ok for check in report.checks) is (report.verdict == "ok"), "the checks are the rule that decided"
     return report
 
 
@@ -45,6 +48,11 @@ def test_a_right_program_whose_roundings_grow_is_right(deep: CapturedGraph) -> N
     assert report.verdict == "ok"
     assert 0 < report.max_abs <= MULTIPLE * report.spread
     assert report.tolerance.endswith(f", at least {MULTIPLE * report.spread:.2g}")
+    largest, rms = report.checks[:2]
+    assert (largest.what, largest.error) == ("max abs error", report.max_abs)
+    assert largest.rule == f"4 x spread {report.spread:.1e}"
+    assert largest.allowed == MULTIPLE * report.spread
+    assert (rms.what, rms.error) == ("rms error", report.rms)
 
 
 def test_another_order_of_sums_is_right(deep: CapturedGraph) -> None:
@@ -261,18 +269,44 @@ def test_a_fault_of_one_channel_is_wrong_that_neither_all_elements_nor_the_worst
     spread = report.spread_rms
     assert report.verdict == "mismatch"
     assert report.rms < MULTIPLE * spread < 3e-6
+    (failed,) = [check for check in report.checks if not check.ok]
+    assert failed.what == "rms error of [:, 5]"
+    assert failed.error == pytest.approx(3e-6, rel=0.1)
 
 
 def test_a_few_roundings_are_right_without_a_run_in_double_precision(shallow: CapturedGraph) -> None:
     shallow.spreads = None
-    assert moved(shallow, lambda y: y * (1 + 2e-7)).verdict == "ok"
+    report = moved(shallow, lambda y: y * (1 + 2e-7))
+    assert report.verdict == "ok"
     assert shallow.spreads is None
+    assert [check.rule.partition(" x ")[0] for check in report.checks] == ["1.1e-06", "1.1e-06"]
 
 
 def test_results_of_few_numbers_are_judged_by_their_element_types_tolerance() -> None:
     with torch.no_grad():
         captured = capture(lambda x: x.sin().sum(1), (torch.randn(MIN_ELEMENTS - 1, 100),))[0]
-    assert moved(captured, lambda y: y * (1 + 4e-6)).verdict == "ok"
+    report = moved(captured, lambda y: y * (1 + 4e-6))
+    assert report.verdict == "ok"
+    (check,) = report.checks
+    assert re.fullmatch(r"1e-05 x max\(1, rms \d\.\d+\) \+ 1\.3e-06 x \|eager\|", check.rule)
+    assert re.fullmatch(r"abs error at \[\d+\]", check.what)
+    assert 0 < check.error <= report.max_abs
+
+
+def test_the_greatest_relative_error_says_where_it_is(shallow: CapturedGraph) -> None:
+    near_zero = {}
+
+    def shift(y: torch.Tensor) -> torch.Tensor:
+        place = int(torch.where(y.abs() > 1e-5, y.abs(), 1.0).argmin())
+        near_zero.update(where=str([place // WIDTH, place % WIDTH]), size=float(y.abs().reshape(-1)[place]))
+        y.reshape(-1)[place] += 2e-6
+        return y
+
+    report = moved(shallow, shift)
+    assert report.verdict == "ok"
+    assert (report.rel_where, report.rel_floor) == (near_zero["where"], 1e-5)
+    assert report.rel_size == pytest.approx(near_zero["size"])
+    assert report.max_rel == pytest.approx(2e-6 / near_zero["size"], rel=0.1)
 
 
 def test_the_bits_that_a_program_reads_are_those_of_its_element_type() -> None:

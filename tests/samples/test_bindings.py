@@ -12,6 +12,7 @@ import pytest
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import load_program
 from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.support import blas
 
@@ -90,6 +91,6 @@ def test_a_sample_opens_at_the_phase_of_its_module_and_agrees_with_its_reference
     assert captured.info.enters == PHASES[name]
     recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
     compilation = Compiler(captured.graph).compile(recipe)
-    nodes, seconds = (len(compilation.assignments), 0), compilation.seconds
+    nodes, seconds = NodeCounts.of(compilation.assignments), compilation.seconds
     report = run_and_compare(captured, compilation.artifact, repeats=1, threads=1, nodes=nodes, compile_seconds=seconds)
     assert [output.verdict for output in report.outputs] == ["ok"]

@@ -15,6 +15,7 @@ import pytest
 from buddy.compiler.driver.compilation import Compiler
 from buddy.compiler.importers.sources import CapturedGraph, load_program
 from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from tests.support.tiers import sampled
 
@@ -142,10 +143,8 @@ def compiled_equals_eager(captured: CapturedGraph, dialect: Any) -> Any:
     compilation = Compiler(captured.graph).compile(default_recipe(dialect=dialect))
     eager = [a.node for a in compilation.assignments if a.lowering == "eager"]
     assert eager == []
-    nodes = (len(compilation.assignments), len(eager))
-    report = run_and_compare(
-        captured, compilation.artifact, repeats=2, threads=1, nodes=nodes, compile_seconds=compilation.seconds
-    )
+    nodes, seconds = NodeCounts.of(compilation.assignments), compilation.seconds
+    report = run_and_compare(captured, compilation.artifact, repeats=2, threads=1, nodes=nodes, compile_seconds=seconds)
     assert report.ok, report
     return report
 

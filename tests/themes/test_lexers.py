@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from buddy.themes.lexers import spans
+from buddy.themes.lexers import open_string, python_spans, spans
 
 LINES = {
     "mlir": [
@@ -42,6 +42,13 @@ LINES = {
         "opcode         name    target             args             kwargs",
         "-------------  ------  -----------------  ---------------  --------",
         "call_function  mm_3    aten.mm.default    (view_1, t_3)    {'dtype': torch.float32}",
+    ],
+    "python": [
+        "    def forward(self, x: torch.Tensor) -> torch.Tensor:",
+        "        if x is not None and y in names: return self.linear(x)",
+        "        else:",
+        "    @property",
+        "        y = f'{x!r}' + \"a # b\"  # a comment",
     ],
     "buddy": ["graph forward {", "  mm_3 = MatmulOp(view_1, t_3, alpha=1.0) : 128x768xf32"],
 }
@@ -114,6 +121,45 @@ def test_a_graph_row_names_its_opcode_node_and_target() -> None:
     found = names_of("fx", LINES["fx"][2])
     assert (found["call_function"], found["mm_3"], found["aten.mm.default"]) == ("keyword", "value", "operation")
     assert names_of("buddy", LINES["buddy"][1])["MatmulOp"] == "operation"
+
+
+def test_python_tells_keywords_definitions_and_comments_apart() -> None:
+    definition, condition, otherwise, decorator, strings = LINES["python"]
+    assert names_of("python", definition) | {"": ""} == {
+        "": "", "def": "keyword", "forward": "symbol", "(": "punctuation", "self": "value", ",": "punctuation",
+        "x": "", ":": "punctuation", "torch": "", ".": "punctuation", "Tensor": "", ") ->": "punctuation",
+    }  # fmt: skip
+    found = names_of("python", condition)
+    assert all(found[word] == "keyword" for word in ("if", "is not None and", "in", "return"))
+    assert names_of("python", otherwise) == {"": "", "else": "keyword", ":": "punctuation"}
+    assert names_of("python", decorator)["@property"] == "attribute"
+    found = names_of("python", strings)
+    assert (found['"a # b"'], found["# a comment"]) == ("string", "comment")
+
+
+def test_a_string_of_python_that_is_open_colours_the_lines_after_it() -> None:
+    lines = ['    """if one', "    # ''''", '    else \\"""', '    def""" + x', "x = 1"]
+    quotes, found = "", []
+    for line in lines:
+        found.append(python_spans(line, quotes))
+        quotes = open_string(line, quotes)
+    names = [[name for name, _ in runs] for runs in found]
+    assert names == [
+        ["", "string"],
+        ["string"],
+        ["string"],
+        ["string", "", "punctuation", ""],
+        ["", "punctuation", "number"],
+    ]
+    assert ["".join(text for _, text in runs) for runs in found] == lines
+
+
+@pytest.mark.parametrize(
+    ("line", "quotes"),
+    [('# """', ""), ('\'"""\'', ""), ("x = '''a", "'''"), ('"""a""" + """', '"""'), ('""', ""), ("'it''s' \"", "")],
+)
+def test_the_string_that_a_line_leaves_open(line: str, quotes: str) -> None:
+    assert open_string(line) == quotes
 
 
 def test_an_unknown_language_is_named() -> None:

@@ -185,9 +185,16 @@ class _Run(NamedTuple):
 
 
 class DiffRows:
-    """The rows of a diff in a layout. `hunks` are those of `buddy.compiler.protocol.Compared`."""
+    """The rows of a diff in a layout.
 
-    def __init__(self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified") -> None:
+    `hunks` and `aliases` are those of `buddy.compiler.protocol.Compared`.
+    """
+
+    def __init__(
+        self, hunks: Sequence[Hunk], before_lines: int, after_lines: int, layout: Layout = "unified",
+        aliases: tuple[tuple[str, str], ...] = (),
+    ) -> None:  # fmt: skip
+        self.aliases = aliases
         self._whole = DiffSection(list(hunks), (0, 0), (before_lines, after_lines))
         self._section = self._whole
         self._functions: list[TextFold] = []

@@ -70,20 +70,27 @@ Spans = tuple[tuple[int, int], ...]
 
 
 @lru_cache(maxsize=512)
-def changed_words(before: str, after: str, *, names: bool = True) -> tuple[Spans, Spans]:
+def changed_words(
+    before: str, after: str, *, names: bool = True, aliases: tuple[tuple[str, str], ...] = ()
+) -> tuple[Spans, Spans]:
     """The spans of the words that differ between the lines `before` and `after`, in each of them.
 
     They are empty if the lines are unrelated or longer than `MAX_WORDS`.
 
-    Without `names`, SSA values and aliases count as equal, unless nothing else differs.
+    Without `names`, SSA values and labels count as equal, unless nothing else differs, and aliases count as their
+    counterparts in `aliases` (see `buddy.compiler.protocol.Compared`).
     """
     old, new = _WORD.findall(before), _WORD.findall(after)
     if max(len(old), len(new)) > MAX_WORDS:
         return (), ()
     if names:
         return _differing_spans(old, new, old, new)
-    old_keys, new_keys = ([word[0] if word[0] in "%#^" else word for word in words] for words in (old, new))
-    return _differing_spans(old, new, *((old_keys, new_keys) if old_keys != new_keys else (old, new)))
+    counterparts = dict(aliases)
+    translated = [counterparts.get(word, word) for word in old]
+    old_keys, new_keys = (
+        [word[0] if word[:1] in ("%", "^") else word for word in words] for words in (translated, new)
+    )
+    return _differing_spans(old, new, *((old_keys, new_keys) if old_keys != new_keys else (translated, new)))
 
 
 def _differing_spans(old: list[str], new: list[str], old_keys: list[str], new_keys: list[str]) -> tuple[Spans, Spans]:

@@ -87,6 +87,9 @@ def lcm(x: Scalar, y: Operand) -> Scalar:
     return integers.least_common_multiple(x, y)
 
 
+_ZERO_DIVISOR = "an integer divisor is 0"
+
+
 def _with_zero_check(lower: Lowering) -> Lowering:
     """Wraps the division `lower` with a check that falls back to eager on integer division by zero."""
 
@@ -95,8 +98,9 @@ def _with_zero_check(lower: Lowering) -> Lowering:
         if meta.dtype.is_float or 0 in meta.shape:
             return lower(node, symbol_table)
         if not isinstance(divisor, Op):
-            return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table)
-        return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, [lower(node, symbol_table)])[0]
+            return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table, _ZERO_DIVISOR)
+        results = [lower(node, symbol_table)]
+        return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, results, _ZERO_DIVISOR)[0]
 
     return checked_lower
 

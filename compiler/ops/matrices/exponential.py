@@ -90,4 +90,4 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
     solved = dict(zip(parts, solve_stack(parts, exponential), strict=True))
     results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype)])
-    return results_or_eager(solved["info"], node, symbol_table, results)
+    return results_or_eager(solved["info"], node, symbol_table, results, "a matrix has an infinity or NaN")

@@ -211,7 +211,8 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
     a = as_stack(node.args[0], symbol_table)
     factor, info = cholesky_factor(a if upper else transpose_matrices(a, dtype), dtype)
     factor = factor if upper else transpose_matrices(factor, dtype)
-    return results_or_eager(info, node, symbol_table, as_results(node, [factor, info] if node.multiple else [factor]))
+    results = as_results(node, [factor, info] if node.multiple else [factor])
+    return results_or_eager(info, node, symbol_table, results, "a matrix is not positive definite")
 
 
 def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
@@ -242,7 +243,7 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
 
     (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find_zeros, {"a": (factor, dtype)})
     inverse = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]))
+    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]), "the diagonal has a zero")
 
 
 def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
@@ -278,7 +279,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     results = as_results(node, solve_stack(parts, algorithm))
     if not argument(node, 2, "check_errors", False):
         return results
-    return results_or_eager(results[2], node, symbol_table, results)
+    return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
 
 
 def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:

@@ -45,6 +45,8 @@ MAX_SWEEPS = 60
 EPSILON = {TensorDType.Float32: 2.0**-23, WIDE: 2.0**-52}
 # Off-diagonal elements up to this size count as 0.
 ROTATION_THRESHOLD = EPSILON[WIDE]
+# When "info" is set.
+NOT_SOLVED = f"a matrix has an infinity or NaN, or does not converge in {MAX_SWEEPS} sweeps"
 
 
 def repeat_sweeps(p: StackedProblem, size: Any, rotate_pair: Callable[[Any, Any], None]) -> None:
@@ -172,7 +174,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"b": (b, WIDE)} | common_parts(*st.shape_of(b)[:2])
     solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, descending), meta_of(node, 1).shape, dtype)
-    return results_or_eager(solved["info"], node, symbol_table, [None, values, None])
+    return results_or_eager(solved["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
 
 
 @lowering("SymmetricEigenvaluesOp")
@@ -194,7 +196,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"a": (cast_tensor(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
     solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, ascending), meta_of(node, 0).shape, dtype)
-    return results_or_eager(solved["info"], node, symbol_table, [values, None])
+    return results_or_eager(solved["info"], node, symbol_table, [values, None], NOT_SOLVED)
 
 
 def rotate_rows_and_columns(p: StackedProblem, i: Any, k: Any) -> None:
@@ -243,7 +245,8 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts = {"b": (b, WIDE), "r": (identity((count, rows, rows), WIDE), WIDE)} | common_parts(count, rows)
     solved = dict(zip(parts, solve_stack(parts, algorithm, tolerances), strict=True))
     inverse = st.contract(solved["r"], solved["b"], "zki", "zkj", "zij" if is_transposed else "zji", WIDE)
-    return results_or_eager(solved["info"], node, symbol_table, as_results(node, [cast_tensor(inverse, WIDE, dtype)]))
+    results = as_results(node, [cast_tensor(inverse, WIDE, dtype)])
+    return results_or_eager(solved["info"], node, symbol_table, results, NOT_SOLVED)
 
 
 def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, default: float) -> dict[str, Part]:

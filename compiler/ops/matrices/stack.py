@@ -190,15 +190,18 @@ def smaller_extent(x: Any, y: Any) -> Any:
 ops_registry = Registry()
 
 
-def results_or_eager(info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any] = ()) -> list[Any]:
+def results_or_eager(
+    info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any], condition: str
+) -> list[Any]:
     """Emits a branch that returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
 
-    A result that no node reads may be `None`; it becomes an uninitialised tensor.
+    A result that no node reads may be `None`; it becomes an uninitialised tensor. `condition` says when an element of
+    `info` is not 0.
     """
     state = LoopState([value for value in results if value is not None])
 
     def call_eager() -> None:
-        eager_results = enumerate(eager_call(node, symbol_table)[: len(results)])
+        eager_results = enumerate(eager_call(node, symbol_table, condition)[: len(results)])
         used = [(result, meta_of(node, i).dtype) for i, result in eager_results if results[i] is not None]
         pairs = zip(state.tensors, used, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
@@ -235,5 +238,6 @@ def _copy_into(value: Any, result: Any, dtype: TensorDType) -> Any:
 
 @ops_registry.lowering("CheckErrorsOp")
 def check_errors(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    results_or_eager(as_stack(node.args[0], symbol_table, rank=0), node, symbol_table)
+    info = as_stack(node.args[0], symbol_table, rank=0)
+    results_or_eager(info, node, symbol_table, (), "a factorization has failed")
     return [None]

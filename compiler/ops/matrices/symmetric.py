@@ -116,7 +116,7 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
     results = as_results(node, solve_stack(parts, algorithm))
     if not argument(node, 2, "check_errors", False):
         return results
-    return results_or_eager(results[2], node, symbol_table, results)
+    return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
 
 
 def subtract_row(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:

@@ -11,7 +11,7 @@ from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from typing import Literal, NamedTuple
 
-from buddy.compiler.protocol.text.structure import LineShape, defined_names, shapes
+from buddy.compiler.protocol.text.structure import AliasTable, LineShape, defined_names, shapes
 
 # Maximum number of edits that one search in a gap without anchors makes: the work grows with its square. The second
 # value is for sequences that have little in common.
@@ -185,27 +185,29 @@ How = Literal["line", "structural"]
 
 
 class Difference(NamedTuple):
-    """`hunks` are the differences, in order; `before` and `after` are the numbers of lines."""
+    """`hunks` are the differences, in order; `before` and `after` are the numbers of lines.
+
+    `aliases` has each alias of the text before, and the alias with the same definition in the text after, "" for none.
+    """
 
     hunks: list[Hunk]
     before: int
     after: int
+    aliases: tuple[tuple[str, str], ...] = ()
 
 
 def difference(before: str, after: str, how: How = "line", language: str = "mlir") -> Difference:
     """Returns what to change in the text `before` to get `after`.
 
-    A structural difference ignores lines that differ only by renamed values, order of attributes, locations and
-    comments. Lines are split at "\\n" alone, as in `IndexedText`.
+    A structural difference ignores lines that differ only by renamed values and aliases, order of attributes, locations
+    and comments, and the order in which aliases are defined. Lines are split at "\\n" alone, as in `IndexedText`.
     """
     one, other = _lines(before), _lines(after)
     if before == after:
-        changes: list[Hunk] = []
-    elif how == "line":
-        changes = hunks(one, other)
-    else:
-        changes = _structural_hunks(one, other, language)
-    return Difference(changes, len(one), len(other))
+        return Difference([], len(one), len(other))
+    if how == "line":
+        return Difference(hunks(one, other), len(one), len(other))
+    return _structural_difference(one, other, language)
 
 
 def _lines(text: str) -> list[str]:
@@ -215,10 +217,13 @@ def _lines(text: str) -> list[str]:
     return lines
 
 
-def _structural_hunks(before: Sequence[str], after: Sequence[str], language: str) -> list[Hunk]:
-    one, other = list(shapes(before, language)), list(shapes(after, language))
-    numbers: dict[str, int] = {}
-    keys = [[numbers.setdefault(shape.key, len(numbers)) for shape in side] for side in (one, other)]
+def _structural_difference(before: Sequence[str], after: Sequence[str], language: str) -> Difference:
+    definitions: dict[str, int] = {}
+    aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
+    one, other = list(shapes(before, language, aliases[0])), list(shapes(after, language, aliases[1]))
+    # The printer orders definitions by use. Those that both texts have correspond in any order: they share a number.
+    numbers = dict.fromkeys(set(aliases[0].keys.values()).intersection(aliases[1].keys.values()), 0)
+    keys = [[numbers.setdefault(shape.key, len(numbers) + 1) for shape in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
     i = j = 0
@@ -228,7 +233,9 @@ def _structural_hunks(before: Sequence[str], after: Sequence[str], language: str
         if renaming.add_lines(one[x], other[y], before[x]):
             pairs.append((x, y))
         i, j = x + 1, y + 1
-    return hunks_between(pairs, len(before), len(after))
+    names = {key: alias for alias, key in aliases[1].keys.items()}
+    counterparts = tuple((alias, names.get(key, "")) for alias, key in aliases[0].keys.items())
+    return Difference(hunks_between(pairs, len(before), len(after)), len(before), len(after), counterparts)
 
 
 class _Renaming:

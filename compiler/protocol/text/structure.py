@@ -4,14 +4,15 @@ A region starts after a line that ends in `{` and ends before the next line of t
 with `}`. In assembly a function extends from its label to the next one.
 
 Two texts are structurally equal if their lines have equal keys and a one-to-one renaming turns the names of one into
-those of the other. Names are SSA values, block labels, aliases of attributes, numbered metadata and local labels of
-assembly. Locations, addresses, comments and the order of attributes are not part of a key.
+those of the other. Names are SSA values, block labels, numbered metadata and local labels of assembly. An alias of an
+attribute or a type counts as its definition, whatever its name. Locations, addresses, comments and the order of
+attributes are not part of a key.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from typing import Literal, NamedTuple
@@ -155,6 +156,14 @@ _DEFINITIONS = re.compile(
 _NAME_OF_VALUE = re.compile(_SSA)
 
 
+# The definition of an alias, and an alias in other text, by language.
+_ALIASES: dict[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
+    "mlir": (re.compile(r"([#!][A-Za-z_]\w*) = (.+)"), re.compile(r"[#!][A-Za-z_]\w*\b(?![.<])")),
+    "llvm": (re.compile(r"attributes (#\d+) = (.+)"), re.compile(r"#\d+\b")),
+}
+_DEFINITION_STARTS = ("#", "!", "attributes #")
+
+
 class LineShape(NamedTuple):
     """A line without its names (`key`), the names in order, and whether the line starts a function, a new scope."""
 
@@ -163,17 +172,64 @@ class LineShape(NamedTuple):
     starts_scope: bool = False
 
 
-def shapes(lines: Iterable[str], language: str) -> Iterator[LineShape]:
-    """Yields the shape of each line."""
+class AliasTable:
+    """The aliases that a text defines. `keys` maps each name to its replacement in the keys of lines.
+
+    Equal definitions have the same replacement, in all texts whose tables share `numbers`.
+    """
+
+    def __init__(self, lines: Sequence[str], language: str, numbers: dict[str, int]) -> None:
+        self.keys: dict[str, str] = {}
+        self._sigils: set[str] = set()
+        self._patterns = _ALIASES.get(language)
+        if self._patterns is None:
+            return
+        comment = _COMMENTS.get(language, "")
+        for line in lines:
+            if line.startswith(_DEFINITION_STARTS) and (
+                match := self._patterns[0].match(_normalized(line, language, comment))
+            ):
+                # A definition uses only aliases that are defined before it.
+                definition = "".join(map(self.expand, _STRING_LITERAL.split(match[2])))
+                self.keys[match[1]] = f"${numbers.setdefault(definition, len(numbers))}"
+                self._sigils.add(match[1][0])
+
+    def expand(self, text: str) -> str:
+        """Returns `text` with keys in place of aliases. `text` is a string literal or contains none."""
+        if self._patterns is not None and not text.startswith('"'):
+            for sigil in self._sigils:
+                if sigil in text:
+                    return self._patterns[1].sub(lambda match: self.keys.get(match[0], match[0]), text)
+        return text
+
+    def defined_key(self, normalized: str) -> str:
+        """Returns the key of the alias that a normalized line defines, "" for other lines."""
+        if self._patterns is None:
+            return ""
+        match = self._patterns[0].match(normalized)
+        return self.keys.get(match[1], "") if match else ""
+
+
+def shapes(lines: Iterable[str], language: str, aliases: AliasTable | None = None) -> Iterator[LineShape]:
+    """Yields the shape of each line.
+
+    The key of a line that defines one of `aliases` is the alias's key. Other aliases are names.
+    """
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
+    aliases = aliases or AliasTable((), language, {})
+    has_aliases = bool(aliases.keys)
     for line in lines:
         plain = _normalized(line, language, comment)
         starts_scope = "func" in plain or "define" in plain
-        if '"' in plain:
-            yield _shape_with_strings(plain, name, starts_scope and bool(_FUNCTION_START.match(plain)))
+        definition = aliases.defined_key(plain) if has_aliases and plain.startswith(_DEFINITION_STARTS) else ""
+        if definition:
+            yield LineShape(definition, ())
+        elif '"' in plain:
+            yield _shape_with_strings(plain, name, aliases, starts_scope and bool(_FUNCTION_START.match(plain)))
         else:
-            key, names = name.sub("%", plain), tuple(name.findall(plain))
+            expanded = aliases.expand(plain) if has_aliases else plain
+            key, names = name.sub("%", expanded), tuple(name.findall(expanded))
             yield LineShape(key, names, starts_scope and bool(_FUNCTION_START.match(plain)))
 
 
@@ -221,12 +277,13 @@ def _without_comment(line: str, comment: str) -> str:
     return "".join(code).rstrip()
 
 
-def _shape_with_strings(line: str, name: re.Pattern[str], starts_scope: bool) -> LineShape:
+def _shape_with_strings(line: str, name: re.Pattern[str], aliases: AliasTable, starts_scope: bool) -> LineShape:
     """Returns the shape of a line with string literals, whose content is not searched for names."""
     parts, names = _STRING_LITERAL.split(line), []
     for index in range(0, len(parts), 2):
-        names += name.findall(parts[index])
-        parts[index] = name.sub("%", parts[index])
+        part = aliases.expand(parts[index])
+        names += name.findall(part)
+        parts[index] = name.sub("%", part)
     return LineShape("".join(parts), tuple(names), starts_scope)
 
 

@@ -99,12 +99,15 @@ def test_remarks_are_told_in_the_order_of_the_line() -> None:
         (NOT_APPLIED, "mm.0", "not by tosa"), ("pack", "mm.0", "packed"), ("pack", "mm.0", "packed"),
         ("fuse", "mm.0", "kept"), ("pack", "add.0", "skipped"),
     ]  # fmt: skip
-    found = node_history(row, Assignment("mm.0", "linalg", function="f", reason="x"), remarks, stages)
+    assignment = Assignment("mm.0", "linalg", function="f", reason="x", slow_path="p is 0", error_path="i is 9")
+    found = node_history(row, assignment, remarks, stages)
     assert found == [
         NodeRemark("capture", "aten.mm.default · f32[2x2] · m.py:7"),
         NodeRemark("fuse", "kept"),
         NodeRemark("recipe", "not by tosa"),
         NodeRemark("lowering", "by linalg in @f: x"),
+        NodeRemark("lowering", "slow path: eager computes the results if p is 0"),
+        NodeRemark("lowering", "error path: eager raises its error if i is 9"),
         NodeRemark("pack", "packed", 2),
     ]
 
@@ -133,6 +136,8 @@ async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open
             app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
             await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
         await bench.sees("y = x.exp()")
+        assert ("def ", "syntax:keyword") in source.row_cells(3, 80)
+        assert ("return ", "syntax:keyword") in source.row_cells(5, 80)
         app.context.layout.show_pane("source")
         await bench.press("j")
         assert app.graph.current.name == "neg"

@@ -61,6 +61,7 @@ async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open)
         for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
             await press(bench, key)
             place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
+            assert ir.rows[place - 1].stage.language == ir.stage.language == "mlir"
             assert ir.document.other.text == ir.rows[place - 1].stage.text
             assert bool(ir.document.diff.hunks) <= ir.stage.changed
             assert ir.document.diff.hunks or bench.shows("no change") or bench.shows("no structural change")
@@ -104,6 +105,30 @@ async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Ope
         assert ir.document.other.text == before.text != ir.stage.text
         await bench.sees("before the last edit")
         assert ir.document.diff.hunks
+
+
+async def test_a_stage_in_another_language_than_the_one_before_is_compared_with_itself_before_the_edit(
+    workbench: Open,
+) -> None:
+    async with workbench("mlp.py", size=(160, 40)) as bench:
+        ir, passes = bench.app.ir, bench.app.passes
+        ir.focus()
+        ir.choose(ir.rows[-1])
+        assert (ir.rows[-2].stage.language, ir.stage.language) == ("llvm", "asm")
+        await press(bench, "d")
+        await bench.sees(f"nothing to compare: {ir.rows[-2].stage.name} is LLVM IR, and no edit changed this stage")
+        assert ir.document.diff is None
+        before = ir.stage
+        passes.focus()
+        passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
+        await bench.press("space")
+        await bench.settled()
+        ir.choose(ir.rows[-1])
+        await drawn(bench)
+        await bench.until(lambda: ir.document.diff is not None, "the diff of the assembly")
+        assert ir.comparison.header_texts()[-1] == "from before the last edit"
+        assert ir.stage.language == "asm"
+        assert ir.document.other.text == before.text != ir.stage.text
 
 
 async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> None:

@@ -89,6 +89,45 @@ async def test_the_picker_lists_every_registry_and_eager_and_resets(workbench: O
         assert bench.app.state.assignments[gelu.stable].lowering == "linalg"
 
 
+OWN_OP = """
+import torch
+
+@torch.library.custom_op("mine::my_scale", mutates_args=())
+def my_scale(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+@my_scale.register_fake
+def shape_of_my_scale(x):
+    return torch.empty_like(x)
+
+def model(x):
+    return my_scale(x) + 1
+
+example_inputs = torch.randn(4)
+"""
+
+
+async def test_a_lowering_that_has_failed_is_refused_with_the_reason(workbench: Open, tmp_path: Path) -> None:
+    path = tmp_path / "own_op.py"
+    path.write_text(OWN_OP)
+    async with workbench(path, size=(160, 50)) as bench:
+        (node,) = nodes(bench, "mine.my_scale.default")
+        bench.app.graph.show_node(node.stable)
+        recipe, assignment = bench.app.workspace.recipe, bench.app.state.assignments[node.stable]
+        assert (assignment.lowering, assignment.choices) == ("eager", ("torch-mlir", "eager"))
+        reason = assignment.rejection("torch-mlir")
+        await bench.press("enter")
+        summaries = {choice.title: choice.summary for choice in bench.app.screen.query_one("ChoiceList").choices}
+        assert summaries["torch-mlir"] == f"not possible: {reason}"
+        await bench.press("escape")
+        await choose(bench, "torch-mlir")
+        await bench.sees(f"{node.name} cannot be lowered by torch-mlir: {reason}"[:80])
+        assert bench.app.workspace.recipe == recipe
+        await bench.press("space")
+        await bench.sees("no registry lowers mine.my_scale.default, so it runs in eager")
+        assert bench.app.workspace.recipe == recipe
+
+
 async def test_a_choice_for_one_of_several_equal_layers_applies_only_to_it(workbench: Open, script: Path) -> None:
     async with workbench(script, size=(160, 50)) as bench:
         first, second, third = (row.stable for row in nodes(bench, "aten.relu.default"))

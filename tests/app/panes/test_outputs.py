@@ -20,7 +20,7 @@ from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.run_report import MachineLoad
+from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad
 
 EAGER, BUDDY = p.Timing(0.4, 0.39, 0.41, 10), p.Timing(0.2, 0.19, 0.21, 10)
 
@@ -44,6 +44,14 @@ def state(recipe: Recipe) -> State:
     made = State(captured=True)
     made.shown.record_run(recipe, report())
     return made
+
+
+def test_nodes_that_may_call_eager_are_counted(state: State, recipe: Recipe) -> None:
+    checked = replace(report(), nodes_eager=0, error_paths=2)
+    state.shown.record_run(recipe, checked)
+    assert "9/9 nodes compiled, no fallback, 2 with an error path in eager" in shown(state, recipe)
+    state.shown.record_run(recipe, replace(checked, slow_paths=1))
+    assert "9/9 nodes compiled, 1 with a slow path in eager, 2 with an error path in eager" in shown(state, recipe, 120)
 
 
 def test_a_run_shows_verdict_error_and_both_times(state: State, recipe: Recipe) -> None:
@@ -75,9 +83,12 @@ def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
 
 
 def test_a_mismatch_shows_its_first_position(state: State, recipe: Recipe) -> None:
-    state.shown.report = report(verdict="mismatch", where="[0, 17]", tolerance="1e-4", nans=3)
+    checks = (ErrorCheck("max abs error", 1.4e-6, 1e-7, "4 x spread 2.5e-08"), ErrorCheck("rms error", 1e-8, 2e-8, ""))
+    state.shown.report = report(verdict="mismatch", where="[0, 17]", nans=3, checks=checks)
     assert "MISMATCH out0" in shown(state, recipe)
-    assert "first differs at [0, 17] · within 1e-4 · 3 NaN" in shown(state, recipe)
+    assert "first differs at [0, 17] · 3 NaN" in shown(state, recipe)
+    assert "max abs error 1.4e-06 > 1.0e-07 allowed (4 x spread 2.5e-08)" in shown(state, recipe)
+    assert "rms error" not in shown(state, recipe)
 
 
 def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state: State, recipe: Recipe) -> None:
@@ -116,7 +127,7 @@ def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe
     text = shown(state, recipe, 120)
     assert "NaN      out0" in text
     assert "3 NaN, 3 in eager · set equal_nan to treat NaN as equal to NaN" in text
-    assert "2 zeros with the opposite sign" in text
+    assert "2 zeros with the opposite sign" in " ".join(text.split())
     assert "OK" not in text
 
 

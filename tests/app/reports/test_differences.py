@@ -119,6 +119,10 @@ def test_words_that_differ_are_marked() -> None:
 def test_renumbered_values_are_marked_only_where_nothing_else_differs() -> None:
     before, after = "  %1 = arith.addf %0, %c : f32", "  %7 = arith.mulf %6, %d : f32"
     assert [before[start:end] for start, end in changed_words(before, after, names=False)[0]] == ["arith.addf"]
+    pair = ("linalg.generic [#map1, #map1, #map] ins(%0, %1)", "linalg.generic [#map, #map, #map] ins(%3, %4)")
+    spans = changed_words(*pair, names=False, aliases=(("#map1", "#map"), ("#map", "")))
+    assert [[line[start:end] for start, end in runs] for line, runs in zip(pair, spans, strict=True)] == [["#map"]] * 2
+    assert spans[0][0][0] == pair[0].rindex("#map")
     operands = changed_words("%1 = neg %0", "%1 = neg %2", names=False)
     assert operands == (((9, 11),), ((9, 11),))
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 import pytest
 
 from buddy.compiler.protocol.text import diff
-from buddy.compiler.protocol.text.diff import Hunk, difference, hunks
+from buddy.compiler.protocol.text.diff import Difference, Hunk, difference, hunks
 from buddy.compiler.protocol.text.structure import defined_names, shapes, with_sorted_attributes
 
 FUNCTION = """\
@@ -99,9 +99,9 @@ def longest_common(one: list[int], other: list[int]) -> int:
 
 
 def test_equal_texts_have_no_hunks_and_empty_ones_all() -> None:
-    assert difference("a\nb\n", "a\nb\n") == ([], 2, 2)
-    assert difference("", "a\nb") == ([Hunk(0, 0, 0, 2)], 0, 2)
-    assert difference("a\n", "") == ([Hunk(0, 1, 0, 0)], 1, 0)
+    assert difference("a\nb\n", "a\nb\n") == Difference([], 2, 2)
+    assert difference("", "a\nb") == Difference([Hunk(0, 0, 0, 2)], 0, 2)
+    assert difference("a\n", "") == Difference([Hunk(0, 1, 0, 0)], 1, 0)
 
 
 # ---- structure ------------------------------------------------------------------------------------------------------
@@ -185,6 +185,63 @@ def test_names_of_values_that_are_gone_may_be_taken_by_others() -> None:
     before = "%0 = a\n%1 = gone\n%2 = b %0\n%3 = c %2\n"
     after = "%0 = a\n%1 = b %0\n%2 = c %1\n"
     assert structural(before, after) == [Hunk(1, 1, 1, 0)]
+
+
+ALIASES = """\
+#map = affine_map<(d0) -> (d0)>
+#map1 = affine_map<(d0, d1) -> (d0)>
+#map2 = affine_map<(d0, d1) -> (d1, d0)>
+#layout = #foo.layout<#map1, "#map2">
+!tile = !foo.tile<f32, #layout>
+module {
+  linalg.generic {indexing_maps = [#map1, #map1]} ins(%0 : !tile)
+  linalg.generic {indexing_maps = [#map, #map2], layout = #layout} ins(%1 : !tile)
+}
+"""
+# The same program after a pass that moved the first use of an alias, and so renumbered all of them.
+RENUMBERED = """\
+#map = affine_map<(d0, d1) -> (d1, d0)>
+#map1 = affine_map<(d0) -> (d0)>
+#map2 = affine_map<(d0, d1) -> (d0)>
+#layout1 = #foo.layout<#map2, "#map2">
+!t = !foo.tile<f32, #layout1>
+module {
+  linalg.generic {indexing_maps = [#map2, #map2]} ins(%3 : !t)
+  linalg.generic {indexing_maps = [#map1, #map], layout = #layout1} ins(%4 : !t)
+}
+"""
+
+
+def test_an_alias_stands_for_its_definition() -> None:
+    assert structural(ALIASES, RENUMBERED) == []
+    assert structural(RENUMBERED, ALIASES) == []
+    # The line has equal text, and another map.
+    other = RENUMBERED.replace("[#map2, #map2]", "[#map1, #map1]")
+    assert structural(ALIASES, other) == [Hunk(6, 1, 6, 1)]
+    # A definition that changed changes the aliases that contain it, and all their uses.
+    nested = RENUMBERED.replace("(d0, d1) -> (d0)>", "(d0, d1) -> (d1)>")
+    assert structural(ALIASES, nested) == [Hunk(1, 1, 1, 0), Hunk(3, 2, 2, 3), Hunk(6, 2, 6, 2)]
+    assert structural(ALIASES, RENUMBERED.replace('"#map2"', '"#map1"')) == [Hunk(3, 2, 3, 2), Hunk(6, 2, 6, 2)]
+
+
+def test_each_alias_is_listed_with_its_counterpart() -> None:
+    other = RENUMBERED.replace("(d0) -> (d0)", "(d0) -> (d0 + 1)")
+    assert dict(difference(ALIASES, other, "structural").aliases) == {
+        "#map": "", "#map1": "#map2", "#map2": "#map", "#layout": "#layout1", "!tile": "!t",
+    }  # fmt: skip
+
+
+def test_a_definition_that_came_or_went_is_the_only_change() -> None:
+    new = "#map9 = affine_map<(d0) -> (0)>\n"
+    assert structural(ALIASES, new + RENUMBERED) == [Hunk(0, 0, 0, 1)]
+    assert structural(new + RENUMBERED, ALIASES) == [Hunk(0, 1, 0, 0)]
+
+
+def test_attribute_groups_of_llvm_ir_stand_for_their_definitions() -> None:
+    one = "declare void @f() #0\ndeclare void @g() #1\nattributes #0 = { cold }\nattributes #1 = { nounwind }\n"
+    other = "declare void @f() #1\ndeclare void @g() #0\nattributes #0 = { nounwind }\nattributes #1 = { cold }\n"
+    assert structural(one, other, "llvm") == []
+    assert structural(one, other.replace("@g() #0", "@g() #1"), "llvm") == [Hunk(1, 1, 1, 1)]
 
 
 def test_llvm_ir_and_assembly_have_names_of_their_own() -> None:
