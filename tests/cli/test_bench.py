@@ -90,7 +90,7 @@ def test_an_interrupted_benchmark_goes_on(bench: Bench, script: Path, tmp_path: 
     assert found["summary"]["1"]["models"] == 2
     done = bench(suite, "--resume", "--sides", "eager,inductor", "-o", out)
     assert done.returncode == 2
-    assert "has measurements of other sides" in done.stderr
+    assert "was measured with other sides" in done.stderr
 
 
 def test_what_is_wrong_with_a_suite_is_said(bench: Bench, tmp_path: Path) -> None:

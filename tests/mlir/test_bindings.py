@@ -97,7 +97,7 @@ def test_the_doctor_says_which_bindings_are_in_use(build: Path, run_python: Run,
     done = run_python(
         *CLI, "doctor", BUDDY_MLIR_PACKAGE="mlir", PYTHONPATH=str(build), BUDDY_MLIR_OPT=torch_mlir_opt, timeout=240
     )
-    assert re.search(r"bindings +mlir local-\w+ in .*torch_mlir, named by BUDDY_MLIR_PACKAGE", done.stdout), done.stdout
+    assert re.search(r"bindings +mlir local-\w+ in .*torch_mlir, set by BUDDY_MLIR_PACKAGE", done.stdout), done.stdout
     assert re.search(r"dialects +\d+: .*linalg.*vector", done.stdout)
     assert f"mlir-opt   {torch_mlir_opt}" in done.stdout.replace("~", str(Path.home()))
 
