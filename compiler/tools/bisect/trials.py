@@ -45,7 +45,7 @@ class Stopped(Exception):
 
 
 class TrialStep(Message, frozen=True):
-    """The step that a trial starts, or `LOWERING`, `CODE` or `RUN`."""
+    """What a trial starts: a step of the recipe by its index, `LOWERING`, `CODE` or `RUN`."""
 
     step: int
 
