@@ -33,7 +33,8 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-# From this length on, ATen sorts integers by radix sort: `at::internal::GRAIN_SIZE` (native/cpu/SortingKernel.cpp).
+# From this length on, ATen sorts one row of integers in ascending order by radix sort: `at::internal::GRAIN_SIZE`
+# (native/cpu/SortingKernel.cpp).
 MIN_RADIX_SORT_LENGTH = 32768
 
 
@@ -188,7 +189,7 @@ def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
     dim, is_descending = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
     keys, permutation, dtype = _rows_of(node, symbol_table, dim)
     order = descending if is_descending else ascending
-    if is_stable or _uses_radix_sort(node):
+    if is_stable or (not is_descending and _uses_radix_sort(node)):
         sorted_rows = sort_rows(keys, dtype, order)
     else:
         length = _static_length(keys)
@@ -197,7 +198,7 @@ def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _uses_radix_sort(node: Op) -> bool:
-    """True if eager uses a radix sort, which is stable, because the operand is one long row of integers."""
+    """True if eager sorts upwards by radix sort, which is stable, because the operand is one long row of integers."""
     meta = node.args[0].tensor_meta
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= MIN_RADIX_SORT_LENGTH
 
