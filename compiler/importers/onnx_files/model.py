@@ -14,6 +14,8 @@ from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 
 # Tensors with at most this many elements stay constants: shapes, axes and scales, whose values lowerings read.
 MAX_CONSTANT_ELEMENTS = 16
+# What onnx puts before the reason why shape inference failed.
+_ERROR_KIND = re.compile(r"\[\w+\] (?:Inference error\(s\): )?")
 _NEEDS_QUOTES = re.compile(r"[^\w./-]")
 
 
@@ -39,9 +41,12 @@ def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
     notes = _fix_sizes(onnx, model, path, words)
     _name_nodes(model)
     try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        # Without `strict_mode`, conflicting shapes are not reported.
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:  # its own exception types, and protobuf's
-        raise _rejection(path, f"its shapes do not fit together: {_first_line(error)}") from error
+        reason = _ERROR_KIND.sub("", _first_line(error))
+        todo = "choose other sizes with --shape" if words else "export the model again"
+        raise _rejection(path, f"shape inference failed: {reason}", todo) from error
     weights = _make_weights_inputs(onnx, model)
     inputs = [value.name for value in model.graph.input if value.name not in weights]
     return PreparedModel(model, weights, tuple(inputs), notes)
@@ -122,7 +127,7 @@ def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) ->
         check_names(words, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
-    notes = []
+    notes, is_resized = [], False
     for index, value in enumerate(inputs):
         tensor_type = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not tensor_type.HasField("shape"):
@@ -134,16 +139,20 @@ def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) ->
             raise _rejection(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
             )
-        for dim, size in enumerate(tensor_type.shape.dim):
+        for number, dim in enumerate(tensor_type.shape.dim):
+            is_static = dim.HasField("dim_value")
             if user_shape is not None:
-                size.dim_value = user_shape.shape[dim]
-            elif not size.HasField("dim_value"):
-                notes.append(f"{value.name}: its size {size.dim_param or dim} is set to 1; choose others with --shape")
-                size.dim_value = 1
+                is_resized |= is_static and dim.dim_value != user_shape.shape[number]
+                dim.dim_value = user_shape.shape[number]
+            elif not is_static:
+                size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
+                notes.append(f"{value.name}: {size} is set to 1; choose others with --shape")
+                dim.dim_value = 1
     if notes or words:  # the stored shapes of intermediate values may be dynamic: they are inferred again
         del model.graph.value_info[:]
+    # Declared shapes of outputs are inferred again if they are dynamic, or if they may follow from a replaced size.
     for value in model.graph.output:
-        if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
+        if is_resized or any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
     return notes
 
