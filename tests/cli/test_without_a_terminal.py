@@ -72,6 +72,16 @@ def test_a_word_that_is_neither_a_verb_nor_a_file(
     assert not opened
 
 
+@pytest.mark.parametrize("option", ["--keep", "--back", "--end"])
+def test_an_engine_with_an_id_rejects_a_log_file_that_it_would_ignore(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["engine", option, "0123abcd", "--log", "engine.log"])
+    assert caught.value.code == cli.USAGE
+    assert "--log applies only without --keep, --back and --end" in " ".join(capsys.readouterr().err.split())
+
+
 def test_a_word_may_be_a_file_or_one_of_another_machine(
     opened: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
