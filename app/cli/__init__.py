@@ -37,7 +37,7 @@ VERBS = {
     "engine": "serve a workbench on stdin and stdout",
 }
 # Exit codes. 130 is what a shell reports after SIGINT.
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+FAILURE, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,7 +68,7 @@ def _run(words: Sequence[str]) -> int:
             f"unknown verb or file {words[0]!r}: did you mean {suggestion}? (`buddy-tui --help` lists the verbs)",
             file=sys.stderr,
         )
-        return USAGE
+        return USAGE_ERROR
     return int(import_module("buddy.app.cli.workbench").main(words))
 
 

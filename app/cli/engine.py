@@ -12,7 +12,7 @@ import stat
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import USAGE, VERBS, arguments
+from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.session.transport import RECONNECT_SECONDS
 
 _NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To use it
@@ -52,7 +52,7 @@ def main(words: Sequence[str]) -> int:
         return end_engine(options.end)
     if not _has_client():
         print(_NOT_INTERACTIVE, file=sys.stderr)
-        return USAGE
+        return USAGE_ERROR
     if options.keep or options.back:
         from buddy.compiler.engine.relay import run_relay
 

@@ -45,7 +45,7 @@ def test_the_workbench_needs_a_terminal(
     pipes: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams(monkeypatch, pipes)
-    assert cli.main([SAMPLE, "--ascii"]) == cli.USAGE
+    assert cli.main([SAMPLE, "--ascii"]) == cli.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert "needs a terminal" in line
     assert f"`buddy-tui run {SAMPLE}`" in line
@@ -66,7 +66,7 @@ def test_a_word_that_is_neither_a_verb_nor_a_file(
     words: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams(monkeypatch)
-    assert cli.main(words.split()) == cli.USAGE
+    assert cli.main(words.split()) == cli.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert "unknown verb or file" in line
     assert not opened
@@ -78,7 +78,7 @@ def test_an_engine_with_an_id_rejects_a_log_file_that_it_would_ignore(
 ) -> None:
     with pytest.raises(SystemExit) as caught:
         cli.main(["engine", option, "0123abcd", "--log", "engine.log"])
-    assert caught.value.code == cli.USAGE
+    assert caught.value.code == cli.USAGE_ERROR
     assert "--log applies only without --keep, --back and --end" in " ".join(capsys.readouterr().err.split())
 
 
