@@ -47,8 +47,9 @@ class _Code:
     bytes: tuple[bytes, ...] = ()
 
 
-def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
-    """Disassembles `objects`, one after another. For an object that is not ELF, the text has only the name.
+def assembly_text(objects: Sequence[FunctionObject], locations: LocationSets) -> StageText:
+    """Disassembles `objects`, one after another. For an object that is not ELF, or whose machine Capstone lacks, the
+    text has only the name and a comment.
 
     An instruction without an entry in the line table, such as those of a prologue, belongs to the location set of the
     whole function.
@@ -60,12 +61,12 @@ def print_assembly(objects: Sequence[FunctionObject], locations: LocationSets) -
         code = _read_function(function.name, function.data)
         line_sets = [function.sets[n - 1] if 0 < n <= len(function.sets) else 0 for n in code.line_numbers]
         lines += [*code.lines, ""]
-        sets += [function.group, *(number or function.group for number in line_sets[1:]), 0]
+        sets += [function.function_set, *(number or function.function_set for number in line_sets[1:]), 0]
         machine_code += [*(code.bytes or [b""] * len(code.lines)), b""]
-    weights: Counter[int] = Counter()
+    bytes_by_set: Counter[int] = Counter()
     for number, code_of_line in zip(sets, machine_code, strict=True):
-        weights[number] += len(code_of_line)
-    return stage_text(lines, sets, locations, weights, machine_code)
+        bytes_by_set[number] += len(code_of_line)
+    return stage_text(lines, sets, locations, bytes_by_set, machine_code)
 
 
 @lru_cache(maxsize=512)
@@ -108,8 +109,8 @@ def _line_table(elf: Any) -> tuple[list[int], list[int]]:
     """Returns the line table as sorted addresses, and the line that starts at each address."""
     rows = []
     if elf.has_dwarf_info():
-        # Each file has one unit, at offset 0 of its section, so no relocation is needed. pyelftools does not support
-        # all kinds of relocations.
+        # Each object has one compile unit, and its function starts at offset 0 of its section, so no relocation is
+        # needed. pyelftools does not support all kinds of relocations.
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)
