@@ -19,7 +19,7 @@ ACTIONS: tuple[Action, ...] = (
         ("N",),
         "Compare every node",
         "Compare the value of every node with eager: the first mismatch, and whether the node alone reproduces it",
-        "overlays.show_numerics",
+        "screens.show_numerics",
         "graph",
         needs_captured,
     ),

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_captured, needs_problem, needs_report
+from buddy.app.actions.situation import needs_captured, needs_diagnostic, needs_report
 
 A = Action
-ACTIONS: tuple[Action, ...] = (
+OUTPUTS_ACTIONS: tuple[Action, ...] = (
     A(
         "outputs.numerics",
         ("N",),
         "Compare every node",
-        "Compare the value of every node with eager: the first mismatch, and whether the node alone reproduces it",
-        "overlays.show_numerics",
+        "Compare every node with eager: shows the first mismatch, and whether its node alone reproduces it",
+        "screens.show_numerics",
         "outputs",
         needs_captured,
     ),
@@ -21,30 +21,30 @@ ACTIONS: tuple[Action, ...] = (
         ("enter",),
         "Read the diagnostic",
         "Show the full diagnostic",
-        "outputs.open_detail",
+        "outputs.open_diagnostic",
         "outputs",
-        needs_problem,
-        "diagnostic",
+        needs_diagnostic,
+        footer="diagnostic",
     ),
     A(
         "outputs.values",
         ("v",),
         "Values",
         "Show the values of the outputs, eager's outputs, their difference and the inputs, page by page",
-        "overlays.show_values",
+        "screens.show_values",
         "outputs",
         needs_report,
-        "values",
+        footer="values",
     ),
     A(
         "outputs.map",
         ("m",),
         "Difference map",
         "Show where an output differs from eager, block by block; enter goes to the values",
-        "overlays.show_difference_map",
+        "screens.show_difference_map",
         "outputs",
         needs_report,
-        "map",
+        footer="map",
     ),
 )
 
@@ -54,11 +54,11 @@ SOURCE_ACTIONS: tuple[Action, ...] = (
         "source.node",
         ("enter",),
         "Go to the node",
-        "Go to the node of the line in the graph pane",
-        "source.go_line_node",
+        "Select the node of this line in the graph pane",
+        "source.go_to_node_of_line",
         "source",
         needs_captured,
-        "node",
+        footer="node",
     ),
     A("source.left", ("<", "left"), "Scroll left", "Scroll to the left", "source.source_left", "source"),
     A("source.right", (">", "right"), "Scroll right", "Scroll to the right", "source.source_right", "source"),

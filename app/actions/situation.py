@@ -186,7 +186,7 @@ def needs_edited(s: Situation) -> str:
     return needs_recipe(s) or ("" if s.is_edited else "the recipe equals the preset")
 
 
-def needs_problem(s: Situation) -> str:
+def needs_diagnostic(s: Situation) -> str:
     return "" if s.has_problem else "nothing has failed"
 
 

@@ -38,7 +38,7 @@ VERBS = {
     "engine": "serve a workbench on stdin and stdout",
 }
 # Exit codes. 130 is what a shell reports after SIGINT.
-FAILURE, USAGE, INTERRUPTED = 1, 2, 130
+FAILURE, USAGE_ERROR, INTERRUPTED = 1, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +65,7 @@ def _run(words: Sequence[str]) -> int:
     error = _first_word_error(words) if verb == "workbench" else ""
     if error:
         print(error, file=sys.stderr)
-        return USAGE
+        return USAGE_ERROR
     return int(import_module(f"buddy.app.cli.{verb}").main(rest))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support.cluster import ClusterError
@@ -70,12 +70,12 @@ def main(words: Sequence[str]) -> int:
         plan = _make_plan(options, script)
     except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui bench --help"))
-        return USAGE
+        return USAGE_ERROR
     try:
         previous = _read_measurements(options.output / "bench.json", plan) if options.resume else {}
     except BenchPlanError as error:
         console.error(Diagnostic(str(error), todo="choose another folder with -o, or omit --resume"))
-        return USAGE
+        return USAGE_ERROR
     try:
         results = _measure(plan, options, previous, console)
     except ClusterError as error:

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import files
@@ -63,7 +63,7 @@ def main(words: Sequence[str]) -> int:
         return _check(options, _make_plan(options), console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui coverage --help"))
-        return USAGE
+        return USAGE_ERROR
     except ClusterError as error:
         console.error(error.diagnostic)
         return FAILURE

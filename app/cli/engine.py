@@ -1,4 +1,7 @@
-"""`buddy-tui engine`: serves a client on stdin and stdout. `ssh HOST buddy-tui engine` starts it on a remote host."""
+"""`buddy-tui engine`: serves a client on stdin and stdout, or with an ID relays to an engine in the background.
+
+`ssh HOST buddy-tui engine` starts it on a remote host.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import stat
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import USAGE, VERBS, arguments
+from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.session.transport import RECONNECT_SECONDS
 
 _NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pipes; it is not interactive. To use it
@@ -20,24 +23,36 @@ def main(words: Sequence[str]) -> int:
     parser = arguments.Parser("engine", VERBS["engine"])
     parser.add_argument("--log", default="", metavar="FILE", help="write the log to FILE instead of stderr")
     group = parser.add_mutually_exclusive_group()
-    text = "start an engine called NAME that keeps running without a connection, and connect to it"
-    group.add_argument("--keep", type=_name, metavar="NAME", help=text)
-    group.add_argument("--back", type=_name, metavar="NAME", help="reconnect to the engine called NAME")
-    group.add_argument(
-        "--end", type=_name, metavar="NAME", help="stop the engine called NAME, by a signal if necessary"
+    text = (
+        "connect to the engine called ID (8 to 64 hexadecimal digits), started if it does not run; it keeps running "
+        "for --wait seconds without a connection, and logs next to its socket"
     )
-    text = f"how long the engine waits for a reconnect before it exits (default: {RECONNECT_SECONDS:g})"
+    group.add_argument("--keep", type=_engine_id, metavar="ID", help=text)
+    group.add_argument(
+        "--back", "--reconnect", type=_engine_id, metavar="ID", help="reconnect to the engine called ID, if it runs"
+    )
+    group.add_argument(
+        "--end", type=_engine_id, metavar="ID", help="stop the engine called ID, by a signal if necessary"
+    )
+    text = (
+        "with --keep, if it starts the engine: how long that waits for a reconnect before it exits "
+        f"(default: {RECONNECT_SECONDS:g})"
+    )
     parser.add_argument(
         "--wait", type=arguments.positive_seconds, metavar="SECONDS", default=RECONNECT_SECONDS, help=text
     )
     options = parser.parse_args(words)
+    if options.log and (options.keep or options.back or options.end):
+        parser.error(
+            "--log applies only without --keep, --back and --end: an engine with an ID logs next to its socket"
+        )
     if options.end:
         from buddy.compiler.engine.relay import end_engine
 
         return end_engine(options.end)
     if not _has_client():
         print(_NOT_INTERACTIVE, file=sys.stderr)
-        return USAGE
+        return USAGE_ERROR
     if options.keep or options.back:
         from buddy.compiler.engine.relay import run_relay
 
@@ -47,7 +62,7 @@ def main(words: Sequence[str]) -> int:
     return serve([options.log] if options.log else [])
 
 
-def _name(text: str) -> str:
+def _engine_id(text: str) -> str:
     if not re.fullmatch("[0-9a-f]{8,64}", text):
         raise argparse.ArgumentTypeError(f"{text!r} is not 8 to 64 hexadecimal digits")
     return text

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import reporting_write_errors
 from buddy.app.cli.recipes import UsageError
@@ -73,10 +73,10 @@ def main(words: Sequence[str]) -> int:
         batches = _run_batches(options, plan, previous, console)
     except CoveragePlanError as error:
         console.error(Diagnostic(str(error), todo="run buddy-tui fuzz --help"))
-        return USAGE
+        return USAGE_ERROR
     except UsageError as error:
         console.error(Diagnostic(str(error)))
-        return USAGE
+        return USAGE_ERROR
     except session.CampaignError as error:
         todo = "pip install 'buddy-tui[fuzz]'" if session.MISSING in str(error) else ""
         console.error(Diagnostic(f"the campaign process ended: {error}", todo=todo))

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from buddy.app.cli import FAILURE, USAGE
+from buddy.app.cli import FAILURE, USAGE_ERROR
 from buddy.app.cli.arguments import (
     Parser,
     engine_location,
@@ -271,7 +271,7 @@ def run_with_engine(options: argparse.Namespace, console: Console, verb: Callabl
         return asyncio.run(_run_with_client(options, console, verb))
     except UsageError as error:
         console.error(Diagnostic(str(error)))
-        return USAGE
+        return USAGE_ERROR
     except (Failure, RequestFailed) as error:
         console.error(error.diagnostic)
         return FAILURE

@@ -7,7 +7,7 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE, VERBS, arguments, missing_source, missing_terminal
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_source, missing_terminal
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 enable or disable every pass.
@@ -44,13 +44,13 @@ def main(words: Sequence[str]) -> int:
     parser = make_parser()
     if not words:
         parser.print_help()
-        return USAGE
+        return USAGE_ERROR
     options, script = arguments.parse_with_script_arguments(parser, words)
     error = "" if options.engine or options.remote else missing_source(options.source)
     error = error or ("" if options.web else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)
-        return USAGE
+        return USAGE_ERROR
     if options.web:
         return _serve(options, words)
     # What is allocated before the first paint stays alive, so a collection would only delay that paint.

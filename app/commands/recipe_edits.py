@@ -93,7 +93,7 @@ def _distance_text(steps: int) -> str:
     return f"undone; redo {steps} to restore it" if steps > 0 else f"undo {-steps} to return to it"
 
 
-class OverlayCommands:
+class ScreenCommands:
     """Opens pickers, help, diagnostics and the log. Screens are imported when they are first opened."""
 
     def __init__(

@@ -214,9 +214,9 @@ class IrSearch:
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
         """List the matching lines of `stages`, and go to the chosen line."""
-        from buddy.app.screens.results import ResultsScreen
+        from buddy.app.screens.search_results import SearchResultsScreen
 
-        self._context.dialogs.open(ResultsScreen(title, summary, stages), self._show_result)
+        self._context.dialogs.open(SearchResultsScreen(title, summary, stages), self._show_result)
 
     def _show_result(self, position: StagePosition | None) -> None:
         if position is not None:

@@ -295,7 +295,7 @@ class OutputsPane(Pane):
         width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()
         self._lines = outputs_lines(self.state, self.workspace.recipe, width, self.glyphs, changed)
 
-    def open_detail(self) -> None:
+    def open_diagnostic(self) -> None:
         self.context.dialogs.open_problem(self.state.problem)
 
     def text_to_copy(self) -> str:

@@ -114,7 +114,7 @@ class SourcePane(Pane, CodeView):
 
     # ---- actions -----------------------------------------------------------------------------------------------------
 
-    def go_line_node(self) -> None:
+    def go_to_node_of_line(self) -> None:
         """Go to a node of the line under the cursor in the graph pane."""
         if self.line is not None and self.line.nodes:
             self.context.selection.go_node(self.line.nodes)

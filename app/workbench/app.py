@@ -23,7 +23,7 @@ from buddy.app.commands.edit_text import TextEditCommands
 from buddy.app.commands.frontend import BackendCommands, FrontendCommands
 from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
 from buddy.app.commands.provenance import ProvenanceCommands
-from buddy.app.commands.recipe_edits import OverlayCommands, RecipeEditCommands
+from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
 from buddy.app.commands.run import RunCommands, TuneCommands
 from buddy.app.commands.sessions import SessionCommands
 from buddy.app.commands.subgraphs import ExportCommands, SubgraphCommands
@@ -178,7 +178,7 @@ class Workbench(App[int]):
         self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
         self.session_commands = SessionCommands(context, ir, self.run_commands)
         self.export_commands = ExportCommands(context, self.session_commands)
-        self.overlay_commands = OverlayCommands(context, self, graph, ir, self.log_path, self.situation)
+        self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
         """The objects other than panes that perform actions, by the names that actions use for them."""
@@ -188,7 +188,7 @@ class Workbench(App[int]):
             ("recipe", self.context.edits),
             ("recipe_edits", self.recipe_edit_commands),
             ("edit_text", self.text_edit_commands),
-            ("overlays", self.overlay_commands),
+            ("screens", self.screen_commands),
             ("graphs", self.graph_commands),
             ("subgraphs", self.subgraph_commands),
             ("provenance", self.provenance_commands),

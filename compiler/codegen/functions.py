@@ -34,15 +34,15 @@ _SCOPE_LINES = re.compile(r'(\bline = |\bscopeLine = |"' + FILE + r'":)\d+')
 class FunctionObject:
     """An object file that defines one function. Line `i` of its line table is location set `sets[i - 1]`.
 
-    `group` is the location set of the whole function. `reused` means that the object comes from the cache; `seconds` is
-    the compile time, 0 if it does.
+    `function_set` is the location set of the whole function. `reused` means that the object comes from the cache;
+    `seconds` is the compile time, 0 if it does.
     """
 
     name: str
     data: bytes
     sets: tuple[int, ...]
     reused: bool = False
-    group: int = 0
+    function_set: int = 0
     seconds: float = 0.0
 
 
@@ -58,7 +58,7 @@ class _FunctionModule:
     name: str
     code: bytes
     sets: tuple[int, ...]
-    group: int
+    function_set: int
 
 
 def compile_functions(
@@ -83,7 +83,7 @@ def compile_functions(
             objects[key],
             function.sets,
             reused=key not in compiled,
-            group=function.group,
+            function_set=function.function_set,
             seconds=compiled[key].seconds if key in compiled else 0.0,
         )
         for function, key in zip(functions, keys, strict=True)
@@ -123,7 +123,7 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
 
 
 def _set_of_line(function: _FunctionModule, line: int) -> int:
-    return function.sets[line - 1] if 0 < line <= len(function.sets) else function.group
+    return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
 def _separate_functions(operation: Any, locations: LocationSets) -> list[_FunctionModule]:

@@ -189,7 +189,7 @@ class _Native:
         objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
         if on_phase is not None:
-            text = assembly.print_assembly(objects, code.locations)
+            text = assembly.assembly_text(objects, code.locations)
             generated = tuple((item.name, 1e3 * item.seconds) for item in objects if not item.reused)
             on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", generated))
         assert code.entry is not None

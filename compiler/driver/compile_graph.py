@@ -21,7 +21,7 @@ from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
-from buddy.compiler.protocol.recipe import CODE, Recipe
+from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe
 
 # The minimum number of nodes for which helper processes are started; smaller programs have too few functions.
 MIN_NODES = 64
@@ -38,9 +38,9 @@ def compile_graph(
 ) -> Artifact:
     """Returns the same artifact as `Compiler(graph, overrides).compile(recipe)`, in a third of the time.
 
-    `on_lowered` is called with the lowered module before the passes run, and `on_step` with the number of each step
-    before it starts; with `on_step` the IR is verified after each step. Raises `CompilationError`, without the IR at
-    the failure.
+    `on_lowered` is called with the lowered module before the passes run, and `on_step` with the number of each step,
+    with `LOWERING` and with `CODE` before it starts; with `on_step` the IR is verified after each step. Raises
+    `CompilationError`, without the IR at the failure.
     """
     check_target(recipe)
     backend = backend_named(recipe.backend)
@@ -118,6 +118,8 @@ def _lower_to_llvm(
     after each pass, which identifies the responsible pass.
     """
     locations = LocationSets()
+    if on_step is not None:
+        on_step(LOWERING)
     lowered = lowered_graph(graph, recipe, new_context(), locations, overrides)
     if on_lowered is not None:
         on_lowered(lowered)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,11 @@ from buddy.compiler.tools.profile.attribution import with_counting, without_coun
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
 
-# The format of assembly stages: a function's name at the left edge, and instructions after their offsets.
-_FUNCTION = re.compile(r"(\S+):$")
+log = logging.getLogger("buddy.engine")
+
+# The format of assembly stages: a function's name at the left edge, where labels are too, and instructions after their
+# offsets.
+_FUNCTION = re.compile(r"(?!\.L)(\S+):$")
 _INSTRUCTION = re.compile(r" +([0-9a-f]+)  (.*)")
 
 
@@ -34,8 +38,8 @@ def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
     located: dict[tuple[str, int], HotSpot] = {}
     function = ""
     for number, line in enumerate(text.content.split("\n")):
-        if label := _FUNCTION.match(line):
-            function = label[1] if not line.startswith(".L") else function
+        if name := _FUNCTION.match(line):
+            function = name[1]
         elif function in functions and (instruction := _INSTRUCTION.match(line)):
             key = function, int(instruction[1], 16)
             if key in spots_by_address:
@@ -47,9 +51,9 @@ def locate_instructions(sampling: Sampling, text: IndexedText) -> Sampling:
 
 
 # Run by name: importing it here would load LLVM into the engine.
-_MEASURE_LIMITS = "buddy.compiler.tools.bench.limits:measure"
-# The time limit; on an idle machine, the measurement takes about two seconds.
-_MEASURE_LIMITS_SECONDS = 60.0
+_MEASURE_PEAK = "buddy.compiler.tools.bench.limits:measure"
+# The time limit in seconds; on an idle machine, the measurement takes about two seconds.
+_MEASURE_PEAK_TIMEOUT = 60.0
 # Nodes may exceed the peak by this factor: a core's clock may vary by some per cent from one second to the next.
 _PEAK_TOLERANCE = 1.1
 
@@ -64,17 +68,17 @@ class ProfileHandler:
     async def profile(self, frame: Profile, job: Job) -> None:
         """Compiles with and without counters, measures the machine's peak rates, and runs both programs interleaved."""
         recipe, session = frame.recipe, self._session
-        without = await session.result_of(without_counting(recipe), job, "profile")
-        with_counters = await session.result_of(with_counting(recipe), job, "profile")
+        plain = await session.result_of(without_counting(recipe), job, "profile")
+        counted = await session.result_of(with_counting(recipe), job, "profile")
         peak = await self._peak(recipe.threads, job) if frame.peak else Peak()
         request = Measure(
-            recipe.graph, without.artifact, with_counters.artifact, frame.repeats, recipe.threads, frame.timeout,
+            recipe.graph, plain.artifact, counted.artifact, frame.repeats, recipe.threads, frame.timeout,
             frame.inputs,
         )  # fmt: skip
         measured = await session.ask_of_program(recipe, request, job, StopRunner())
         report: ProfileReport = replace(measured.report, peak=peak)
-        report = replace(report, sampling=await self._locate(report.sampling, without.stages))
-        note = profile_warning(report) if frame.peak else ""
+        report = replace(report, sampling=await self._locate(report.sampling, plain.stages))
+        note = peak_note(report) if frame.peak else ""
         if note:
             self._peaks.pop(recipe.threads, None)
             report = replace(report, notes=(*report.notes, note))
@@ -87,7 +91,10 @@ class ProfileHandler:
         return sampling if text is None else await asyncio.to_thread(locate_instructions, sampling, text)
 
     async def _peak(self, threads: int, job: Job) -> Peak:
-        """Returns the machine's peak rates with `threads` threads, measured once; zeros if they cannot be measured."""
+        """Returns the machine's peak rates with `threads` threads; zeros if they cannot be measured.
+
+        They are measured unless a credible measurement is cached.
+        """
         if threads not in self._peaks:
             self._send(Progress(job.request, "measuring the machine's peak rates"))
             peak = await _measure_peak(threads)
@@ -97,11 +104,11 @@ class ProfileHandler:
         return self._peaks[threads]
 
 
-def profile_warning(report: ProfileReport) -> str:
-    """Returns the reason to doubt the measured peak rates, or an empty string.
+def peak_note(report: ProfileReport) -> str:
+    """Returns why the peak rates are missing or doubtful, or an empty string.
 
-    No node can exceed the machine's f32 peak. If one seems to, other processes have slowed down the measurement of the
-    peak.
+    A node rarely exceeds the machine's f32 peak, since few operations are faster than f32 multiply-adds. If one
+    does, other processes have probably slowed down the measurement of the peak.
     """
     if not report.peak.gflops:
         return "the machine's peak rates could not be measured: the engine's log says why"
@@ -113,7 +120,8 @@ def profile_warning(report: ProfileReport) -> str:
 
 async def _measure_peak(threads: int) -> Peak | None:
     try:
-        rates = await call_in_process(_MEASURE_LIMITS, threads, dict[str, float], _MEASURE_LIMITS_SECONDS)
-    except (TookTooLong, CallFailed):
+        rates = await call_in_process(_MEASURE_PEAK, threads, dict[str, float], _MEASURE_PEAK_TIMEOUT)
+    except (TookTooLong, CallFailed) as error:
+        log.warning("the machine's peak rates could not be measured: %s", str(error) or type(error).__name__)
         return None
     return Peak(rates["gflops"], rates["gbytes"], rates["gflops_f64"], rates["giops_i32"])

@@ -1,4 +1,4 @@
-"""Prints a captured FX graph in the format of `print_tabular`, as Python, and as rows of a table."""
+"""Formats a captured graph as a table like `print_tabular`'s and as Python code, and describes it for the client."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.torch_values import to_torch
 
 _OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
+# Buddy-MLIR's name for the kind of a parameter; it has nothing to do with fake tensors.
+_PARAMETER = NodeType.FakeNode
 _ASSIGNMENT = re.compile(r"\s+(\w+)(?:: \"[^\"]*\")? = ")
 
 
 def fx_table(conversion: Conversion) -> str:
-    """A header line, a line of dashes, and one line per node, in the order of the Buddy graph."""
+    """A header line, a line of dashes, and one line per FX node with a Buddy node, in the order of the Buddy graph."""
     return _format_table([[n.op, n.name, str(n.target), str(n.args), str(n.kwargs)] for n in conversion.fx_nodes])
 
 
@@ -58,7 +60,7 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
         name,
         tuple(_row(index, op, node, positions) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
-        parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
+        parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
         broke=graph_break.reason,
         broke_at=graph_break.line,
@@ -66,9 +68,10 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
 
 
 def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int]) -> NodeRow:
-    tensors = [meta for meta in op.metas if meta is not None]
-    value = node.meta.get("val")
-    values = [item for item in (value if isinstance(value, (list, tuple)) else [value]) if isinstance(item, Tensor)]
+    metas = [meta for meta in op.metas if meta is not None]
+    result = node.meta.get("val")
+    items = result if isinstance(result, (list, tuple)) else [result]
+    tensors = [item for item in items if isinstance(item, Tensor)]
     return NodeRow(
         index,
         op.stable,
@@ -77,27 +80,27 @@ def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int]) -> NodeRow
         str(node.target),
         str(node.args),
         str(node.kwargs),
-        shape=", ".join("x".join(map(str, meta.shape)) for meta in tensors),
-        dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in tensors)),
+        shape=", ".join("x".join(map(str, meta.shape)) for meta in metas),
+        dtype=", ".join(dict.fromkeys(meta.dtype.value for meta in metas)),
         module=op.module,
         location=op.location,
-        strides=", ".join("x".join(map(str, value.stride())) for value in values),
-        bytes=sum(_bytes(value) for value in values),
-        # Symbolic sizes are inputs of the FX graph only.
+        strides=", ".join("x".join(map(str, tensor.stride())) for tensor in tensors),
+        bytes=sum(_bytes(tensor) for tensor in tensors),
+        # FX nodes of symbolic sizes have no Buddy node, and so no row: they are left out.
         inputs=tuple(positions[source] for source in node.all_input_nodes if source in positions),
     )
 
 
-def ir_graph_info(graph: Graph, name: str, enters: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
-    """The information on a graph that starts as IR, in the phase `enters`; it has no FX nodes."""
+def ir_graph_info(graph: Graph, name: str, first_phase: str, dialects: tuple[str, ...] = ()) -> GraphInfo:
+    """The information on a graph that starts as IR, in the pipeline's phase `first_phase`; it has no FX nodes."""
     positions = {op: position for position, op in enumerate(graph.body)}
     return GraphInfo(
         name,
         tuple(_ir_row(position, op, positions) for op, position in positions.items()),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
-        parameters=sum(kind is NodeType.FakeNode for kind in graph.kinds),
+        parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
-        enters=enters,
+        enters=first_phase,
         dialects=dialects,
     )
 

@@ -1,4 +1,7 @@
-"""Integer division, shifts, powers, gcd and lcm with PyTorch's semantics, without instructions that trap."""
+"""Integer division, shifts, powers, gcd and lcm with PyTorch's semantics, guarded so that no division traps.
+
+Division by 0 gives 0; callers that must raise check the divisor.
+"""
 
 from __future__ import annotations
 
@@ -40,22 +43,22 @@ def floor_divide(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
 def shift_left(x: Scalar, by: Operand) -> Scalar:
     """Returns `x << by`; 0 if `by` is negative or not less than the bit width."""
     by = x.like(by)
-    outside = _outside(by)
-    shifted = Scalar(arith.shli(x.value, select(outside, by.like(0), by).value), x.dtype)
-    return select(outside, x.like(0), shifted)
+    is_oversized = _is_oversized_shift(by)
+    shifted = Scalar(arith.shli(x.value, select(is_oversized, by.like(0), by).value), x.dtype)
+    return select(is_oversized, x.like(0), shifted)
 
 
 def shift_right(x: Scalar, by: Operand) -> Scalar:
-    """Returns `x >> by`. If `by` is negative or not less than the bit width, all bits of the result are sign bits."""
+    """Returns `x >> by`. If `by` is negative or not less than the bit width, returns 0, or -1 for a negative `x`."""
     by = x.like(by)
-    outside = _outside(by)
+    is_oversized = _is_oversized_shift(by)
     if x.is_unsigned:
-        shifted = Scalar(arith.shrui(x.value, select(outside, by.like(0), by).value), x.dtype)
-        return select(outside, x.like(0), shifted)
-    return Scalar(arith.shrsi(x.value, select(outside, by.like(_bit_width(x) - 1), by).value), x.dtype)
+        shifted = Scalar(arith.shrui(x.value, select(is_oversized, by.like(0), by).value), x.dtype)
+        return select(is_oversized, x.like(0), shifted)
+    return Scalar(arith.shrsi(x.value, select(is_oversized, by.like(_bit_width(x) - 1), by).value), x.dtype)
 
 
-def _outside(by: Scalar) -> Scalar:
+def _is_oversized_shift(by: Scalar) -> Scalar:
     """True if `by` is negative or not less than the bit width. One unsigned comparison covers both."""
     limit = by.like(_bit_width(by)).value
     return Scalar(arith.cmpi(arith.CmpIPredicate.uge, by.value, limit), TensorDType.Bool)
@@ -66,13 +69,13 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
     exponent = x.like(exponent)
     # For a negative exponent, only the powers of 1 and -1 are not 0, and these depend only on its parity.
     negative = exponent.compare("lt", 0)
-    positive_exponent = select(negative, exponent & 1, exponent)
+    effective_exponent = select(negative, exponent & 1, exponent)
     result = repeat(
-        (x.like(1), x, positive_exponent),
-        lambda _result, _square, rest: rest.compare("ne", 0),
-        lambda result, square, rest: (
-            select((rest & 1).compare("ne", 0), result * square, result),
-            square * square,
+        (x.like(1), x, effective_exponent),
+        lambda _result, _base, rest: rest.compare("ne", 0),
+        lambda result, base, rest: (
+            select((rest & 1).compare("ne", 0), result * base, result),
+            base * base,
             shift_right(rest, 1),
         ),
     )[0]
@@ -81,7 +84,10 @@ def power(x: Scalar, exponent: Operand) -> Scalar:
 
 
 def greatest_common_divisor(x: Scalar, y: Operand) -> Scalar:
-    """Returns the greatest common divisor by Euclid's algorithm, which is not negative; 0 for two zeros."""
+    """Returns the greatest common divisor, by Euclid's algorithm; 0 for two zeros.
+
+    It is negative only if the absolute value of the smallest integer wraps.
+    """
     return repeat(
         (absolute(x), absolute(x.like(y))),
         lambda _a, b: b.compare("ne", 0),
@@ -90,9 +96,9 @@ def greatest_common_divisor(x: Scalar, y: Operand) -> Scalar:
 
 
 def least_common_multiple(x: Scalar, y: Operand) -> Scalar:
-    """Returns the least common multiple, which is not negative; 0 if one argument is 0.
+    """Returns the least common multiple, wrapped to the type of `x`; 0 if one argument is 0.
 
-    Computes in at least 32 bits, as C does.
+    The product is computed after C's integer promotion, in at least 32 bits.
     """
     y = x.like(y)
     quotient = divide(x, greatest_common_divisor(x, y))[0]

@@ -1,4 +1,4 @@
-"""Lowers sorting along a dim (stable: a bottom-up merge sort), and ops that use sorted rows: top-k, median, mode."""
+"""Lowers sorting along a dim (stable: a bottom-up merge sort), and selections: top-k, k-th value, medians, mode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,8 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-# From this length on, ATen sorts integers by radix sort: `at::internal::GRAIN_SIZE` (native/cpu/SortingKernel.cpp).
+# From this length on, ATen sorts one row of integers in ascending order by radix sort: `at::internal::GRAIN_SIZE`
+# (native/cpu/SortingKernel.cpp).
 MIN_RADIX_SORT_LENGTH = 32768
 
 
@@ -49,18 +50,18 @@ def descending(x: Scalar, y: Scalar) -> Scalar:
 
 
 @dataclass(frozen=True)
-class SortKeys:
-    """Keys [rows, n] of `dtype`, and the original position (i64) of each key in its row."""
+class KeyedRows:
+    """Keys [rows, n] of `dtype`, and the original index (i64) of each key in its row."""
 
     keys: Any
-    positions: Any
+    indices: Any
     dtype: TensorDType
 
     def get(self, row: Any, i: Any) -> tuple[Scalar, Scalar]:
-        return element(self.keys, [row, i], self.dtype), element(self.positions, [row, i], TensorDType.Int64)
+        return element(self.keys, [row, i], self.dtype), element(self.indices, [row, i], TensorDType.Int64)
 
 
-def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
+def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> KeyedRows:
     """Sorts the rows of `keys` [rows, n] stably, by a bottom-up merge sort.
 
     To avoid a copy, merge passes are made in pairs: the first merges runs of `width` keys to a scratch row, the second
@@ -75,19 +76,19 @@ def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> SortKeys:
         def merge_twice(_: list[Any], carried: list[Any]) -> list[Any]:
             main, scratch, width = carried[:2], carried[2:4], carried[4]
             double = arith.addi(width, width)
-            scratch = _merge_runs(SortKeys(main[0], main[1], dtype), row, scratch, position(0), width, order)
-            main = _merge_runs(SortKeys(scratch[0], scratch[1], dtype), position(0), main, row, double, order)
+            scratch = _merge_runs(KeyedRows(main[0], main[1], dtype), row, scratch, position(0), width, order)
+            main = _merge_runs(KeyedRows(scratch[0], scratch[1], dtype), position(0), main, row, double, order)
             return [*main, *scratch, arith.addi(double, double)]
 
         return for_each([_merge_pass_pairs(length)], [*tensors, position(1)], merge_twice)[:4]
 
     scratch = [empty(scratch_shape, dtype), empty(scratch_shape, TensorDType.Int64)]
-    sorted_keys, positions, *_ = for_each([rows], [keys, _positions((rows, length)), *scratch], sort_row)
-    return SortKeys(sorted_keys, positions, dtype)
+    sorted_keys, indices, *_ = for_each([rows], [keys, _indices((rows, length)), *scratch], sort_row)
+    return KeyedRows(sorted_keys, indices, dtype)
 
 
-def _positions(shape: Sequence[int]) -> Any:
-    """Returns every element's position in its row."""
+def _indices(shape: Sequence[int]) -> Any:
+    """Returns every element's index in its row."""
     out = empty(shape, TensorDType.Int64)
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
 
@@ -97,27 +98,28 @@ def _merge_pass_pairs(length: Extent) -> Extent:
     if isinstance(length, int):
         return (max(length - 1, 0).bit_length() + 1) // 2
     last = arith.subi(arith.maxui(position(length), position(1)), position(1))
-    bits = arith.subi(position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_of(last).value)))
-    return arith.divui(bits, position(2))
+    bits_plus_one = arith.subi(position(65), arith.index_cast(ir.IndexType.get(), math.ctlz(index_of(last).value)))
+    return arith.divui(bits_plus_one, position(2))
 
 
 def _merge_runs(
-    source: SortKeys, source_row: Any, target: Sequence[Any], target_row: Any, width: Any, order: Order
+    source: KeyedRows, source_row: Any, target: Sequence[Any], target_row: Any, width: Any, order: Order
 ) -> list[Any]:
     """Merges each pair of adjacent sorted runs of `width` keys in a row of `source`. Returns the new `target`.
 
-    `target` are keys and positions; the result is written to the row `target_row`.
+    `target` are keys and indices; the result is written to the row `target_row`.
     """
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
 
-    def merge(pair: list[Any], outs: list[Any]) -> list[Any]:
-        start = arith.muli(pair[0], double)
+    def merge(pair_indices: list[Any], outs: list[Any]) -> list[Any]:
+        (pair_number,) = pair_indices
+        start = arith.muli(pair_number, double)
         middle, end = (arith.minui(arith.addi(start, size), length) for size in (width, double))
 
         def move_next(offset: list[Any], carried: list[Any]) -> list[Any]:
             *outs, left, right = carried
-            written = [target_row, arith.addi(start, offset[0])]
+            target_indices = [target_row, arith.addi(start, offset[0])]
             (x, i), (y, j) = (source.get(source_row, _clamp(p, length)) for p in (left, right))
             left_is_empty = Scalar(arith.cmpi(arith.CmpIPredicate.uge, left, middle), TensorDType.Bool)
             right_has_more = Scalar(arith.cmpi(arith.CmpIPredicate.ult, right, end), TensorDType.Bool)
@@ -126,7 +128,11 @@ def _merge_runs(
             right_step = arith.index_castui(ir.IndexType.get(), from_right.value)
             next_right = arith.addi(right, right_step)
             next_left = arith.addi(left, arith.subi(position(1), right_step))
-            return [*(insert(v, written, out) for v, out in zip(entry, outs, strict=True)), next_left, next_right]
+            return [
+                *(insert(v, target_indices, out) for v, out in zip(entry, outs, strict=True)),
+                next_left,
+                next_right,
+            ]
 
         return for_each([arith.subi(end, start)], [*outs, start, middle], move_next)[:2]
 
@@ -134,7 +140,7 @@ def _merge_runs(
 
 
 def _clamp(index: Any, length: Any) -> Any:
-    """Clamps an index, so that it can be loaded; the caller ignores what is loaded for an index past the end."""
+    """Clamps an index, so that the element there can be read; the caller ignores what an index past the end reads."""
     return arith.minui(index, arith.subi(length, position(1)))
 
 
@@ -148,26 +154,30 @@ def _rows_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any,
     if dim is None or not shape:
         return reshape(value, [1, product(shape)], dtype), [0], dtype
     axis = normalize_dim(dim, len(shape))
-    order = [i for i in range(len(shape)) if i != axis] + [axis]
-    rows = product([shape[i] for i in order[:-1]])
-    return reshape(transpose(value, order, dtype), [rows, shape[axis]], dtype), order, dtype
+    permutation = [i for i in range(len(shape)) if i != axis] + [axis]
+    rows = product([shape[i] for i in permutation[:-1]])
+    return reshape(transpose(value, permutation, dtype), [rows, shape[axis]], dtype), permutation, dtype
 
 
-def _restore_shapes(node: Op, rows: Sequence[Any], order: Sequence[int]) -> list[Any]:
-    """Returns tensors of `rows` in the shapes of the node's results; `order` is the permutation from `_rows_of`."""
+def _restore_shapes(node: Op, tensors: Sequence[Any], permutation: Sequence[int] = ()) -> list[Any]:
+    """Returns tensors of rows in the shapes of the node's results.
+
+    `permutation` is that of `_rows_of`; without it, as for results without the dim, the tensors are only reshaped.
+    """
     results = []
-    for value, meta in zip(rows, node.metas, strict=False):
+    for value, meta in zip(tensors, node.metas, strict=False):
         assert meta is not None
-        if len(order) != len(meta.shape) or shape_of(value)[1] == 1:
+        if len(permutation) != len(meta.shape) or shape_of(value)[1] == 1:
             results.append(reshape(value, meta.shape, meta.dtype))
             continue
-        permuted = reshape(value, [meta.shape[i] for i in order], meta.dtype)
-        results.append(transpose(permuted, [list(order).index(i) for i in range(len(order))], meta.dtype))
+        inverse = [list(permutation).index(i) for i in range(len(permutation))]
+        permuted = reshape(value, [meta.shape[i] for i in permutation], meta.dtype)
+        results.append(transpose(permuted, inverse, meta.dtype))
     return results
 
 
-def _columns(sorted_rows: SortKeys, start: int, count: int) -> list[Any]:
-    """Returns the keys and positions of `count` columns from column `start` on."""
+def _columns(sorted_rows: KeyedRows, start: int, count: int) -> list[Any]:
+    """Returns the keys and indices of `count` columns from column `start` on."""
     rows = shape_of(sorted_rows.keys)[0]
 
     def columns(value: Any, dtype: TensorDType) -> Any:
@@ -176,7 +186,7 @@ def _columns(sorted_rows: SortKeys, start: int, count: int) -> list[Any]:
         slice_type = tensor_type([rows, count], dtype)
         return tensor.extract_slice(slice_type, value, [], [], [], [0, start], [rows, count], [1, 1])
 
-    return [columns(sorted_rows.keys, sorted_rows.dtype), columns(sorted_rows.positions, TensorDType.Int64)]
+    return [columns(sorted_rows.keys, sorted_rows.dtype), columns(sorted_rows.indices, TensorDType.Int64)]
 
 
 @lowering("SortOp")
@@ -184,35 +194,35 @@ def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """Sorts along a dim; equal keys have the same order as in eager, also in unstable sorts."""
     is_stable = node.target == "sort.stable" and argument(node, 1, "stable")
     # `sort.stable` has one more argument before `dim`.
-    first = int(node.target == "sort.stable" and len(node.args) > 1)
-    dim, is_descending = argument(node, 1 + first, "dim", -1), argument(node, 2 + first, "descending", False)
+    shift = int(node.target == "sort.stable" and len(node.args) > 1)
+    dim, is_descending = argument(node, 1 + shift, "dim", -1), argument(node, 2 + shift, "descending", False)
     keys, permutation, dtype = _rows_of(node, symbol_table, dim)
     order = descending if is_descending else ascending
-    if is_stable or _uses_radix_sort(node):
+    if is_stable or (not is_descending and _uses_radix_sort(node)):
         sorted_rows = sort_rows(keys, dtype, order)
     else:
         length = _static_length(keys)
-        sorted_rows = apply_to_rows(keys, dtype, order, lambda line: selection.sort(line, length))
-    return _restore_shapes(node, [sorted_rows.keys, sorted_rows.positions], permutation)
+        sorted_rows = apply_to_rows(keys, dtype, order, lambda buffer: selection.sort(buffer, length))
+    return _restore_shapes(node, [sorted_rows.keys, sorted_rows.indices], permutation)
 
 
 def _uses_radix_sort(node: Op) -> bool:
-    """True if eager uses a radix sort, which is stable, because the operand is one long row of integers."""
+    """True if eager sorts upwards by radix sort, which is stable, because the operand is one long row of integers."""
     meta = node.args[0].tensor_meta
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= MIN_RADIX_SORT_LENGTH
 
 
-def apply_to_rows(keys: Any, dtype: TensorDType, order: Order, algorithm: Callable[[SortBuffer], None]) -> SortKeys:
+def apply_to_rows(keys: Any, dtype: TensorDType, order: Order, algorithm: Callable[[SortBuffer], None]) -> KeyedRows:
     """Applies an algorithm of `selection` to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
     def visit(row: list[Any], tensors: list[Any]) -> list[Any]:
-        line = SortBuffer(tensors, row[0], dtype, order)
-        algorithm(line)
-        return line.tensors
+        buffer = SortBuffer(tensors, row[0], dtype, order)
+        algorithm(buffer)
+        return buffer.tensors
 
-    new_keys, positions = for_each([rows], [keys, _positions(shape_of(keys))], visit)
-    return SortKeys(new_keys, positions, dtype)
+    new_keys, indices = for_each([rows], [keys, _indices(shape_of(keys))], visit)
+    return KeyedRows(new_keys, indices, dtype)
 
 
 def _static_length(keys: Any) -> int:
@@ -232,18 +242,19 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys, permutation, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
     count, length = node.args[1], _static_length(keys)
 
-    def select_top(line: SortBuffer) -> None:
+    def select_top(buffer: SortBuffer) -> None:
         if count * 64 <= length:  # as in ATen
-            return selection.partial_sort(line, count, length)
-        selection.nth_element(line, count - 1, length)
+            return selection.partial_sort(buffer, count, length)
+        selection.nth_element(buffer, count - 1, length)
         if argument(node, 4, "sorted", True):
-            selection.sort(line, count - 1)
+            # As in ATen: the last of them is in place already.
+            selection.sort(buffer, count - 1)
 
     order = descending if argument(node, 3, "largest", True) else ascending
     top_first = (
         apply_to_rows(keys, dtype, order, select_top)
         if count and length
-        else SortKeys(keys, _positions(shape_of(keys)), dtype)
+        else KeyedRows(keys, _indices(shape_of(keys)), dtype)
     )
     return _restore_shapes(node, _columns(top_first, 0, count), permutation)
 
@@ -252,12 +263,12 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
 def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
     k, length = node.args[1] - 1, _static_length(keys)
-    selected = apply_to_rows(keys, dtype, ascending, lambda line: selection.quick_select(line, k, length))
-    return _restore_shapes(node, _columns(selected, k, 1), [])
+    selected = apply_to_rows(keys, dtype, ascending, lambda buffer: selection.quick_select(buffer, k, length))
+    return _restore_shapes(node, _columns(selected, k, 1))
 
 
-def _pick_entries(sorted_rows: SortKeys, values: Any, column_of: Callable[[Scalar], Scalar]) -> list[Any]:
-    """Returns the key and the position in column `column_of(values[row])` of each row."""
+def _pick_entries(sorted_rows: KeyedRows, values: Any, column_of: Callable[[Scalar], Scalar]) -> list[Any]:
+    """Returns the key and the index in column `column_of(values[row])` of each row."""
     rows = shape_of(values)[0]
     outs = [empty([rows, 1], sorted_rows.dtype), empty([rows, 1], TensorDType.Int64)]
 
@@ -269,7 +280,7 @@ def _pick_entries(sorted_rows: SortKeys, values: Any, column_of: Callable[[Scala
 
 
 def _median_entry(keys: Any, dtype: TensorDType, column_of: Callable[[Scalar, int], Scalar]) -> list[Any]:
-    """Returns the key and position in one column of each sorted row.
+    """Returns the key and the index in one column of each sorted row.
 
     The column is `column_of(number of keys in the row that are not NaN, n)`.
     """
@@ -296,7 +307,7 @@ def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
     def column_of(count: Scalar, length: int) -> Scalar:
         return s.select(count < length, count, count.like((length - 1) // 2))
 
-    return _restore_shapes(node, _median_entry(keys, dtype, column_of), [])
+    return _restore_shapes(node, _median_entry(keys, dtype, column_of))
 
 
 @lowering("NanmedianOp")
@@ -308,28 +319,28 @@ def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
         last = s.maximum(count - 1, 0)
         return Scalar(arith.shrui(last.value, last.like(1).value), last.dtype)
 
-    return _restore_shapes(node, _median_entry(keys, dtype, column_of), [])
+    return _restore_shapes(node, _median_entry(keys, dtype, column_of))
 
 
 @lowering("ModeOp")
 def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Returns the smallest of the most frequent keys, and its last position."""
+    """Returns the smallest of the most frequent keys, and the index that ATen's unstable sort puts last in its run."""
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
-        raise LoweringError("eager compares by `<` only, so the order of NaNs depends on its algorithm")
+        raise LoweringError("floats run in eager: NaNs break the strict weak order that its std::sort requires")
     rows, length = shape_of(keys)[0], _static_length(keys)
     if not length:
         raise LoweringError("the rows have no elements, and so no mode")
-    sorted_rows = apply_to_rows(keys, dtype, ascending, lambda line: selection.sort(line, length))
+    sorted_rows = apply_to_rows(keys, dtype, ascending, lambda buffer: selection.sort(buffer, length))
 
     def visit(row: list[Any], ends: list[Any]) -> list[Any]:
         return [insert(_end_of_longest_run(sorted_rows, row[0]), row, ends[0])]
 
     (ends,) = for_each([rows], [filled(0, [rows], TensorDType.Int64)], visit)
-    return _restore_shapes(node, _pick_entries(sorted_rows, ends, lambda end: end), [])
+    return _restore_shapes(node, _pick_entries(sorted_rows, ends, lambda end: end))
 
 
-def _end_of_longest_run(sorted_rows: SortKeys, row: Any) -> Any:
+def _end_of_longest_run(sorted_rows: KeyedRows, row: Any) -> Any:
     """Returns the last column of the longest run of equal keys in a row; the first such run, if there are several."""
 
     def visit(indices: list[Any], carried: list[Any]) -> list[Any]:

@@ -37,7 +37,7 @@ from buddy.app.screens.picker import OptionScreen, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
-from buddy.app.screens.results import ResultsScreen
+from buddy.app.screens.search_results import SearchResultsScreen
 from buddy.app.screens.tables import BisectionScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
@@ -183,7 +183,7 @@ SCREENS = {
     "options": Shown(OptionScreen, "passes", ("E", OPEN, "down", "down")),
     "pipeline": Shown(PipelineScreen, "passes", ("e", OPEN, "down", "end", "enter", *"convert-s"), text="convert-scf"),
     "editor": Shown(IrEditor, "ir", ("3", DRAWN, "g", "e", OPEN), text="func.func"),
-    "results": Shown(ResultsScreen, "ir", ("3", DRAWN, "g", "slash", *"arith.add", "enter", OPEN, "J", "space")),
+    "results": Shown(SearchResultsScreen, "ir", ("3", DRAWN, "g", "slash", *"arith.add", "enter", OPEN, "J", "space")),
     "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all nodes within", filled=without_times),
     "palette": Shown(CommandPalette, keys=("ctrl+p", *"diff"), text="Diff against"),
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),

@@ -45,7 +45,7 @@ def test_the_workbench_needs_a_terminal(
     pipes: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams(monkeypatch, pipes)
-    assert cli.main([SAMPLE, "--ascii"]) == cli.USAGE
+    assert cli.main([SAMPLE, "--ascii"]) == cli.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert "needs a terminal" in line
     assert f"`buddy-tui run {SAMPLE}`" in line
@@ -66,7 +66,7 @@ def test_a_word_that_is_neither_a_verb_nor_a_file(
     words: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     streams(monkeypatch)
-    assert cli.main(words.split()) == cli.USAGE
+    assert cli.main(words.split()) == cli.USAGE_ERROR
     (line,) = capsys.readouterr().err.splitlines()
     assert "unknown verb or file" in line
     assert not opened
@@ -80,7 +80,7 @@ def test_a_path_without_a_file(
 ) -> None:
     streams(monkeypatch)
     for words in ([word], ["--ascii", word]):
-        assert cli.main(words) == cli.USAGE
+        assert cli.main(words) == cli.USAGE_ERROR
         (line,) = capsys.readouterr().err.splitlines()
         assert f"there is no file {word.rpartition(':')[0] or word}" in line
     assert cli.main([word, "--remote", "host"]) == 0
@@ -95,6 +95,16 @@ def test_an_unknown_word_is_reported_before_options_are_imported() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)
     assert (done.stdout, done.stderr.count("\n")) == ("2\n", 1)
+
+
+@pytest.mark.parametrize("option", ["--keep", "--back", "--end"])
+def test_an_engine_with_an_id_rejects_a_log_file_that_it_would_ignore(
+    option: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["engine", option, "0123abcd", "--log", "engine.log"])
+    assert caught.value.code == cli.USAGE_ERROR
+    assert "--log applies only without --keep, --back and --end" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_word_may_be_a_file_or_one_of_another_machine(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from buddy.compiler.engine.profiles import profile_warning
+from buddy.compiler.engine.profiles import peak_note
 from buddy.compiler.protocol.profile import NodeTime, Peak, ProfileReport
 from buddy.compiler.protocol.run_report import Timing
 
@@ -15,6 +15,6 @@ def report(operations: float, peak: Peak) -> ProfileReport:
 
 
 def test_a_peak_that_code_exceeds_was_measured_on_a_busy_machine() -> None:
-    assert profile_warning(report(4e7, Peak(50.0, 10.0))) == ""
-    assert "was busy" in profile_warning(report(8e7, Peak(50.0, 10.0)))
-    assert "could not be measured" in profile_warning(report(4e7, Peak()))
+    assert peak_note(report(4e7, Peak(50.0, 10.0))) == ""
+    assert "was busy" in peak_note(report(8e7, Peak(50.0, 10.0)))
+    assert "could not be measured" in peak_note(report(4e7, Peak()))

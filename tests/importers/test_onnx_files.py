@@ -83,7 +83,7 @@ def test_a_shape_of_no_input_is_refused(tmp_path: Path) -> None:
 def test_sizes_that_a_model_leaves_open_are_one_or_what_is_said(tmp_path: Path) -> None:
     path = _saved(tmp_path, _layer(size="batch"))
     program = load_program(path)
-    assert any("x: its size batch is set to 1" in note for note in program.notes)
+    assert any("x: its size `batch` is set to 1" in note for note in program.notes)
     assert tuple(program.graphs[0].tensors[1].shape) == (1, 8)
     assert tuple(load_program(path, shapes=("x=5x8",)).graphs[0].tensors[1].shape) == (5, 8)
 
@@ -115,6 +115,21 @@ def test_models_that_cannot_be_used_are_refused_with_the_reason(
         load_program(_saved(tmp_path, make()))
     assert what in caught.value.diagnostic.what
     assert todo in caught.value.diagnostic.todo
+
+
+def test_shapes_that_conflict_are_refused_with_the_node(tmp_path: Path) -> None:
+    path = _saved(tmp_path, _model(helper.make_node("MatMul", ["x", "w"], ["y"], name="product"), w=torch.ones(6, 8)))
+    with pytest.raises(SourceError, match=r"shape inference failed: \(op_type:MatMul, node name: product\): Incomp"):
+        load_program(path)
+
+
+def test_a_size_replaced_by_another_does_not_conflict_with_the_declared_outputs(tmp_path: Path) -> None:
+    model = _model(helper.make_node("Relu", ["x"], ["y"]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", FLOAT, [3, 8]))
+    (captured,) = load_program(_saved(tmp_path, model), shapes=("x=5x8",)).graphs
+    assert [tuple(value.shape) for value in _compiled(captured)] == [(5, 8)]
+    with pytest.raises(SourceError, match=r"shape inference failed.*choose other sizes with --shape"):
+        load_program(_saved(tmp_path, _layer()), shapes=("x=5x9",))
 
 
 def test_a_model_that_is_cut_off_is_refused(tmp_path: Path) -> None:

@@ -134,7 +134,7 @@ def test_mlir_is_read_where_the_processors_time_is_limited_already() -> None:
     )
     program = (
         "import resource, sys; from buddy.compiler.importers.mlir_files import entry_points as reader; "
-        "most = reader.SECONDS - 1; from buddy.compiler.support.processes.__main__ import answer_call; "
+        "most = reader.CPU_SECONDS - 1; from buddy.compiler.support.processes.__main__ import answer_call; "
         "resource.setrlimit(resource.RLIMIT_CPU, (most, most)); "
         "answer_call(reader.answer_in_time)"
     )

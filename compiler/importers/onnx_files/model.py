@@ -12,14 +12,16 @@ from typing import Any
 from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 
-# Tensors with at most this many elements stay constants: shapes, axes and scales, whose values lowerings read.
-MAX_CONSTANT_ELEMENTS = 16
-_NEEDS_QUOTES = re.compile(r"[^\w./-]")
+# Float initializers with more elements become inputs. Smaller ones are shapes, axes and scales: lowerings read them.
+MAX_CONSTANT_FLOATS = 16
+# What onnx puts before the reason why shape inference failed.
+_ERROR_KIND = re.compile(r"\[\w+\] (?:Inference error\(s\): )?")
+_QUOTED_CHARACTERS = re.compile(r"[^\w./-]")
 
 
 @dataclass(frozen=True)
 class PreparedModel:
-    """`model` takes its `weights` (arrays by name) as its first inputs, then the `inputs`, by name."""
+    """The first inputs of `model` are the `weights` (arrays by name), then come those that `inputs` names."""
 
     model: Any
     weights: dict[str, Any]
@@ -27,22 +29,25 @@ class PreparedModel:
     notes: list[str] = field(default_factory=list)
 
 
-def prepare_model(path: Path, words: Sequence[ShapeWord] = ()) -> PreparedModel:
-    """Reads the model at `path`; `words` set the dynamic sizes of its inputs (default: 1).
+def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel:
+    """Reads the model at `path`; `shapes` set the shapes of its inputs; other dynamic sizes become 1.
 
-    Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `words` that do
+    Raises `SourceError` for a model that is invalid or that the installed `onnx` does not support, for `shapes` that do
     not fit its inputs, and if `onnx` is not installed.
     """
     onnx = _import_onnx()
     model = _load(onnx, path)
     _check_model(onnx, model, path)
-    notes = _fix_sizes(onnx, model, path, words)
+    notes = _fix_sizes(onnx, model, path, shapes)
     _name_nodes(model)
     try:
-        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        # Without `strict_mode`, conflicting shapes are not reported.
+        model = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True)
     except Exception as error:  # its own exception types, and protobuf's
-        raise _rejection(path, f"its shapes do not fit together: {_first_line(error)}") from error
-    weights = _make_weights_inputs(onnx, model)
+        reason = _ERROR_KIND.sub("", _first_line(error))
+        todo = "choose other sizes with --shape" if shapes else "export the model again"
+        raise _rejection(path, f"shape inference failed: {reason}", todo) from error
+    weights = _turn_weights_into_inputs(onnx, model)
     inputs = [value.name for value in model.graph.input if value.name not in weights]
     return PreparedModel(model, weights, tuple(inputs), notes)
 
@@ -74,7 +79,7 @@ def _load(onnx: Any, path: Path) -> Any:
         todo = "check that the file is complete, and that it is ONNX"
         raise _rejection(path, f"it is truncated, or not an ONNX model ({_first_line(error)})", todo) from error
     except (OSError, ValueError, onnx.checker.ValidationError) as error:
-        todo = "put the files of the model's weights into its folder"
+        todo = "check that the file is readable, and that the files of its external data are in its folder"
         raise _rejection(path, _first_line(error), todo) from error
 
 
@@ -97,62 +102,66 @@ def _check_model(onnx: Any, model: Any, path: Path) -> None:
         onnx.checker.check_model(model)
     except (onnx.checker.ValidationError, ValueError) as error:
         raise _rejection(path, f"it is not valid: {_first_line(error)}") from error
-    if not _is_text(model):
+    if not _strings_are_utf8(model):
         raise _rejection(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
         raise _rejection(path, "it has no outputs")
 
 
-def _is_text(message: Any) -> bool:
-    """Whether all strings of a message are text: protobuf returns those that are not UTF-8 as bytes."""
+def _strings_are_utf8(message: Any) -> bool:
+    """Whether all strings of a message are UTF-8: protobuf returns the others as bytes."""
     for descriptor, value in message.ListFields():
         if descriptor.type not in (descriptor.TYPE_STRING, descriptor.TYPE_MESSAGE):
             continue
         for item in [value] if isinstance(value, str | bytes) or hasattr(value, "ListFields") else value:
-            if isinstance(item, bytes) or (descriptor.type == descriptor.TYPE_MESSAGE and not _is_text(item)):
+            if isinstance(item, bytes) or (descriptor.type == descriptor.TYPE_MESSAGE and not _strings_are_utf8(item)):
                 return False
     return True
 
 
-def _fix_sizes(onnx: Any, model: Any, path: Path, words: Sequence[ShapeWord]) -> list[str]:
-    """Fixes the dynamic sizes of inputs; returns notes on those that are set to the default."""
+def _fix_sizes(onnx: Any, model: Any, path: Path, shapes: Sequence[ShapeWord]) -> list[str]:
+    """Sets the sizes of inputs: those of `shapes`, and 1 for other dynamic ones, on which it returns notes."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
     try:
-        check_names(words, [value.name for value in inputs])
+        check_names(shapes, [value.name for value in inputs])
     except ValueError as error:
         raise _rejection(path, str(error), "give NAME=4x128 for one of these") from error
-    notes = []
+    notes, is_resized = [], False
     for index, value in enumerate(inputs):
         tensor_type = value.type.tensor_type
         if value.type.WhichOneof("value") != "tensor_type" or not tensor_type.HasField("shape"):
             raise _rejection(
                 path, f"its input {value.name} is not a tensor of known rank", "export it with only tensors as inputs"
             )
-        user_shape = shape_for(words, value.name, index)
+        user_shape = shape_for(shapes, value.name, index)
         if user_shape is not None and len(user_shape.shape) != len(tensor_type.shape.dim):
             raise _rejection(
                 path, f"its input {value.name} has {len(tensor_type.shape.dim)} dims", "give a size for each"
             )
-        for dim, size in enumerate(tensor_type.shape.dim):
+        for number, dim in enumerate(tensor_type.shape.dim):
+            is_static = dim.HasField("dim_value")
             if user_shape is not None:
-                size.dim_value = user_shape.shape[dim]
-            elif not size.HasField("dim_value"):
-                notes.append(f"{value.name}: its size {size.dim_param or dim} is set to 1; choose others with --shape")
-                size.dim_value = 1
-    if notes or words:  # the stored shapes of intermediate values may be dynamic: they are inferred again
+                is_resized |= is_static and dim.dim_value != user_shape.shape[number]
+                dim.dim_value = user_shape.shape[number]
+            elif not is_static:
+                size = f"its size `{dim.dim_param}`" if dim.dim_param else f"the size of its dim {number}"
+                notes.append(f"{value.name}: {size} is set to 1; choose others with --shape")
+                dim.dim_value = 1
+    if notes or shapes:  # the stored shapes of intermediate values may be dynamic: they are inferred again
         del model.graph.value_info[:]
+    # Declared shapes of outputs are inferred again if they are dynamic, or if they may follow from a replaced size.
     for value in model.graph.output:
-        if any(not size.HasField("dim_value") for size in value.type.tensor_type.shape.dim):
+        if is_resized or any(not dim.HasField("dim_value") for dim in value.type.tensor_type.shape.dim):
             value.type.tensor_type.ClearField("shape")
     return notes
 
 
 def _name_nodes(model: Any) -> None:
-    """Gives each node a unique name that needs no quoting."""
+    """Gives each node a unique name that options of the command line and recipes can have without quotes."""
     taken: Counter[str] = Counter()
     for node in model.graph.node:
-        stem = _NEEDS_QUOTES.sub("_", node.name or node.op_type).strip("/") or node.op_type
+        stem = _QUOTED_CHARACTERS.sub("_", node.name or node.op_type).strip("/") or node.op_type
         name = stem
         while taken[name]:
             name = f"{stem}_{taken[stem]}"
@@ -161,8 +170,11 @@ def _name_nodes(model: Any) -> None:
         node.name = name
 
 
-def _make_weights_inputs(onnx: Any, model: Any) -> dict[str, Any]:
-    """Turns stored float tensors that are not small into the first inputs; returns them by name, in this order."""
+def _turn_weights_into_inputs(onnx: Any, model: Any) -> dict[str, Any]:
+    """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
+
+    Returns them by name, in this order.
+    """
     graph = model.graph
     weights = [tensor for tensor in graph.initializer if _is_weight(onnx, tensor)]
     arrays = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in weights}
@@ -180,4 +192,4 @@ def _is_weight(onnx: Any, tensor: Any) -> bool:
     size = 1
     for dim in tensor.dims:
         size *= dim
-    return tensor.data_type in floats and size > MAX_CONSTANT_ELEMENTS
+    return tensor.data_type in floats and size > MAX_CONSTANT_FLOATS

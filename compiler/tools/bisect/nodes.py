@@ -36,7 +36,7 @@ def wrong_lowerings(
     With `of_plugins`, only nodes that plug-ins lower are tried.
     """
     wrong: list[WrongLowering] = []
-    candidates = [op for op in small.part.graph.operations if not isinstance(op, GetItemOp)]
+    candidates = [op for op in small.subgraph.graph.operations if not isinstance(op, GetItemOp)]
     if of_plugins:
         registry_of = trials(small, recipe).lowered
         candidates = [op for op in candidates if _origin(registry_of.get(op.stable, ""), op, recipe)]
@@ -54,7 +54,7 @@ def _describe_wrong(
     """Describes the wrong lowering of `op`, with all nodes of its class and the lowerings that are right."""
     name, registry = type(op).__name__, trials(small, recipe).lowered.get(op.stable, "")
     registry = registry or _first_registry(name, recipe)
-    nodes = [other.stable for other in whole.part.graph.operations if type(other) is type(op)]
+    nodes = [other.stable for other in whole.subgraph.graph.operations if type(other) is type(op)]
     right = []
     for key in (*registries(recipe.dialect), TORCH_MLIR):
         if key == registry:
@@ -118,7 +118,7 @@ def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
     """Returns the subgraph of `nodes` with its real inputs; `None` if it cannot be extracted."""
     try:
-        part = part_of(whole.part, nodes)
+        part = part_of(whole.subgraph, nodes)
     except ExtractionError:
         return None
     return subject_of(part, lambda tensors: results_of(part.graph, tensors))
@@ -126,14 +126,14 @@ def as_subject(whole: TrialSubject, nodes: Sequence[Op]) -> TrialSubject | None:
 
 def smallest_failing_part(whole: TrialSubject, recipe: Recipe, fails: Fails) -> TrialSubject:
     """Returns the smallest subgraph of `whole` that fails: of a failing function if there is one, else of `whole`."""
-    graph = whole.part.graph
+    graph = whole.subgraph.graph
     start = next((function for function in functions_of(whole, recipe) if fails(function)), None) or whole
 
     def nodes_fail(nodes: Sequence[Op]) -> bool:
         subject = as_subject(start, nodes)
         return subject is not None and fails(subject)
 
-    nodes = [op for op in start.part.graph.operations if not isinstance(op, GetItemOp)]
+    nodes = [op for op in start.subgraph.graph.operations if not isinstance(op, GetItemOp)]
     if start is whole and len(nodes) == len(graph.operations) == 1:
         return whole
     failing = smallest_failing(nodes, nodes_fail)
@@ -146,8 +146,8 @@ def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
 
     Yields nothing for a graph that is not partitioned.
     """
-    for unit in units(whole.part, recipe):
-        is_smaller = len(unit.nodes) < len(whole.part.graph.operations)
+    for unit in units(whole.subgraph, recipe):
+        is_smaller = len(unit.nodes) < len(whole.subgraph.graph.operations)
         if is_smaller and (subject := as_subject(whole, unit.nodes)) is not None:
             yield subject
 

@@ -75,7 +75,7 @@ def _reproduce_graph_pass(trials: RecipeTrials, subject: TrialSubject, recipe: R
     def work(_channel: Channel) -> Reply:
         steps = recipe.steps
         before, after = (
-            snapshots.graph_after(subject.part.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
+            snapshots.graph_after(subject.subgraph.graph, msgspec.structs.replace(recipe, steps=steps[:end]))
             for end in (index, index + 1)
         )
         return GraphTexts(str(before), str(after))
@@ -94,7 +94,7 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
             result.before = message.text
 
     def work(channel: Channel) -> Reply:
-        graph = snapshots.graph_after(subject.part.graph, recipe)
+        graph = snapshots.graph_after(subject.subgraph.graph, recipe)
         locations, context = LocationSets(), new_context()
         module = lower(graph, recipe, context, locations, trials.overrides()).module.operation
         prefix = msgspec.structs.replace(recipe, steps=recipe.steps[: max(index, 0)])

@@ -19,9 +19,9 @@ from buddy.compiler.tools.bisect import nodes, reproducing, slowness, steps
 from buddy.compiler.tools.bisect.delta import Verdict
 from buddy.compiler.tools.bisect.trials import (
     TO_END,
+    OnProgress,
     RecipeOutcome,
     RecipeTrials,
-    Tell,
     TrialSubject,
     position_text,
     subject_of,
@@ -36,19 +36,24 @@ _MAX_HANG_SECONDS = 15.0
 
 
 def bisect(
-    master: Channel, captured: CapturedGraph, recipe: Recipe, criterion: Criterion, tell: Tell | None = None
+    requester: Channel,
+    captured: CapturedGraph,
+    recipe: Recipe,
+    criterion: Criterion,
+    on_progress: OnProgress | None = None,
 ) -> BisectionResult:
     """Finds what makes `captured` under `recipe` wrong by `criterion`.
 
     Every trial runs in a separate process. It is stopped if one of its steps takes more than `criterion.each` seconds.
     After `criterion.within` seconds, no trial starts that would only make the answer smaller. Raises `Stopped` when
-    `master` disconnects.
+    the client stops the bisection or disconnects.
     """
-    trials = RecipeTrials(master, criterion, captured.user_lowerings)
+    trials = RecipeTrials(requester, criterion, captured.user_lowerings)
     warm_up(trials, recipe.dialect)
-    part = Subgraph(captured.graph, captured.tensors, captured.numbers)
+    subgraph = Subgraph(captured.graph, captured.tensors, captured.numbers)
     assert captured.eager is not None  # graphs without a reference were rejected before
-    bisection = _Bisection(trials, subject_of(part, captured.eager), recipe, tell or (lambda _what, _done: None))
+    subject = subject_of(subgraph, captured.eager)
+    bisection = _Bisection(trials, subject, recipe, on_progress or (lambda _what, _done: None))
     return bisection.run()
 
 
@@ -65,7 +70,7 @@ class _Bisection:
     trials: RecipeTrials
     whole: TrialSubject
     recipe: Recipe
-    tell: Tell
+    on_progress: OnProgress
     first: RecipeOutcome = field(init=False)
     # Names the culprits once they are confirmed, for the progress messages of later trials.
     _confirmed_culprit: str = ""
@@ -168,7 +173,7 @@ class _Bisection:
         def fails(part: TrialSubject) -> bool:
             if self.trials.seconds > deadline and not self.trials.has_outcome(part, recipe, until):
                 return False
-            self._report(f"{_size(part)} of {len(self.whole.part.graph.operations)}", 0.2)
+            self._report(f"{_size(part)} of {len(self.whole.subgraph.graph.operations)}", 0.2)
             return judge(self.trials(part, recipe, until)) == "bad"
 
         return nodes.smallest_failing_part(self.whole, recipe, fails)
@@ -188,7 +193,7 @@ class _Bisection:
             self.first.describe(self.recipe),
             culprit_steps,
             tuple(lowerings),
-            tuple(nodes.computing_nodes(small.part)),
+            tuple(nodes.computing_nodes(small.subgraph)),
             in_eager,
             outcome.right or bool(in_eager),
             reproducer.functions,
@@ -211,9 +216,9 @@ class _Bisection:
         deadline = 1.5 * self.trials.seconds
         groups: list[tuple[str, ...]] = []
         recipe, outcome = self.recipe, self.first
-        names = [name for lowering in lowerings for name in lowering.nodes] or nodes.computing_nodes(small.part)
+        names = [name for lowering in lowerings for name in lowering.nodes] or nodes.computing_nodes(small.subgraph)
         for _ in range(_MAX_ROUNDS):
-            new_groups = nodes.layer_groups(self.whole.part, self.recipe, names)
+            new_groups = nodes.layer_groups(self.whole.subgraph, self.recipe, names)
             groups += [group for group in new_groups if group not in groups]
             recipe = nodes.in_eager(self.recipe, groups)
             self._report(f"{sum(map(len, groups))} nodes in eager", 0.8)
@@ -221,7 +226,7 @@ class _Bisection:
             is_late = self.trials.time_is_up or self.trials.seconds > deadline
             if outcome.right or is_late or self._judge(self.first, self.recipe)(outcome) != "bad":
                 break
-            names = nodes.computing_nodes(self._reduce(recipe, outcome).part)
+            names = nodes.computing_nodes(self._reduce(recipe, outcome).subgraph)
         if not outcome.right:
             return (), self.recipe
         groups = self._minimize_groups(groups)
@@ -283,7 +288,7 @@ class _Bisection:
         return tuple(notes)
 
     def _report(self, what: str, done: float) -> None:
-        self.tell(f"trial {self.trials.count + 1}: {self._confirmed_culprit}{what}", done)
+        self.on_progress(f"trial {self.trials.count + 1}: {self._confirmed_culprit}{what}", done)
 
     def _with_totals(self, finding: BisectionResult) -> BisectionResult:
         return msgspec.structs.replace(finding, trials=self.trials.count, seconds=self.trials.seconds)
@@ -294,6 +299,6 @@ def _pass_name(step: int, recipe: Recipe) -> object:
     return recipe.steps[step].name if step >= 0 else step
 
 
-def _size(part: TrialSubject) -> str:
-    count = len(part.part.graph.operations)
+def _size(subject: TrialSubject) -> str:
+    count = len(subject.subgraph.graph.operations)
     return f"{count} node{'s' * (count != 1)}"

@@ -20,7 +20,7 @@ from buddy.compiler.protocol.worker_messages import Reply
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import nodes, reproducing, steps
-from buddy.compiler.tools.bisect.trials import RecipeOutcome, RecipeTrials, Tell, TrialSubject
+from buddy.compiler.tools.bisect.trials import OnProgress, RecipeOutcome, RecipeTrials, TrialSubject
 from buddy.compiler.tools.extract import Subgraph
 
 # The numbers of pairs of samples in a measurement.
@@ -103,7 +103,7 @@ _MAX_WHOLE_NODES = 96
 
 
 def find_slowing_step(
-    trials: RecipeTrials, whole: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, report: Tell
+    trials: RecipeTrials, whole: TrialSubject, recipe: Recipe, outcome: RecipeOutcome, report: OnProgress
 ) -> BisectionResult:
     """Finds the step without which the program is at least `criterion.slower` times as fast.
 
@@ -117,7 +117,7 @@ def find_slowing_step(
         speedups = {}
         for index in indices:
             if not trials.time_is_up:
-                report(f"without {recipe.steps[index].name}, on {len(part.part.graph.operations)} nodes", 0.5)
+                report(f"without {recipe.steps[index].name}, on {len(part.subgraph.graph.operations)} nodes", 0.5)
                 gain = _measure_gain(trials, part, recipe, index)
                 if gain is not None and gain.low > trials.criterion.slower:
                     speedups[index] = gain
@@ -129,7 +129,7 @@ def find_slowing_step(
 
 def _largest_function(whole: TrialSubject, recipe: Recipe) -> TrialSubject:
     """Returns the function with most of a large program's nodes, with its real inputs; a small program itself."""
-    if len(whole.part.graph.operations) <= _MAX_WHOLE_NODES:
+    if len(whole.subgraph.graph.operations) <= _MAX_WHOLE_NODES:
         return whole
     return next(iter(nodes.functions_of(whole, recipe)), whole)
 
@@ -152,11 +152,11 @@ def _measure_gain(trials: RecipeTrials, part: TrialSubject, recipe: Recipe, inde
     if not without_step.artifact or without_step.artifact == with_step.artifact:
         return None
     bound = trials.criterion.slower
-    return measure_ratio(trials, part.part, with_step.artifact, without_step.artifact, recipe.threads, bound)
+    return measure_ratio(trials, part.subgraph, with_step.artifact, without_step.artifact, recipe.threads, bound)
 
 
 def _make_result(
-    trials: RecipeTrials, whole: TrialSubject, part: TrialSubject, recipe: Recipe, index: int, report: Tell
+    trials: RecipeTrials, whole: TrialSubject, part: TrialSubject, recipe: Recipe, index: int, report: OnProgress
 ) -> BisectionResult:
     """Returns the result with step `index` as the culprit: its effect on the program, and the nodes it slows down."""
     report("the whole program with and without it", 0.8)
@@ -168,7 +168,7 @@ def _make_result(
     def is_slowed(subject: TrialSubject) -> bool:
         if trials.time_is_up:
             return False
-        report(f"{name} is at fault; {len(subject.part.graph.operations)} nodes with and without it", 0.9)
+        report(f"{name} is at fault; {len(subject.subgraph.graph.operations)} nodes with and without it", 0.9)
         subject_gain = _measure_gain(trials, subject, recipe, index)
         return subject_gain is not None and subject_gain.low > bound
 
@@ -181,7 +181,7 @@ def _make_result(
         steps.without_steps(recipe, [index]),
         "it is slower than without the pass",
         culprits,
-        nodes=tuple(nodes.computing_nodes(small.part)),
+        nodes=tuple(nodes.computing_nodes(small.subgraph)),
         confirmed=confirmed,
         functions=reproducer.functions,
         name=reproducer.name,

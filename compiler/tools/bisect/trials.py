@@ -1,4 +1,4 @@
-"""Trials: compiles and runs a recipe on a subgraph in a fork of a warm process, and compares it with eager."""
+"""Trials: compiles a subgraph with a recipe in a fork of a warm process, runs it, and compares it with eager."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from buddy.compiler.graph.serialize import graph_hash
 from buddy.compiler.ops import registries
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Criterion
-from buddy.compiler.protocol.artifact import Artifact, from_bytes, to_bytes
+from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
-from buddy.compiler.protocol.worker_messages import Done, Message, Refused, Reply, Trouble
+from buddy.compiler.protocol.worker_messages import Done, Message, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.runtime.graph_interpreter import SEED
@@ -29,15 +29,16 @@ from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.extract import Subgraph
 
 Kind = Literal["right", "fails", "crashes", "hangs", "differs"]
-Tell = Callable[[str, float], None]
+# Called with what is being tried, and the share of the search that is done.
+OnProgress = Callable[[str, float], None]
 
 # The position of a trial during the run, after all steps of the recipe.
 RUN = -3
-# Stands for the last step of a trial that compiles and runs the program to the end.
+# Value of `until`: the trial compiles and runs the program to the end.
 TO_END = -4
 
-# The minimum time limit for a step; the steps of the smallest subgraphs take much less.
-_MIN_STEP_SECONDS = 3.0
+# The fixed part of the time limit for a step; the steps of the smallest subgraphs take much less.
+_BASE_STEP_SECONDS = 3.0
 
 
 class Stopped(Exception):
@@ -45,13 +46,16 @@ class Stopped(Exception):
 
 
 class TrialStep(Message, frozen=True):
-    """The step that a trial starts, or `LOWERING`, `CODE` or `RUN`."""
+    """What a trial starts: a step of the recipe by its index, `LOWERING`, `CODE` or `RUN`."""
 
     step: int
 
 
 class TrialResult(Reply, frozen=True):
-    """The result of a trial whose process did not crash; the fields are those of `RecipeOutcome`."""
+    """What the process of a trial sends at its end, so `kind` is never "crashes" or "hangs".
+
+    The fields are those of `RecipeOutcome`.
+    """
 
     kind: Kind
     step: int = LOWERING
@@ -65,8 +69,9 @@ class TrialResult(Reply, frozen=True):
 class RecipeOutcome:
     """How a trial ended, and at which step; `text` is the reason of a failure or the greatest difference.
 
-    `worst` is the greatest difference from eager as a multiple of the tolerance. `lowered` maps nodes to the registries
-    that lowered them; it is empty if the lowering did not finish.
+    With `until`, the kind "right" means only that the step finished. `worst` is the greatest difference from eager as a
+    multiple of the tolerance, 0 if all results are within it. `lowered` maps nodes to the registries that lowered them;
+    it is empty if the trial failed, crashed or did not end.
     """
 
     kind: Kind
@@ -98,28 +103,33 @@ def position_text(step: int, recipe: Recipe) -> str:
 
 @dataclass(frozen=True)
 class TrialSubject:
-    """A subgraph with eager's results; `key` is the hash of its graph, whose nodes have the names of the program."""
+    """A subgraph with eager's results.
 
-    part: Subgraph
+    `key` is a hash of its graph, including the node names, so different subgraphs of a program have different keys.
+    """
+
+    subgraph: Subgraph
     expected: list[Any]
     key: str
 
 
-def subject_of(part: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> TrialSubject:
+def subject_of(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> TrialSubject:
     torch.manual_seed(SEED)
     with torch.no_grad():
-        expected = eager(part.tensors)
-    return TrialSubject(part, expected, graph_hash(part.graph))
+        expected = eager(subgraph.tensors)
+    return TrialSubject(subgraph, expected, graph_hash(subgraph.graph))
 
 
 @dataclass
 class RecipeTrials:
-    """Tries recipes on subgraphs, each combination once. Raises `Stopped` when `master` disconnects.
+    """Tries recipes on subgraphs, each combination once.
 
-    `overrides` returns the registry of the lowerings that override all others. `count` is the number of trials so far.
+    Raises `Stopped` when the client stops the bisection or disconnects. `requester` is the channel to the process that
+    asked for the bisection; only a stop is read from it. `overrides` returns the registry of the lowerings that
+    override all others. `count` is the number of trials so far.
     """
 
-    master: Channel
+    requester: Channel
     criterion: Criterion
     overrides: Callable[[], Any]
     count: int = 0
@@ -141,7 +151,7 @@ class RecipeTrials:
         return (subject.key, identity(recipe), until) in self._outcomes
 
     def __call__(self, subject: TrialSubject, recipe: Recipe, until: int = TO_END) -> RecipeOutcome:
-        """Returns the outcome of `recipe` on `subject`; with `until`, the trial stops after that step."""
+        """Returns the outcome of `recipe` on `subject`; with `until`, stops when the step after it would start."""
         key = subject.key, identity(recipe), until
         if key not in self._outcomes:
             self.count += 1
@@ -151,7 +161,7 @@ class RecipeTrials:
     def _try(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
         started_steps = [LOWERING]
 
-        def note(message: Any) -> None:
+        def on_message(message: Any) -> None:
             if isinstance(message, TrialStep):
                 started_steps.append(message.step)
 
@@ -159,8 +169,8 @@ class RecipeTrials:
             return _run_trial(channel, subject, recipe, self.overrides(), self.criterion.tolerance, until)
 
         limit = self._step_limit(subject)
-        task = Task(work, _error_result, TrialStep | TrialResult | Refused | Trouble, note, limit, renewed=True)
-        ended = run_in_child(self.master, task)
+        task = Task(work, _error_result, TrialStep | TrialResult | Trouble, on_message, limit, renewed=True)
+        ended = run_in_child(self.requester, task)
         if ended.how == "stopped":
             raise Stopped
         if isinstance(ended.reply, TrialResult):
@@ -172,27 +182,28 @@ class RecipeTrials:
     def _step_limit(self, subject: TrialSubject) -> float:
         """Returns the time limit for a step of a trial in seconds, which grows with the size of the subgraph.
 
-        It applies to a step, not to the trial, which distinguishes a step that never ends from a slow machine.
+        The limit is for one step, so a long pipeline on a slow machine does not exceed it.
         """
-        nodes = len(subject.part.graph.operations)
+        nodes = len(subject.subgraph.graph.operations)
         self._largest = max(self._largest, nodes)
-        return min(self.criterion.each, _MIN_STEP_SECONDS + self.criterion.each * nodes / self._largest)
+        return min(self.criterion.each, _BASE_STEP_SECONDS + self.criterion.each * nodes / self._largest)
 
     def run_in_child(
         self,
         work: Callable[[Channel], Reply],
         types: Any,
-        note: Callable[[Any], None] = lambda _: None,
+        on_message: Callable[[Any], None] = lambda _: None,
         seconds: float = 0.0,
         subject: TrialSubject | None = None,
     ) -> Reply | None:
-        """Returns the reply of `work` in a child process, or `None` if it sends none; `note` gets earlier messages.
+        """Returns the reply of `work` in a child process; `on_message` gets earlier messages.
 
-        The time limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
+        Returns a failed `TrialResult` if `work` raises, and `None` if the child crashes or exceeds the time limit. The
+        limit is `seconds`; if that is 0, it is the limit for a step of a trial of `subject`, if given.
         """
         limit = seconds or (self._step_limit(subject) if subject is not None else self.criterion.each)
         ended = run_in_child(
-            self.master, Task(work, _error_result, types | TrialResult | Refused | Trouble, note, limit)
+            self.requester, Task(work, _error_result, types | TrialResult | Trouble, on_message, limit)
         )
         if ended.how == "stopped":
             raise Stopped
@@ -202,13 +213,11 @@ class RecipeTrials:
 def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
     if ended.how == "late":
         return RecipeOutcome("hangs", step)
-    if isinstance(ended.reply, Refused):
-        return RecipeOutcome("fails", step, ended.reply.diagnostic.what)
     return RecipeOutcome("crashes", step, ended.status)
 
 
 def identity(recipe: Recipe) -> str:
-    """Returns a hash of the parts of a recipe that trials change; disabled steps do not count."""
+    """Returns a hash of all parts of a recipe that affect a trial; disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
     return digest(steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
 
@@ -240,7 +249,7 @@ def _run_trial(
 
     try:
         artifact = compile_graph(
-            subject.part.graph,
+            subject.subgraph.graph,
             recipe,
             overrides,
             on_lowered=lambda module: lowered.update({a.node: a.lowering for a in module.assignments}),
@@ -252,17 +261,20 @@ def _run_trial(
     torch.set_num_threads(recipe.threads)
     with torch.no_grad():
         torch.manual_seed(SEED)
-        results = LoadedProgram(artifact)(subject.part.tensors, subject.part.numbers)
+        results = LoadedProgram(artifact)(subject.subgraph.tensors, subject.subgraph.numbers)
         worst, text = _difference(subject, results, tolerance_factor)
     kind: Kind = "differs" if worst > 1.0 else "right"
     return TrialResult(kind, RUN, text, worst, to_bytes(artifact), lowered)
 
 
 def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], tolerance_factor: float) -> tuple[float, str]:
-    """Returns the greatest difference of a result from eager's, as a multiple of the tolerance, and its description."""
+    """Returns the greatest difference of a result from eager's, as a multiple of the tolerance, and its description.
+
+    The difference is 0 if all results are within the tolerance, and infinite if one is missing or NaN.
+    """
     remaining_results = iter(results)
     worst, text = 0.0, ""
-    for name, value in zip(map(str, subject.part.graph.results), subject.expected, strict=True):
+    for name, value in zip(map(str, subject.subgraph.graph.results), subject.expected, strict=True):
         if not isinstance(value, torch.Tensor):
             continue
         allowed = _tolerance_of(value.dtype, tolerance_factor)
@@ -271,7 +283,9 @@ def _difference(subject: TrialSubject, results: Sequence[torch.Tensor], toleranc
             continue
         ratio = _tolerance_ratio(report.max_abs, value, allowed) if report.verdict == "mismatch" else float("inf")
         if ratio > worst:
-            worst, text = ratio, f"{name} by {report.max_abs:.3g} at {report.where}"
+            is_missing = report.verdict == "missing"
+            text = f"{name} is {report.where}" if is_missing else f"{name} by {report.max_abs:.3g} at {report.where}"
+            worst = ratio
     return worst, text
 
 
@@ -283,7 +297,7 @@ def _tolerance_of(dtype: torch.dtype, tolerance_factor: float) -> Tolerance:
 
 
 def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> float:
-    """Returns `error`, the greatest difference, as a multiple of the tolerance.
+    """Returns `error`, the greatest difference, as a multiple of the tolerance's absolute part.
 
     The ratio is at least slightly above 1, because an element is out of tolerance.
     """
@@ -293,16 +307,12 @@ def _tolerance_ratio(error: float, eager: torch.Tensor, allowed: Tolerance) -> f
     return max(1.0 + 1e-9, error / allowed.bound(rms))
 
 
-def artifact_of(outcome: RecipeOutcome) -> Artifact:
-    """Returns the artifact of a trial that was right."""
-    return from_bytes(outcome.artifact)
-
-
 def warm_up(trials: RecipeTrials, dialect: Any) -> None:
     """Compiles a small program in this process, so that its forks start warm.
 
     Compiles it in a child first, because a plug-in that replaces compiler code may crash it.
     """
+    # These import the passes and the lowerings.
     own_passes()
     registries(dialect)
     recipe = default_recipe(dialect=dialect)

@@ -10,7 +10,7 @@ import pytest
 from buddy.app.panes.ir_names import defined_values, use_pattern
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import ChoiceList, PickerScreen
-from buddy.app.screens.results import ResultList, ResultsScreen
+from buddy.app.screens.search_results import SearchResultList, SearchResultsScreen
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -28,7 +28,7 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         await bench.drawn()
         await bench.type("linalg.generic")
         await bench.press("enter")
-        found = (await bench.opened(ResultsScreen)).query_one(ResultList)
+        found = (await bench.opened(SearchResultsScreen)).query_one(SearchResultList)
         await bench.sees("first in lower")
         assert found.row_count > 3
         before = found.row_count
@@ -91,7 +91,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         await bench.press("g", "d")
         await bench.until(lambda: value in defined_values(text_at(bench)), "the definition")
         await bench.press("g", "r")
-        await bench.opened(ResultsScreen)
+        await bench.opened(SearchResultsScreen)
         await bench.press("G", "enter")
         await bench.until(lambda: ir.cursor > place - 5 and value in text_at(bench), "the last use")
         await bench.press("ctrl+o", "ctrl+o")
@@ -129,7 +129,7 @@ async def test_uses_are_those_of_the_name_asked_for_wherever_the_cursor_has_gone
 
         monkeypatch.setattr(questions, "search_each", and_the_cursor_moves)
         await bench.press("g", "r")
-        found = (await bench.opened(ResultsScreen)).query_one(ResultList)
+        found = (await bench.opened(SearchResultsScreen)).query_one(SearchResultList)
         await bench.sees(value)
         assert found.row_count >= 1
 

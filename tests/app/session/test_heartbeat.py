@@ -149,7 +149,7 @@ async def test_the_exit_of_an_idle_worker_is_logged(workbench: Open) -> None:
         await bench.until(lambda: bench.app.state.passes and bench.app.state.ops, "all that was asked at the start")
         os.kill(_child(bench.app.state.welcome.pid, "buddy.compiler.engine.compiler"), signal.SIGABRT)
         await bench.until(lambda: bench.app.state.log, "the news")
-        bench.app.overlay_commands.open_log()
+        bench.app.screen_commands.open_log()
         await bench.sees("the compiler worker exited: SIGABRT")
         await bench.sees("another worker is starting")
 

@@ -65,6 +65,11 @@ GROUPS: dict[str, Group] = {
         (whole(-9, 9, 2, 300),),
         {"argsort": lambda x: x.argsort(stable=True), **PLACES, "where mode is": MODE["where mode is"]},
     ),
+    # Eager sorts one row of so many integers by radix sort, which is stable, but in ascending order only.
+    "sorting of one long row": Group(
+        (torch.arange(40_000) * 7919 % 19 % 7,),
+        {"upwards": lambda x: x.sort()[1], "downwards": PLACES["where sort leaves them"]},
+    ),
     "sorting of long lines with NaN": Group((LONG,), PLACES),
     "sorting of a scalar": Group((normal(),), {"sort": ORDERS["sort"], "median": torch.median}),
     "mode of a scalar": Group((whole(0, 9),), MODE),

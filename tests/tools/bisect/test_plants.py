@@ -16,13 +16,16 @@ import torch
 from buddy.compiler.driver import one_pass
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.graph import plugins
+from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.recipe import LOWERING, PassStep
 from buddy.compiler.protocol.worker_messages import Refused
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.tools.bisect import Stopped, bisect, steps
+from buddy.compiler.tools.bisect.trials import RecipeTrials, subject_of
+from buddy.compiler.tools.extract import Subgraph
 from tests.programs import captured
 from tests.support.tiers import sampled
 from tests.tools.bisect.planted import PLANTS, Plant
@@ -139,6 +142,16 @@ def test_a_search_that_nobody_waits_for_stops(program: CapturedGraph) -> None:
     with pytest.raises(Stopped):
         bisect(Channel(read_end, -1, Refused), program, default_recipe(), Criterion())
     os.close(read_end)
+
+
+def test_a_crash_in_a_lowering_is_not_blamed_on_the_last_graph_pass(master: Channel, program: CapturedGraph) -> None:
+    recipe, registry = default_recipe(), Registry({"GeluOp": lambda _node, _symbols: os._exit(3)})
+    assert any(step.level == "graph" and step.enabled for step in recipe.steps)
+    assert program.eager is not None
+    subject = subject_of(Subgraph(program.graph, program.tensors, program.numbers), program.eager)
+    outcome = RecipeTrials(master, Criterion(), lambda: registry)(subject, recipe)
+    assert (outcome.kind, outcome.step) == ("crashes", LOWERING)
+    assert outcome.describe(recipe).startswith("the process crashes in lowering")
 
 
 def test_the_reduced_module_shows_the_fault_by_one_command(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The results of a search over all stages: a list of stages with match counts, each of which unfolds to its lines."""
+"""The results of a search over all stages: stages with match counts, which unfold to their first matching lines."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from buddy.app.widgets.look import Cells, align_both_ends
 
 # If at most this many stages have matches, they are unfolded at first.
 MAX_UNFOLDED_STAGES = 2
+# The box does not shrink below this number of rows when stages are folded.
+_MIN_ROWS = 4
 
 
 class _Row(NamedTuple):
     """A row of the list: the index of a stage, and that of a line with a match, or -1 for the stage itself."""
 
-    stage: int
+    stage_index: int
     hit: int = -1
 
 
-class ResultList(CursorView):
-    """The stages with matches, and below each unfolded stage its lines with matches."""
+class SearchResultList(CursorView):
+    """The stages with matches, and below each unfolded stage the first of its lines with matches."""
 
     def __init__(self, stages: Sequence[StageHits]) -> None:
         super().__init__()
@@ -37,10 +39,10 @@ class ResultList(CursorView):
 
     def _update_rows(self) -> None:
         self._rows = []
-        for index, stage in enumerate(self._stages):
+        for index, found in enumerate(self._stages):
             self._rows.append(_Row(index))
             if index in self._unfolded:
-                self._rows += [_Row(index, hit) for hit in range(len(stage.hits.excerpts))]
+                self._rows += [_Row(index, hit) for hit in range(len(found.hits.excerpts))]
 
     @property
     def row_count(self) -> int:
@@ -52,18 +54,19 @@ class ResultList(CursorView):
         if not self._rows:
             return None
         row = self._rows[self.cursor]
-        stage = self._stages[row.stage]
-        return StagePosition(stage.row.key, stage.hits.lines[max(row.hit, 0)])
+        found = self._stages[row.stage_index]
+        return StagePosition(found.row.key, found.hits.lines[max(row.hit, 0)])
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self._rows[row]
-        stage = self._stages[entry.stage]
+        found = self._stages[entry.stage_index]
+        stage = found.row.stage
         marker = (">" if row == self.cursor else " ", "key")
         if entry.hit < 0:
-            sign = "-" if entry.stage in self._unfolded else "+"
-            name: Cells = [marker, (f"{sign} {stage.row.stage.name}", "title"), (f"  {stage.row.stage.phase}", "dim")]
-            return align_both_ends(name, [(stage_note(stage, entry.stage == 0) + " ", "accent")], width)
-        number, text = stage.hits.lines[entry.hit] + 1, stage.hits.excerpts[entry.hit]
+            sign = "-" if entry.stage_index in self._unfolded else "+"
+            name: Cells = [marker, (f"{sign} {stage.name}", "title"), (f"  {stage.phase}", "dim")]
+            return align_both_ends(name, [(stage_note(found, is_first=entry.stage_index == 0) + " ", "accent")], width)
+        number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
         number_cell = f"  {number:>6} "
         room = width - len(number_cell) - 1
         return [marker, (number_cell, "number"), (formatting.clip(text, room, self.glyphs), "text")]
@@ -71,19 +74,19 @@ class ResultList(CursorView):
     def toggle(self) -> None:
         """Fold or unfold the stage under the cursor."""
         if self._rows:
-            stage = self._rows[self.cursor].stage
-            self._unfolded ^= {stage}
+            stage_index = self._rows[self.cursor].stage_index
+            self._unfolded ^= {stage_index}
             self._update_rows()
-            self.cursor = next(number for number, row in enumerate(self._rows) if row.stage == stage)
+            self.cursor = next(number for number, row in enumerate(self._rows) if row.stage_index == stage_index)
             self.rows_changed()
 
     def toggle_all(self) -> None:
         """Unfold all stages, or fold all if all are unfolded."""
-        stage = self._rows[self.cursor].stage if self._rows else 0
+        stage_index = self._rows[self.cursor].stage_index if self._rows else 0
         all_stages = set(range(len(self._stages)))
         self._unfolded = set() if self._unfolded == all_stages else all_stages
         self._update_rows()
-        self.cursor = next((number for number, row in enumerate(self._rows) if row.stage == stage), 0)
+        self.cursor = next((number for number, row in enumerate(self._rows) if row.stage_index == stage_index), 0)
         self.rows_changed()
 
     def next_stage(self) -> None:
@@ -97,8 +100,8 @@ class ResultList(CursorView):
         self.move_to(next((row for row in rows if self._rows[row].hit < 0), self.cursor))
 
 
-class ResultsScreen(ListScreen[StagePosition | None]):
-    """The lines that match in all stages. Returns the position of the chosen line, or `None`."""
+class SearchResultsScreen(ListScreen[StagePosition | None]):
+    """The matching lines of all stages. Returns the position of the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False, priority=True),
@@ -109,13 +112,13 @@ class ResultsScreen(ListScreen[StagePosition | None]):
     ]
 
     def __init__(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
-        self._list = ResultList(stages)
+        self._list = SearchResultList(stages)
         super().__init__(
-            f"{title}: {summary}", "enter goes to the line, space unfolds, Z all, { } stages, q closes", self._list
+            f"{title}: {summary}", "enter opens, space/Z fold one/all, { } previous/next stage, q closes", self._list
         )
 
     def full_height(self) -> int:
-        return max(self._list.row_count, 4) + 2
+        return max(self._list.row_count, _MIN_ROWS) + 2
 
     def action_choose(self) -> None:
         self.dismiss(self._list.position)
