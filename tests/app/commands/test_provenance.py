@@ -158,7 +158,7 @@ async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, t
         app, source = bench.app, bench.app.source
         file.unlink()
         await bench.press("g", "P")
-        await bench.until(lambda: "shown" in str(source.empty(source.width)), "the message about the missing file")
+        await bench.until(lambda: "regular" in str(source.empty(source.width)), "the message about the missing file")
         file.write_text(TWO_LINES)
         app.session.reload((str(file),))
         await bench.until(lambda: source.line is not None, "the file's lines")
