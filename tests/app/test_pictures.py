@@ -17,7 +17,6 @@ from typing import Any
 import msgspec
 import pytest
 from syrupy.extensions.single_file import SingleFileSnapshotExtension, WriteMode
-from textual.command import CommandPalette
 from textual.screen import Screen
 from textual.widgets import Input
 
@@ -42,6 +41,7 @@ from buddy.app.screens.tables import BisectionScreen, RunsScreen, TableScreen, T
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
+from buddy.app.workbench.key_sequences import Palette
 from buddy.compiler.protocol import BisectionResult, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
@@ -185,7 +185,7 @@ SCREENS = {
     "editor": Shown(IrEditor, "ir", ("3", DRAWN, "g", "e", OPEN), text="func.func"),
     "results": Shown(SearchResultsScreen, "ir", ("3", DRAWN, "g", "slash", *"arith.add", "enter", OPEN, "J", "space")),
     "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all nodes within", filled=without_times),
-    "palette": Shown(CommandPalette, keys=("ctrl+p", *"diff"), text="Diff against"),
+    "palette": Shown(Palette, keys=("ctrl+p", *"diff"), text="Diff against"),
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
     "finding": Shown(BisectionScreen, made=lambda app: BisectionScreen(FINDING)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),

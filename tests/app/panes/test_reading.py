@@ -64,7 +64,7 @@ async def test_the_first_stage_where_something_appears(workbench: Open) -> None:
         await bench.press("ctrl+u")
         await bench.type("no.such(op")
         await bench.press("enter")
-        await bench.sees("\\V before it: plain text")
+        await bench.sees("start with \\V to search for plain text")
         await bench.press("g", "f", "ctrl+u")
         await bench.type("\\Vno.such(op")
         await bench.press("enter")
