@@ -145,7 +145,9 @@ class ResizeLimiter:
             self._app.set_timer(RESIZE_SECONDS, self._wait_for_screen)
 
     async def _wait_for_screen(self) -> None:
-        """Deliver the next size after the screen has handled this one."""
+        """Deliver the next size after the screen has handled this one. An application that exits has no screen."""
+        if not self._app.screen_stack:
+            return
         if not self._app.screen.call_later(self._app.call_later, self._deliver_latest):
             await self._deliver_latest()
 

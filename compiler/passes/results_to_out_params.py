@@ -73,7 +73,7 @@ def _move_results(function: Any, name: str, context: PassContext) -> None:
     for result in type_.results:
         if isinstance(result, ir.RankedTensorType | ir.UnrankedTensorType):
             symbol = symbol_of(function.operation)
-            raise PassError(f"@{symbol} returns a {result}, not a buffer: move the pass after one-shot-bufferize")
+            raise PassError(f"@{symbol} returns a {result}, not a buffer: one-shot-bufferize must run before")
     numbers = [number for number, result in enumerate(type_.results) if _is_buffer(result)]
     scalars = [result for result in type_.results if not _is_buffer(result)]
     _extend_argument_attributes(function.operation, len(type_.inputs), numbers)

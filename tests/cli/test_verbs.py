@@ -24,7 +24,7 @@ def test_run_prints_one_object_and_all_else_goes_to_stderr(cli: Verb) -> None:
     assert done.returncode == 0, done.stderr
     assert found["ok"]
     (graph,) = found["graphs"]
-    assert graph["nodes"] == {"compiled": 1, "eager": 0}
+    assert graph["nodes"] == {"compiled": 1, "eager": 0, "with_slow_path": 0, "with_error_path": 0}
     (output,) = graph["outputs"]
     assert (output["shape"], output["dtype"], output["verdict"]) == ([16, 64], "float32", "ok")
     assert output["max_abs"] < 1e-4

@@ -94,7 +94,7 @@ def test_runs_and_bookmarks_of_a_killed_workbench_are_restored(terminal: Callabl
     one.key("\t\t")
     one.until("func.func", PATIENCE)
     one.key("M")
-    one.until("bookmarked", PATIENCE)
+    one.until("bookmark set", PATIENCE)
     one.key("r")
     end = time.monotonic() + PATIENCE
     while not any(kept.runs and kept.bookmarks for kept in kept_in(tmp_path)):
