@@ -249,8 +249,8 @@ def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
 def _error_position(error: BaseException, home: str) -> str:
     """Returns `file:line` of the innermost frame in the plug-in.
 
-    If no frame is in the plug-in, returns that of the innermost frame outside of this package and the import system; if
-    there is none either, returns `home`.
+    If no frame is in the plug-in, returns that of the innermost frame outside of this package and the import system. If
+    all frames are inside of them, returns `home`.
     """
     frames = traceback.extract_tb(error.__traceback__)
     external = [

@@ -126,7 +126,7 @@ class ShapeWord:
 
 
 def shape_word(text: str) -> ShapeWord:
-    """Parses a shape word, such as `x=4x128xf32`. Raises `ValueError` if `text` is none."""
+    """Parses a shape word, such as `x=4x128xf32`. Raises `ValueError` for other texts."""
     match = _SHAPE.fullmatch(text.strip())
     if match is None or not (match[2] or match[3]):
         raise ValueError(f"{text!r} is not a shape")

@@ -72,7 +72,7 @@ class _Process:
             return self._cache[text]
 
     def _request(self, text: str, retry: bool = True) -> ModuleLowered:
-        """Sends a request, and returns the answer or why there is none. With `retry`, repeats it after a kill."""
+        """Returns the answer to a request, or one with the reason of a failure. With `retry`, repeats it after a kill."""
         self._last_number += 1
         try:
             if self._worker is None or not self._worker.alive:

@@ -226,10 +226,10 @@ class KernelResults:
         """Returns the number of ops that finish one vector of sums."""
         return len(self.spec.epilogue.op.block.operations) if self.spec.epilogue else 1
 
-    def adding(self) -> KernelResults | None:
-        """Returns access to C alone that adds to its values, or `None` if sums that are stored in C are not exact sums.
+    def adding_to_c(self) -> KernelResults | None:
+        """Returns access to C alone that adds to its values, for sums that are computed in several parts.
 
-        They are not if there is an epilogue, or if C has a narrower type than the sums.
+        Returns `None` if C cannot hold sums that are not complete: with an epilogue, or if its type is narrower.
         """
         if self.spec.epilogue is not None or self.flats[-1].type.element_type != self.vector.element_type:
             return None

@@ -358,7 +358,7 @@ class PackedGemm(BlockedGemm):
             self._copy_rows(source, a_start, rows, k_range)
             self._emit_panels(_Tile(0, 0, origin, rows, columns), b_start, panel, results, k_range)
 
-        c_sums = self.results.adding()
+        c_sums = self.results.adding_to_c()
         if not block.blocks_k(c):
             multiply(self.results, offsets, None)
         elif c_sums is not None:
