@@ -72,7 +72,7 @@ class _Process:
             return self._cache[text]
 
     def _request(self, text: str, retry: bool = True) -> ModuleLowered:
-        """Returns the answer to a request, or one with the reason of a failure. With `retry`, repeats it after a kill."""
+        """Returns the answer, or one with the reason of a failure. With `retry`, repeats a request after a kill."""
         self._last_number += 1
         try:
             if self._worker is None or not self._worker.alive:
