@@ -60,6 +60,22 @@ SOURCE_ACTIONS: tuple[Action, ...] = (
         needs_captured,
         footer="node",
     ),
+    A(
+        "source.extend-down",
+        ("shift+down",),
+        "Select down",
+        "Select one more line for y",
+        "source.extend_down",
+        "source",
+    ),
+    A(
+        "source.extend-up",
+        ("shift+up",),
+        "Select up",
+        "Select one more line for y, upwards",
+        "source.extend_up",
+        "source",
+    ),
     A("source.left", ("<", "left"), "Scroll left", "Scroll to the left", "source.source_left", "source"),
     A("source.right", (">", "right"), "Scroll right", "Scroll to the right", "source.source_right", "source"),
 )

@@ -41,6 +41,13 @@ PANE_ACTIONS: tuple[Action, ...] = (
 ACTIONS: tuple[Action, ...] = (
     A("run", ("r",), "Run", "Compile, run, and compare with eager", "app.run_program", "app", needs_captured, "run"),
     A("rerun", ("R",), "Start over", "Restart the engine and run the script again", "app.start_over"),
+    A(
+        "open",
+        ("ctrl+o",),
+        "Open program",
+        "Open another script or model file: a recent one, or a path with completion",
+        "programs.ask_program",
+    ),
     A("cancel", ("ctrl+c",), "Cancel", "Cancel the running jobs", "app.cancel_jobs", "app", needs_busy),
     A("undo", ("u",), "Undo", "Undo the last edit of the recipe", "recipe.undo", "app", needs_undo, "undo"),
     A("redo", ("ctrl+r",), "Redo", "Redo the edit that was undone last", "recipe.redo", "app", needs_redo),

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib import import_module
 
+from buddy.app.workspace.sources import missing_source
+
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
     "recipe": "print a recipe as TOML, or its passes as a pipeline",
@@ -34,6 +36,7 @@ VERBS = {
     "fuzz": "compile random programs and compare them with eager; reduce those that fail",
     "config": "show the settings, where they are stored, and all keys",
     "cache": "show or clear the on-disk cache of compiled code",
+    "completion": "print a script that completes command lines in bash, zsh or fish",
     "doctor": "check the installation with a small program, and print the text for a bug report",
     "engine": "serve a workbench on stdin and stdout",
 }
@@ -82,18 +85,6 @@ def _first_word_error(words: Sequence[str]) -> str:
         return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
     return ("" if is_remote else missing_source(word)) or ("" if "--web" in words else missing_terminal(word))
-
-
-def missing_source(source: str) -> str:
-    """The error for a source on this machine that is no file and cannot be an object in a module, else empty."""
-    if os.path.lexists(source):
-        return ""
-    if source.replace("-", "_").isidentifier():
-        return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
-    head, separator, _ = source.rpartition(":")
-    path = head if separator else source
-    is_module = bool(separator) and all(part.isidentifier() for part in head.split(".")) and not head.endswith(".py")
-    return "" if is_module or os.path.lexists(path) else f"there is no file {path} in {os.getcwd()}"
 
 
 def missing_terminal(source: str) -> str:

@@ -7,7 +7,8 @@ import gc
 import sys
 from collections.abc import Sequence
 
-from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_source, missing_terminal
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
+from buddy.app.workspace.sources import missing_source
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
 enable or disable every pass.

@@ -98,7 +98,10 @@ class CompareCommands:
         )
         if compiled is not None:
             self._context.layout.show_pane("ir")
-            self._ir.comparison.compare_with(ComparedStages(other.title, compiled.stages))
+            stages = ComparedStages(other.title, compiled.stages)
+            # Another graph has other stages from the first on, so the chosen stage is compared.
+            is_same_graph = other.recipe.graph == self._context.state.graph
+            self._ir.comparison.compare_with(stages, at_first_difference=is_same_graph)
 
     def compare_presets(self) -> None:
         """Compile the program with every applicable preset; show compile times, op counts and code sizes in a table."""

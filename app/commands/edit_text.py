@@ -43,8 +43,39 @@ def editor_words(command: str) -> list[str]:
         raise NoEditorError(f"$EDITOR is {command!r}: {error}") from error
 
 
-def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
+# How editors take the line at which a file is opened: `+12 FILE`, or `FILE:12` after these options.
+_PLUS_EDITORS = (
+    "vi",
+    "vim",
+    "nvim",
+    "view",
+    "gvim",
+    "nano",
+    "pico",
+    "emacs",
+    "emacsclient",
+    "kak",
+    "micro",
+    "joe",
+    "jed",
+)
+_COLON_EDITORS = {"hx": (), "helix": (), "subl": (), "zed": (), "code": ("--goto",), "codium": ("--goto",)}
+
+
+def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
+    """The command that opens `path` in the editor, at `line` (from 0) if the editor is known to take a line."""
+    name = Path(editor[0]).name
+    if line and name in _PLUS_EDITORS:
+        return [*editor, f"+{line + 1}", str(path)]
+    if line and name in _COLON_EDITORS:
+        return [*editor, *_COLON_EDITORS[name], f"{path}:{line + 1}"]
+    return [*editor, str(path)]
+
+
+def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: int = 0) -> str:
     """Open `text` in the editor as a file called `name`, and wait until the editor exits. Returns the edited text.
+
+    The editor starts at `line` (from 0) if it is known how it takes a line.
 
     Raises `NoEditorError` if the editor does not start. Raises `EditorError` if the editor exits with a status other
     than 0 or the file cannot be read afterwards; then the files that the editor has changed are not deleted.
@@ -56,7 +87,7 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str) -> str:
     path = folder / name
     try:
         path.write_text(text, "utf-8")
-        status = _run([*editor, str(path)])
+        status = _run(editor_command(editor, path, line))
     except OSError as error:
         shutil.rmtree(folder, ignore_errors=True)
         raise NoEditorError(f"{editor[0]} does not start: {error.strerror}") from error
@@ -156,29 +187,33 @@ class TextEditCommands:
             self._context.say("no stage to edit yet")
             return
         recipe = self._context.workspace.recipe
+        line = self._ir.line_number if self._ir.document.text == row.stage.text else 0
         text = await self._context.queries.fetch_text(row.stage.text)
         if text is None:
             return
         try:
-            edited, problem = self._in_external_editor(editor, row, text), None
+            edited, problem = self._in_external_editor(editor, row, text, line), None
         except EditorError as error:
             self._context.say(str(error))
             return
         if edited is not None and edited != text:
             problem = await check_module(self._context.session, edited)
         if edited is None or problem is not None:
-            edited = await self._in_built_in_editor(row, text if edited is None else edited, problem, text)
+            edited = await self._in_built_in_editor(row, text if edited is None else edited, problem, text, line)
         if edited is not None:
             self._apply_ir(recipe, row, text, edited)
 
-    def _in_external_editor(self, editor: str, row: StageRow, text: str) -> str | None:
-        """The text that the user saves in `editor`; `None` if `editor` cannot be run. Raises `EditorError`."""
+    def _in_external_editor(self, editor: str, row: StageRow, text: str, line: int) -> str | None:
+        """The text that the user saves in `editor`, which opens at `line`; `None` if it cannot be run.
+
+        Raises `EditorError`.
+        """
         try:
             words = editor_words(editor)
             if not words:
                 return None
             with self._context.dialogs.suspend():
-                return edit_in_external_editor(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text)
+                return edit_in_external_editor(words, f"{row.stage.index:02d}-{row.stage.name}.mlir", text, line)
         except SuspendNotSupported:
             return None
         except NoEditorError as error:
@@ -186,11 +221,12 @@ class TextEditCommands:
             return None
 
     async def _in_built_in_editor(
-        self, row: StageRow, text: str, problem: TextProblem | None, original: str
+        self, row: StageRow, text: str, problem: TextProblem | None, original: str, line: int
     ) -> str | None:
         """Returns the text that the user accepts, or `None` if the user cancels or the text is too long.
 
-        `problem` is the reason why `text` is rejected, if any; `original` is the text of the stage.
+        `problem` is the reason why `text` is rejected, if any; `original` is the text of the stage. Without a problem
+        that has a line, the editor opens at `line`.
         """
         if len(text) > MAX_BUILT_IN_CHARACTERS:
             message = "this stage is too long for the built-in editor"
@@ -203,7 +239,7 @@ class TextEditCommands:
         from buddy.app.screens.editor import IrEditor
 
         draft = EditorDraft(self._context.workspace.path, f"{row.stage.index:02d} {row.stage.name}")
-        screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, problem, original, draft)
+        screen = IrEditor(self._context.session, f"IR after {row.stage.name}", text, problem, original, draft, line)
         return await self._context.dialogs.result_of(screen)
 
     def _apply_ir(self, recipe: Recipe, row: StageRow, original: str, edited: str) -> None:

@@ -177,11 +177,17 @@ class TuneCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
+        # The recipe that was searched from, and a result that is not shown yet because the user was typing.
+        self._unseen: tuple[Recipe, Tuned] | None = None
         self._search_job = context.jobs.single("tune", "a search is running: press ctrl+c to stop it")
         self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
-        if self._search_job.may_begin():
+        """Ask for the limits of a search, and start it. If the last result was not shown yet, show it instead."""
+        if self._unseen is not None:
+            unseen, self._unseen = self._unseen, None
+            self._show_result(*unseen)
+        elif self._search_job.may_begin():
             self._context.dialogs.ask(_TUNE_PROMPT, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
 
     def _begin_search(self, text: str) -> None:
@@ -193,12 +199,22 @@ class TuneCommands:
         self._search_job.begin(self._search, self._context.workspace.recipe, seconds, variations)
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
-        self._attempts = []
+        self._attempts, self._unseen = [], None
         frame = Tune(0, recipe, variations=variations, seconds=seconds)
         request = self._context.session.request(frame, self._show_progress)
         tuned = await self._search_job.result_of(request, "not tuned", "the search was stopped")
-        if tuned is not None:
+        if tuned is None:
+            return
+        if self._context.dialogs.is_open:
+            # A screen that opens now would get the keys that the user types.
+            self._unseen = (recipe, tuned)
+            self._say_result(tuned, "press f in the Passes pane to see the result")
+        else:
             self._show_result(recipe, tuned)
+
+    def _say_result(self, tuned: Tuned, todo: str = "") -> None:
+        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
+        self._context.say("; ".join([*([todo] if todo else []), *(line.strip() for line in lines)]))
 
     def _show_progress(self, frame: object) -> None:
         if isinstance(frame, Attempted):
@@ -211,8 +227,7 @@ class TuneCommands:
         """Plot the ratio of each attempt, then ask whether to use the best recipe."""
         from buddy.app.screens.plot import PlotScreen
 
-        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
-        self._context.say("; ".join(line.strip() for line in lines))
+        self._say_result(tuned)
         offer = lambda _=None: self._offer_recipe(recipe, tuned)  # noqa: E731
         plot = tuning_plot(self._attempts)
         if any(series.x for series in plot.series):

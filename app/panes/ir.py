@@ -54,6 +54,7 @@ class IrPane(Pane):
     pane_id: ClassVar[PaneId] = "ir"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("ir")
     BORDER_TITLE = "IR"
+    selects_rows = True
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
@@ -122,6 +123,7 @@ class IrPane(Pane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if "stages" not in topics:
             return
+        self._loader.remember_position()
         opened = self.stages.update()
         if opened is not None:
             self.post_message(self.StageShown(opened))
@@ -131,17 +133,16 @@ class IrPane(Pane):
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
         """Show the stage of `row`; with `notify`, posts `StageShown`."""
-        if row.key != self.key:
-            self._loader.remember_position()
+        self._loader.remember_position()
         self.stages.choose(row)
         self.open_stage()
         if notify:
             self.post_message(self.StageShown(row))
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`."""
+        """Show a line of the stage of `row`; -1 is the first change of its diff."""
         self._loader.remember_position()
-        self._loader.set_line(row.key, line)
+        self._loader.set_line(row, line)
         self.stages.choose(row)
         self.open_stage()
         self.post_message(self.StageShown(row))
@@ -171,6 +172,7 @@ class IrPane(Pane):
         self.rows_changed()
         self.scroll_to(y=top, animate=False, force=True)
         self.center(cursor, notify=False)
+        self._loader.note_line()
         self.names.update()
         self.types.name_types()
         self.context.status.redraw()
@@ -233,6 +235,7 @@ class IrPane(Pane):
         """Draw again after lines have been fetched."""
         if self.wrapped:
             self.rows_changed()
+        self._loader.note_line()
         self.refresh()
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -307,6 +310,7 @@ class IrPane(Pane):
     def after_move(self) -> None:
         # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
         self.context.selection.select_one_of(self.nodes_of(self.cursor))
+        self._loader.note_line()
         self.names.update()
         self.assembly.refresh_arrows()
 
@@ -367,6 +371,23 @@ class IrPane(Pane):
     def text_to_copy(self) -> str:
         line = self.line_at(self.cursor)
         return line.text if line else ""
+
+    def copy(self) -> None:
+        """Copy the line at the cursor, or all lines of the selected rows, with the lines that are folded in them."""
+        rows, document = self.selected_range, self.document
+        if len(rows) == 1:
+            super().copy()
+        elif document.diff is None:
+            last = document.line_of(rows[-1])
+            self.copy_range(document.line_of(rows[0]), last + document.folds.hidden_count(last) + 1)
+        else:
+            sources = [source for row in rows if (source := document.source_of(row)) is not None]
+            self.context.jobs.begin("copy", self.copy_lines, sources)
+
+    def copy_range(self, first: int, stop: int, what: str = "") -> None:
+        """Copy the lines of the stage's text from `first` on, before `stop`; `what` names them in the message."""
+        text = self.document.text
+        self.context.jobs.begin("copy", self.copy_lines, [(text, line) for line in range(first, stop)], what)
 
     # ---- clicks --------------------------------------------------------------------------------------------------
 

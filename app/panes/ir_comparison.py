@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from buddy.app.panes.context import WorkbenchContext
@@ -45,10 +46,28 @@ class ComparedStages(NamedTuple):
     title: str
     stages: tuple[Stage, ...]
 
-    def counterpart(self, row: StageRow) -> Stage | None:
-        """The stage that corresponds to that of `row`: the one with the same key, else the last one of its phase."""
+    def counterpart(self, row: StageRow, rows: Sequence[StageRow]) -> Stage | None:
+        """The stage that corresponds to that of `row`, which is one of `rows`: the one with the same key.
+
+        For a pass that was inserted between two of the other passes, the stage before it; else the last of its phase.
+        """
+        by_key = dict(key_stages(self.stages))
+        phase = [one for one in rows if one.stage.phase == row.stage.phase]
+        index = next((k for k, one in enumerate(phase) if one.key == row.key), 0)
+        before, after = ([one.key for one in part if one.key in by_key] for part in (phase[:index], phase[index:]))
+        if after and (before or after[0] == row.key):
+            return by_key[after[0] if after[0] == row.key else before[-1]]
         of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return dict(key_stages(self.stages)).get(row.key) or (of_phase[-1] if of_phase else None)
+        return of_phase[-1] if of_phase else None
+
+    def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
+        """The first of `rows` whose text differs from the stage with its key, or that an added pass has changed."""
+        by_key = dict(key_stages(self.stages))
+        for row in rows:
+            other = by_key.get(row.key)
+            if row.stage.changed if other is None else other.text != row.stage.text:
+                return row
+        return None
 
 
 class OtherStage(NamedTuple):
@@ -97,7 +116,7 @@ class IrComparison:
         if against == "edit":
             return self._context.state.board.before_edit(row.key)
         if against == "other":
-            return self.others.counterpart(row) if self.others is not None else None
+            return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
         return rows[index - 1].stage if index > 0 else None
@@ -188,13 +207,24 @@ class IrComparison:
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
 
-    def compare_with(self, others: ComparedStages) -> None:
-        """Compare each stage with the corresponding one of another recipe or graph."""
+    def compare_with(self, others: ComparedStages, at_first_difference: bool = False) -> None:
+        """Compare each stage with the corresponding one of another recipe or graph.
+
+        With `at_first_difference`, go to the first stage that differs.
+        """
         self.others, self.against = others, "other"
         if self.how == "off":
             self.how = "structural"
-        self._view.open_stage()
-        self._context.say(" ".join(self._description()))
+        # The stages of the board, which have the texts of the custom assembly format.
+        differing = others.first_difference(self._context.state.board.rows()) if at_first_difference else None
+        first = self._stages.find(differing.key) if differing is not None else None
+        if first is None:
+            self._view.open_stage()
+            same = f"no stage differs from {others.title}"
+            self._context.say(same if at_first_difference else " ".join(self._description()))
+            return
+        self._view.show_line(first, -1)
+        self._context.say(f"{' '.join(self._description())}: {first.stage.name} is the first stage that differs")
 
     def mark_stage(self) -> None:
         """Mark the chosen stage, so that other stages can be compared with it."""

@@ -67,11 +67,14 @@ class IrView(Protocol):
     def open_stage(self) -> None:
         """Load the lines of the chosen stage, then draw them."""
 
+    def copy_range(self, first: int, stop: int, what: str = "") -> None:
+        """Copy the lines of the stage's text from `first` on, before `stop`; `what` names them in the message."""
+
     def choose(self, row: StageRow) -> None:
         """Show the stage of `row`."""
 
     def show_line(self, row: StageRow, line: int) -> None:
-        """Show a line of the stage of `row`."""
+        """Show a line of the stage of `row`; -1 is the first change of its diff."""
 
 
 class IrContent(NamedTuple):

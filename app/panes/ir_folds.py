@@ -43,7 +43,7 @@ class StageSymbols:
 
 
 class IrFolds:
-    """Folds regions and functions of the shown text, and limits the text to one function."""
+    """Folds and copies regions and functions of the shown text, and limits the text to one function."""
 
     def __init__(
         self,
@@ -140,6 +140,52 @@ class IrFolds:
         offset = self._view.cursor - self._view.first_row
         self._document.refold(folded)
         self._view.place_line(line, offset)
+
+    # ---- copying -------------------------------------------------------------------------------------------------
+
+    def copy_function(self) -> None:
+        """Copy the function, or the graph, that contains the cursor's line."""
+        self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
+
+    async def _copy_function(self, line: int) -> None:
+        stage = self._stages.stage
+        symbols = await self._symbols.of(stage) if stage is not None else ()
+        # Of nested ones, the innermost: the last that starts before the line.
+        around = [one for one in symbols if one.first <= line <= one.last and one.kind != "global"]
+        if around:
+            one = around[-1]
+            self._view.copy_range(one.first, one.last + 1, f"{one.kind} {one.name}")
+        else:
+            self._context.say("the line at the cursor is in no function")
+
+    def copy_op(self) -> None:
+        """Copy the op on the cursor's line, with its regions."""
+        self._context.jobs.begin("ir-copy", self._copy_op, self._view.line_number)
+
+    async def _copy_op(self, line: int) -> None:
+        text = self._document.text
+        cached = self._document.own_text_line(line)
+        if cached is None:
+            return
+        region = await self._context.queries.region(text, line) if self._document.language == "mlir" else None
+        starts_op = not cached.text.strip().startswith(("}", "^"))
+        if region is None or region.first < 0 or (starts_op and region.first != line):
+            self._view.copy_range(line, line + 1, f"the op on line {formatting.count(line + 1)}")
+            return
+        first, last = region.first, region.last
+        # `} else {` closes a region of an op, and opens the next one.
+        while (
+            following := await self._context.queries.region(text, last)
+        ) and following.first == last < following.last:
+            last = following.last
+        while (before := self._document.own_text_line(first)) is not None and before.text.strip().startswith("}"):
+            previous = await self._context.queries.region(text, first - 1)
+            if previous is None or not 0 <= previous.first < first:
+                break
+            first = previous.first
+        self._view.copy_range(
+            first, last + 1, f"the op on lines {formatting.count(first + 1)} to {formatting.count(last + 1)}"
+        )
 
     # ---- all functions -------------------------------------------------------------------------------------------
 

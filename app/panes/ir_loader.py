@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
@@ -12,8 +13,10 @@ from buddy.app.panes.ir_folds import IrFolds
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds
-from buddy.app.session.stages import PAGE_LINES, Key, StageRow
-from buddy.compiler.protocol import Stage
+from buddy.app.reports.text.search_hits import Pattern
+from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
+from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
+from buddy.compiler.protocol import FollowNode, NodeRow, Stage
 
 
 class LoadedView(IrView, Protocol):
@@ -55,11 +58,14 @@ class IrRows(NamedTuple):
     def cursor_and_top(self, line: int, offset: int, page: int) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen, so that `line` is `offset` rows below the first row.
 
-        If the line is folded in a diff, the cursor is on the next change instead.
+        If the line is folded in a diff, the cursor is on the next change instead; -1 is the first change of a diff.
         """
+        is_first_change = line < 0
         line = max(0, min(line, self.stage.lines - 1))
         if self.diff is None:
             return self.folds.row_of(line), max(0, self.folds.row_of(line) - offset)
+        if is_first_change and self.diff.changes:
+            return self.diff.changes[0], _first_row_around(self.diff.changes[0], page)
         cursor = self.diff.row_of(line) if self.diff.count and line < self.stage.lines else 0
         if self.diff.changes and self.diff.row(cursor).kind == "fold":
             cursor = self.diff.change_after(cursor) or 0
@@ -67,8 +73,60 @@ class IrRows(NamedTuple):
         return cursor, max(0, cursor - offset)
 
 
+class Place(NamedTuple):
+    """The cursor in a stage: its line in the text named `text`, and its distance in rows from the first row.
+
+    `content` and `nodes` are those of the line, and `node` is the selected node: they find the line in another text.
+    With `exact`, the line was asked for by its number, -1 for the first change of a diff.
+    """
+
+    text: str
+    line: int
+    offset: int
+    content: str = ""
+    nodes: tuple[str, ...] = ()
+    node: str = ""
+    exact: bool = False
+
+
+# Names of values, blocks, aliases and types, which an edit of the recipe renumbers.
+_NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
+_ANY_NAME = r"[%#!^][\w$.:#-]+"
+# The frame of a function or a module, which comes from the nodes of all of its ops: header, return and end.
+_FRAME = re.compile(r"\s*(?:[\w.]*func\b|define\b|[\w.]*module\b|[\w.]*return\b|ret\b|\})")
+# So many lines of a node and text are checked for one that is not in this frame.
+_MAX_FRAME_LINES = 6
+# Longest start of a line, in characters, that is searched for in another text.
+_MAX_SEARCHED = 300
+# The number of nodes that read a node without lines, directly or not, of which a line is looked for.
+_MAX_USERS = 6
+# The number of names of fused nodes in a message.
+_MAX_NAMES = 3
+
+
+def similar_lines(content: str) -> Pattern:
+    """The pattern of lines that differ from `content` in the names of values and aliases only."""
+    start = content.strip()[:_MAX_SEARCHED]
+    return Pattern(start, _ANY_NAME.join(map(re.escape, _NAMES.split(start))))
+
+
+def users_of(rows: Sequence[NodeRow], node: str) -> list[str]:
+    """The nodes that read `node`, then those that read them, by stable name; the nearest `_MAX_USERS`."""
+    sources = [row.index for row in rows if row.stable == node]
+    users: dict[int, NodeRow] = {}
+    while sources and len(users) < _MAX_USERS:
+        index = sources.pop(0)
+        found = [row for row in rows if index in row.inputs and row.index not in users]
+        users |= {row.index: row for row in found}
+        sources += [row.index for row in found]
+    return [row.stable for row in users.values()][:_MAX_USERS]
+
+
 class IrLoader:
-    """Loads stages in the background, and remembers the position of the cursor in each of them."""
+    """Loads stages in the background, and keeps the cursor of each on the line, or on the node, that the user follows.
+
+    The line of a stage is found again in the text that an edit, an undo or a reload makes of the stage.
+    """
 
     def __init__(
         self,
@@ -84,25 +142,47 @@ class IrLoader:
         # The key of the stage that is drawn.
         self._drawn_key: Key | None = None
         self._requested: tuple[Key, IrContent] | None = None
-        # For each stage: the line of the cursor, and its distance in rows from the first row on the screen.
-        self._positions: dict[Key, tuple[int, int]] = {}
+        # The last place of the cursor in each stage, and in each text of a stage.
+        self._places: dict[Key, Place] = {}
+        self._text_places: dict[tuple[Key, str], Place] = {}
+        # The line at the cursor with the name of its text and its number. A restart of the engine clears the cache.
+        self._line: tuple[str, int, AnnotatedLine] | None = None
 
-    # ---- positions -----------------------------------------------------------------------------------------------
+    # ---- the cursor ----------------------------------------------------------------------------------------------
+
+    def note_line(self) -> None:
+        """Note the line at the cursor, so that it can be found in another text. Called when the cursor has moved."""
+        line = self._document.line_at(self._view.cursor)
+        if line is not None:
+            self._line = (self._document.text, self._view.line_number, line)
 
     def remember_position(self) -> None:
-        """Remember the position of the cursor in the chosen stage."""
-        if self._stages.key is not None:
-            self._positions[self._stages.key] = (self._view.line_number, self._view.cursor - self._view.first_row)
+        """Remember the place of the cursor in the chosen stage, if it is drawn."""
+        if self._stages.key is not None and self._stages.key == self._drawn_key:
+            self._remember(self._stages.key, self._place())
 
-    def set_line(self, key: Key, line: int) -> None:
-        """Set the line at which the stage with that key is shown next, and force it to be loaded again."""
-        self._positions[key] = (line, self._view.page // 2)
+    def _remember(self, key: Key, place: Place) -> None:
+        self._places[key] = self._text_places[key, place.text] = place
+        keep_newest(self._text_places, MAX_CACHED_TEXTS)
+
+    def _place(self) -> Place:
+        """The place of the cursor on the screen."""
+        view, text = self._view, self._document.text
+        is_noted = self._line is not None and self._line[:2] == (text, view.line_number)
+        line = self._line[2] if is_noted and self._line is not None else AnnotatedLine("")
+        node = self._context.selection.node
+        return Place(text, view.line_number, view.cursor - view.first_row, line.text, line.nodes, node)
+
+    def set_line(self, row: StageRow, line: int) -> None:
+        """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
+        self._places[row.key] = Place(row.stage.text, line, self._view.page // 2, exact=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
 
     def clear(self) -> None:
-        """Forget the positions in the stages of the previous graph."""
-        self._positions.clear()
-        self._drawn_key = self._requested = None
+        """Forget the places in the stages of the previous graph."""
+        self._places.clear()
+        self._text_places.clear()
+        self._drawn_key = self._requested = self._line = None
 
     # ---- loading -------------------------------------------------------------------------------------------------
 
@@ -135,10 +215,13 @@ class IrLoader:
             rows = IrRows(stage, diff, other, folds)
             cursor, top = await self._cursor_and_top(row.key, rows)
             if await self._load_lines(rows, top) and self._stages.key == row.key:
+                before, language, is_step = self._place(), self._document.language, row.key != self._drawn_key
                 self._document.show(*rows)
                 self._document.content = content
                 self._drawn_key = row.key
                 self._view.draw_stage(cursor, top)
+                if is_step and before.text and language == stage.language == "mlir":
+                    self._context.jobs.begin("ir-follow", self._describe_node, row, before)
         finally:
             if self._requested == (row.key, content):
                 self._requested = None
@@ -148,18 +231,107 @@ class IrLoader:
     async def _cursor_and_top(self, key: Key, rows: IrRows) -> tuple[int, int]:
         """The row of the cursor and the first row on the screen.
 
-        The cursor has its last position in the stage. If the stage was not shown before, the cursor is on the main line
-        of the selected node; in a diff, on the first line or, if that is folded, on the first change.
+        The cursor has its last place in the stage if the same node is selected as then; otherwise, it is on the main
+        line of the selected node. In a diff that hides this line, it is on the first change.
         """
-        view, context = self._view, self._context
-        line, offset = self._positions.get(key, (-1, 0))
+        view, text = self._view, rows.stage.text
+        place, node = self._places.get(key), self._context.selection.node
         if key == self._drawn_key:
-            line, offset = view.line_number, view.cursor - view.first_row
-        if line < 0 and rows.diff is None:
-            node_line = await context.queries.find_main_line(rows.stage.text, context.selection.node)
-            row = rows.folds.row_of(max(0, node_line))
-            return row, _first_row_around(row, view.page)
-        return rows.cursor_and_top(line, offset, view.page)
+            place = self._place()
+            if place.text != text:
+                self._remember(key, place)
+        if place is not None and place.text != text:
+            known = self._text_places.get((key, text))
+            if known is None or known.node != node:
+                line = await self._find_again(place, rows.stage)
+                known = place._replace(line=line, offset=min(place.offset, view.page - 1))
+            return rows.cursor_and_top(known.line, known.offset, view.page)
+        is_followed = place is not None and (place.exact or node in ("", place.node, *place.nodes))
+        if place is not None and is_followed:
+            return rows.cursor_and_top(place.line, place.offset, view.page)
+        line = await self._line_of_selected(text)
+        if place is not None and line < 0:
+            return rows.cursor_and_top(place.line, place.offset, view.page)
+        if rows.diff is None:
+            row = rows.folds.row_of(max(0, line))
+        elif line >= 0 and rows.diff.row(rows.diff.row_of(line)).kind != "fold":
+            row = rows.diff.row_of(line)
+        else:
+            return rows.cursor_and_top(-1, 0, view.page)
+        return row, _first_row_around(row, view.page)
+
+    async def _find_again(self, place: Place, stage: Stage) -> int:
+        """The line in the text of `stage` that corresponds to `place`, which is in another text."""
+        queries = self._context.queries
+        result = await queries.search(stage.text, similar_lines(place.content)) if place.content.strip() else None
+        lines: Sequence[int] = result.lines if result is not None else ()
+        if place.nodes:
+            node = place.node if place.node in place.nodes else place.nodes[0]
+            lines_of_node = frozenset(await queries.lines_of_node(stage.text, node))
+            lines = [line for line in lines if line in lines_of_node]
+            if not lines and lines_of_node:
+                lines = [await queries.find_main_line(stage.text, node)]
+        return min(lines, key=lambda line: abs(line - place.line), default=min(place.line, stage.lines - 1))
+
+    async def _line_of_selected(self, text: str) -> int:
+        """The main line of the selected node, else of the nearest node that reads it; -1 without one."""
+        queries, node, info = self._context.queries, self._context.selection.node, self._context.state.info
+        if not node:
+            return -1
+        frame_line = -1
+        for name in (node, *users_of(info.rows if info is not None else (), node)):
+            line = await queries.find_main_line(text, name)
+            cached = self._context.session.cache.get(text, line) if line >= 0 else None
+            if line >= 0 and not (cached is not None and _FRAME.match(cached.text)):
+                return line
+            frame_line = line if frame_line < 0 else frame_line
+        return frame_line
+
+    async def _describe_node(self, row: StageRow, before: Place) -> None:
+        """After a step to the stage of `row`, say with which nodes the selected node is fused, or where its lines end.
+
+        `before` is the place of the cursor before the step.
+        """
+        selection, node = self._context.selection, before.node
+        if not node or node not in before.nodes or selection.node != node:
+            return
+        line = self._document.line_at(self._view.cursor)
+        name = selection.name_of(node)
+        if line is None:
+            return
+        if node in line.nodes and not _FRAME.match(line.text):
+            others = [selection.name_of(one) for one in line.nodes if one not in before.nodes]
+            if others:
+                rest = f" and {len(others) - _MAX_NAMES} more" * (len(others) > _MAX_NAMES)
+                self._context.say(f"{name} is fused with {', '.join(others[:_MAX_NAMES])}{rest} here")
+            return
+        end = await self._end_of_node(row, node)
+        if end:
+            reader = f"; the cursor is at {selection.name_of(line.nodes[0])}" if line.nodes else ""
+            self._context.say(f"{name} {end}{reader}")
+
+    async def _end_of_node(self, row: StageRow, node: str) -> str:
+        """Where the lines of a node end before the stage of `row`, or start after it; empty if the stage has some."""
+        rows = list(self._stages.rows)
+        texts = tuple(dict.fromkeys(one.stage.text for one in rows))
+        answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_FRAME_LINES))
+        traces = answer.traces if answer is not None else ()
+        present = {trace.text for trace in traces if not all(map(_FRAME.match, trace.excerpts))}
+        index = next((k for k, one in enumerate(rows) if one.key == row.key), len(rows) - 1)
+        last = next((k for k in range(index, -1, -1) if rows[k].stage.text in present), -1)
+        if last == index:
+            return ""
+        if last < 0:
+            first = next((one.stage.name for one in rows[index:] if one.stage.text in present), "")
+            return f"has no line before {first}" if first else "has no line in any stage"
+        name = rows[last + 1].stage.name
+        # The pass that merged the op into another one has a remark; a later pass may have removed what was left of it.
+        passes = {one.stage.name for one in rows[: last + 2]}
+        remarks = [
+            (source, text) for source, of, text in self._context.state.remarks if of == node and source in passes
+        ]
+        remark = f" ({remarks[-1][0]}: {remarks[-1][1]})" if remarks else ""
+        return f"has no line after {name}{remark}"
 
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
         """Load the lines of the rows on the screen. Returns whether all requests have succeeded."""

@@ -28,6 +28,8 @@ class IrStages:
         self.key: Key | None = None
         self.generic = False
         self._expected: Key | None = None
+        # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
+        self._removed: Key | None = None
         self._phase = ""
         # The generic form of each text: the name of its text, and the number of lines.
         self._generic_forms: dict[str, tuple[str, int]] = {}
@@ -65,27 +67,28 @@ class IrStages:
 
     def choose(self, row: StageRow) -> None:
         """Choose the stage of `row`."""
-        self._expected, self.key = None, row.key
+        self._expected, self._removed, self.key = None, None, row.key
         self._remember_phase()
 
     def leave_graph(self) -> None:
         """Clear the stages before another graph is shown, and expect the stage with the same key of that graph."""
-        self._expected, self.key = self.expected_key, None
+        self._expected, self._removed, self.key = self.expected_key, None, None
         self._generic_forms.clear()
 
     def update(self) -> StageRow | None:
         """Read the stages of the compilation, and choose one if necessary.
 
         Returns the stage that is chosen because it was expected, or because none was chosen before; otherwise `None`.
-        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase. If none was
-        chosen, chooses the last stage of the first phase with MLIR.
+        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the stage
+        comes back or the user chooses another. If none was chosen, chooses the last stage of the first phase with MLIR.
         """
         index = self.index
         self.read_board()
-        opened = self.find(self._expected)
+        opened = self.find(self._expected) or self.find(self._removed)
         if opened is not None:
-            self.key, self._expected = opened.key, None
+            self.key, self._expected, self._removed = opened.key, None, None
         if self.shown is None:
+            self._removed = self._removed or self.key
             substitute = self._substitute(index - 1)
             opened = substitute if self.key is None else None
             self.key = substitute.key if substitute else None

@@ -9,6 +9,7 @@ from typing import ClassVar, Generic, TypeVar
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.reports import formatting
+from buddy.app.session.stages import PAGE_LINES
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
@@ -60,6 +61,23 @@ class Pane(CursorView):
 
     def copy(self) -> None:
         self.context.dialogs.copy(self.text_to_copy())
+
+    def extend_down(self) -> None:
+        """Select one more row below, or one less above."""
+        self.extend_selection(self.cursor + 1)
+
+    def extend_up(self) -> None:
+        """Select one more row above, or one less below."""
+        self.extend_selection(self.cursor - 1)
+
+    async def copy_lines(self, lines: Sequence[tuple[str, int]], what: str = "") -> None:
+        """Copy lines, each given by the name of its text and its number, after those that are missing are loaded."""
+        cache = self.context.session.cache
+        for text, number in {(text, number // PAGE_LINES): (text, number) for text, number in lines}.values():
+            if not await self.context.queries.load_lines(text, number, 1):
+                return
+        found = [cache.get(text, number) for text, number in lines]
+        self.context.dialogs.copy("\n".join(line.text if line is not None else "" for line in found), what)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ class SourcePane(Pane, CodeView):
     pane_id: ClassVar[PaneId] = "source"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("source")
     BORDER_TITLE = "Source"
+    selects_rows = True
 
     def __init__(self, context: WorkbenchContext) -> None:
         CodeView.__init__(self, context.session.cache)
@@ -129,3 +130,11 @@ class SourcePane(Pane, CodeView):
 
     def text_to_copy(self) -> str:
         return self.line.text if self.line is not None else ""
+
+    def copy(self) -> None:
+        """Copy the line at the cursor, or the selected lines."""
+        rows = self.selected_range
+        if len(rows) == 1:
+            super().copy()
+        else:
+            self.context.jobs.begin("copy", self.copy_lines, [(self._text, row) for row in rows])

@@ -39,6 +39,11 @@ class StageQueries(Requester):
         answer = await self.request(p.FindNode(0, text, node)) if node and page else None
         return ((answer.lines[0] if answer and answer.lines else 0), page.total) if page else None
 
+    async def lines_of_node(self, text: str, node: str) -> tuple[int, ...]:
+        """The lines of `text` that come from `node`."""
+        answer = await self.request(p.FindNode(0, text, node)) if node else None
+        return answer.lines if answer is not None else ()
+
     async def fetch_text(self, text: str) -> str | None:
         """The full text, with all constants."""
         return await self.await_answer(self._session.fetch_text(text))

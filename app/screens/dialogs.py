@@ -18,6 +18,8 @@ from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import Diagnostic
 
 Answer = TypeVar("Answer")
+# Longer texts are refused by the clipboard (OSC 52) of some terminals.
+MAX_CLIPBOARD_CHARACTERS = 74_000
 
 
 class Dialogs:
@@ -69,13 +71,16 @@ class Dialogs:
         """Give the terminal to another program temporarily. Raises Textual's `SuspendNotSupported`."""
         return self._app.suspend()
 
-    def copy(self, text: str) -> None:
-        """Copy a text to the clipboard, and show its first line in a message."""
-        if text:
-            self._app.copy_to_clipboard(text)
-            self._say(f"copied: {clip(text.splitlines()[0], 60, self._glyphs)}")
-        else:
+    def copy(self, text: str, what: str = "") -> None:
+        """Copy a text to the clipboard, and say `what` was copied, or show the first line and the number of lines."""
+        if not text:
             self._say("nothing to copy here")
+            return
+        self._app.copy_to_clipboard(text)
+        lines = text.splitlines() or [""]
+        first, several = clip(lines[0].strip(), 60, self._glyphs), f" {len(lines):,} lines" * (len(lines) > 1)
+        large = "; some terminals refuse as much" * (len(text) > MAX_CLIPBOARD_CHARACTERS)
+        self._say(f"copied {what},{several or ' 1 line'}{large}" if what else f"copied{several}: {first}{large}")
 
 
 class FileWriter:

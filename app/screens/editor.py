@@ -167,14 +167,19 @@ class EditorScreen(AnsweringScreen[str]):
 
 
 class IrEditor(EditorScreen):
-    """An editor that accepts a module only if MLIR parses and verifies it."""
+    """An editor that accepts a module only if MLIR parses and verifies it. It opens at `line` (from 0)."""
 
     def __init__(
         self, session: Session, title: str, text: str, problem: TextProblem | None = None, original: str = "",
-        draft: EditorDraft | None = None,
+        draft: EditorDraft | None = None, line: int = 0,
     ) -> None:  # fmt: skip
         super().__init__(title, text, problem, original, draft)
-        self._session = session
+        self._session, self._line = session, line
+
+    def on_mount(self) -> None:
+        """Open at the line, unless the error of the text has one."""
+        if self._problem is None or self._problem.line < 0:
+            self.area.move_cursor((self._line, 0), center=True)
 
     async def check(self, text: str) -> TextProblem | None:
         return await check_module(self._session, text)

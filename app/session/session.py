@@ -74,6 +74,11 @@ class Session:
         self._closing_tasks: dict[EngineClient, asyncio.Future[None]] = {}
 
     @property
+    def is_local(self) -> bool:
+        """Whether the engine is a process of this installation, so that the source is a path on this machine."""
+        return self._location is None
+
+    @property
     def inputs(self) -> InputChoice:
         """The inputs of the next run."""
         return self.state.next_inputs
@@ -258,12 +263,14 @@ class Session:
     def _handle_frame(self, frame: p.Frame) -> None:
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
+        has_failed_to_open = isinstance(frame, p.Failed) and self.state.jobs.get(frame.request) == "open"
         topics = self.state.apply(frame)
+        if has_failed_to_open:
+            self._record_files(self._watcher.files())
         if isinstance(frame, p.Presets):
             self._begin_workspace(frame)
         if isinstance(frame, p.Captured):
-            # A remote path may name a different file on this machine.
-            self.file_states.record(() if isinstance(self._location, RemoteHost) else frame.files)
+            self._record_files(frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.set_graphs(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
@@ -271,6 +278,10 @@ class Session:
             self.build()
         if topics:
             self.notify(topics)
+
+    def _record_files(self, files: Sequence[str]) -> None:
+        """Record the states of the program's files. A remote path may name a different file on this machine."""
+        self.file_states.record(() if isinstance(self._location, RemoteHost) else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""

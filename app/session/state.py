@@ -99,7 +99,8 @@ class State:
 
     `connection_error` is the error of a lost connection to a remote engine, which keeps running. `silent_seconds` is
     how long the engine has not answered, 0 if it answers. `next_inputs` are the inputs of the next run.
-    `opening_cancelled` means that the user has cancelled the last attempt to open the program.
+    `opening_cancelled` means that the user has cancelled the last attempt to open the program. `changed_files` are the
+    names of the program's files that have changed since then.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -123,6 +124,7 @@ class State:
     log: list[p.Diagnostic] = field(default_factory=list)
     runs: list[RunRecord] = field(default_factory=list)
     opening_cancelled: bool = False
+    changed_files: tuple[str, ...] = ()
     _open_problem: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
@@ -252,7 +254,7 @@ class State:
         self.jobs[request] = job
         self._inputs[request] = inputs
         if recipe is None:
-            self._open_problem, self.opening_cancelled = None, False
+            self._open_problem, self.opening_cancelled, self.changed_files = None, False, ()
         else:
             self._recipes[request] = recipe
             self.of(recipe.graph).record_start(job, request, recipe)

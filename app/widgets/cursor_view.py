@@ -109,6 +109,13 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     cursor: int = 0
     ascii_mode: bool = False
     wrapped: bool = False
+    # Whether several rows can be selected, by dragging the mouse or by `extend_selection`.
+    selects_rows: ClassVar[bool] = False
+    # The row at which the selection of several rows starts, -1 without one. It ends at the cursor.
+    _anchor: int = -1
+    # The row at which the mouse button was pressed, -1 if it is not pressed; and whether the mouse was dragged then.
+    _pressed_row: int = -1
+    _was_dragged: bool = False
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -248,7 +255,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def background(self, row: int) -> str:
         """The name of the background of a row. That of the cursor's row depends on whether the view has focus."""
         if row != self.cursor:
-            return ""
+            return "cursor-blurred" if self._anchor >= 0 and row in self.selected_range else ""
         return "cursor" if self.has_focus else "cursor-blurred"
 
     def refresh_row(self, row: int) -> None:
@@ -273,6 +280,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
         """Move the cursor to `row`, and scroll to it. With `notify`, call `after_move` if it was on another row."""
+        self.end_selection()
         before, self.cursor = self.cursor, max(0, min(row, self.row_count - 1))
         self._scroll_to_cursor()
         if before == self.cursor:
@@ -389,7 +397,55 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         row_line = self.row_line_at(y)
         return row_line.row if row_line is not None else -1
 
+    # ---- the selection of several rows ---------------------------------------------------------------------------
+
+    @property
+    def selected_range(self) -> range:
+        """The selected rows: the row of the cursor, or those between it and the row at which the selection starts."""
+        anchor = self.cursor if self._anchor < 0 else min(self._anchor, self.row_count - 1)
+        return range(min(anchor, self.cursor), max(anchor, self.cursor) + 1)
+
+    def extend_selection(self, row: int) -> None:
+        """Move the cursor to `row`, and select the rows from the start of the selection, or from the cursor, to it."""
+        anchor = self._anchor if self._anchor >= 0 else self.cursor
+        self.move_to(row)
+        self._anchor = anchor
+        self.refresh()
+
+    def end_selection(self) -> None:
+        """Select only the row of the cursor."""
+        if self._anchor >= 0:
+            self._anchor = -1
+            self.refresh()
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        offset = event.get_content_offset(self)
+        self._was_dragged = False
+        if self.selects_rows and event.button == 1 and offset is not None:
+            self._pressed_row = self.row_at(offset.y)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Select the rows from the one at which the button was pressed. Above and below the rows, scroll."""
+        if self._pressed_row < 0:
+            return
+        y = event.y - self.gutter.top
+        row = self.row_at(y)
+        if row < 0:
+            row = self.cursor - 1 if y < self._head_height else self.cursor + 1
+        if not self._was_dragged and row != self._pressed_row:
+            self._was_dragged = True
+            self.capture_mouse()
+            self.move_to(self._pressed_row)
+        if self._was_dragged:
+            self.extend_selection(max(0, min(row, self.row_count - 1)))
+
+    def on_mouse_up(self, event: events.MouseUp) -> None:
+        self._pressed_row = -1
+        self.release_mouse()
+
     def on_click(self, event: events.Click) -> None:
+        if self._was_dragged:
+            return  # the end of a drag
         offset = event.get_content_offset(self)
         row = self.row_at(offset.y) if offset else -1
         if row < 0:

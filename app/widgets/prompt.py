@@ -12,6 +12,9 @@ from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
+# The minimum width of the input next to its title, in columns.
+MIN_INPUT = 48
+
 
 class StillInput(Input):
     """An input without cursor blinking, which would cause traffic over ssh twice a second."""
@@ -26,6 +29,7 @@ class Prompt(Horizontal):
 
     def __init__(self) -> None:
         super().__init__(id="prompt")
+        self._title = ""
         self._use_answer: Callable[[str], object] | None = None
         self._previous_focus: Widget | None = None
 
@@ -38,13 +42,22 @@ class Prompt(Horizontal):
         self._use_answer = use_answer
         if not self.display:
             self._previous_focus = self.screen.focused
+        self._title = title
         self.query_one(Static).update(f" {title}: ")
+        self._fit()
         field = self.query_one(Input)
         field.value = initial
         field.cursor_position = len(initial)
         self.display = True
         # Not `focus`, which moves the focus later: the next key belongs to the prompt.
         self.screen.set_focus(field)
+
+    def _fit(self) -> None:
+        """Put the title above the input if it would leave less than `MIN_INPUT` columns for it."""
+        self.set_class(len(self._title) + 3 + MIN_INPUT > self.app.size.width, "-stacked")
+
+    def on_resize(self) -> None:
+        self._fit()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         use_answer = self._use_answer

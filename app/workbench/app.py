@@ -22,6 +22,7 @@ from buddy.app.commands.compare import CompareCommands, ProfileCommands
 from buddy.app.commands.edit_text import TextEditCommands
 from buddy.app.commands.frontend import BackendCommands, FrontendCommands
 from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
+from buddy.app.commands.programs import ProgramCommands
 from buddy.app.commands.provenance import ProvenanceCommands
 from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
 from buddy.app.commands.run import RunCommands, TuneCommands
@@ -74,6 +75,8 @@ from buddy.themes.textual_themes import textual_themes
 # Changes of these topics are frequent during a compilation, so they are drawn together, this often.
 STAGE_TOPICS: frozenset[Topic] = frozenset({"stages", "passes"})
 STAGE_DRAW_SECONDS = 0.1
+# How often the files of the program are checked for changes, unless they are watched.
+FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
 INTERNAL_ERROR = 70
 CANCELLING = "cancelling"
@@ -107,7 +110,6 @@ class Workbench(App[int]):
         watch: bool = False,
     ) -> None:
         super().__init__()
-        self.title = f"buddy-tui {source}"
         self.animation_level = "none"
         self.settings = settings or Settings()
         # Set before the first paint, so that the style sheets are read once.
@@ -116,11 +118,25 @@ class Workbench(App[int]):
         self.theme = self.settings.theme if self.settings.theme in themes() else DEFAULT
         self.keymap = Keymap(self.settings.keys)
         self.glyphs = formatting.ASCII if ascii_mode else formatting.UNICODE
-        self.log_path = log.path
-        store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
-        self.workspace = Workspace(source, arguments, store, plugins=plugins)
-        directory = os.getcwd() if directory is None else directory
-        self.session = Session(self.workspace, self.session_changed, engine, log, directory)
+        self.log_path, self._log_options = log.path, log
+        self._engine = engine
+        self._store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
+        self._directory = os.getcwd() if directory is None else directory
+        self._make_program(source, arguments, plugins, watch)
+        self.key_sequences = KeySequences(self)
+        self._resizes = ResizeLimiter(self, super().on_event)
+        self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
+        self._methods: dict[str, Method] = {}
+        self._long_jobs = LongJobs()
+        CursorView.ascii_mode = ascii_mode
+
+    def _make_program(
+        self, source: str, arguments: tuple[str, ...], plugins: tuple[PluginFile, ...], watch: bool
+    ) -> None:
+        """Create the session of a program, and the panes and commands that show it."""
+        self.title = f"buddy-tui {source}"
+        self.workspace = Workspace(source, arguments, self._store, plugins=plugins)
+        self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
         self.session.watching = watch
@@ -132,13 +148,7 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
-        self.key_sequences = KeySequences(self)
-        self._resizes = ResizeLimiter(self, super().on_event)
-        self._key_queue = KeyQueue(self, context.jobs, self._deliver, context.say)
-        self._methods: dict[str, Method] = {}
         self._undrawn_topics: frozenset[Topic] = frozenset()
-        self._long_jobs = LongJobs()
-        CursorView.ascii_mode = ascii_mode
 
     def _make_context(self) -> WorkbenchContext:
         """Create the parts that panes and commands share."""
@@ -178,6 +188,7 @@ class Workbench(App[int]):
         self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
         self.session_commands = SessionCommands(context, ir, self.run_commands)
         self.export_commands = ExportCommands(context, self.session_commands)
+        self.program_commands = ProgramCommands(context, self.open_program, lambda: self.busy)
         self.screen_commands = ScreenCommands(context, self, graph, ir, self.log_path, self.situation)
 
     def targets(self) -> list[tuple[str, object]]:
@@ -200,6 +211,7 @@ class Workbench(App[int]):
             ("tune", self.tune_commands),
             ("export", self.export_commands),
             ("sessions", self.session_commands),
+            ("programs", self.program_commands),
             *self.ir.targets,
         ]
 
@@ -229,18 +241,49 @@ class Workbench(App[int]):
         yield CellLine(self._key_cells, id="keys")
 
     def on_mount(self) -> None:
-        self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
-        self.session_commands.restore()
         self._ticker = self.set_interval(1.0, self._update_time, pause=True)
-        self.context.layout.arrange()
-        self.pane.focus()
+        self.set_interval(FILE_CHECK_SECONDS, self._check_files)
+        self._start_program()
         self.call_after_refresh(self._run_session)
 
+    def _start_program(self) -> None:
+        """Restore the last session of the program, and show it in the panes, which are mounted."""
+        self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
+        self.program_commands.record()
+        self.session_commands.restore()
+        self.context.layout.arrange()
+        self.pane.focus()
+
+    def open_program(self, source: str, arguments: tuple[str, ...]) -> None:
+        """Replace the program by another one. The edits of both are saved; what runs is cancelled."""
+        self.call_later(self._open_program, source, arguments)
+
+    async def _open_program(self, source: str, arguments: tuple[str, ...]) -> None:
+        before, plugins = self.session, self.workspace.plugins
+        self.session_commands.save()
+        self.workers.cancel_all()
+        self._make_program(source, arguments, plugins, before.watching)
+        self._key_queue.use(self.context.jobs, self.context.say)
+        await self.recompose()
+        self._start_program()
+        self.update_chrome()
+        self._run_session(before)
+
+    async def _check_files(self) -> None:
+        await self.program_commands.check_files()
+
+    async def on_app_focus(self) -> None:
+        await self._check_files()
+
     @work(group="session")
-    async def _run_session(self) -> None:
+    async def _run_session(self, before: Session | None = None) -> None:
+        """Run the session, after the engine of the session `before` has exited."""
+        session = self.session
         try:
-            await self.session.keep_running()
+            if before is not None:
+                await before.close()
+            await session.keep_running()
         except Exception as error:
             # Without a session nothing compiles, so this error must end the workbench.
             self._handle_exception(error)

@@ -63,6 +63,10 @@ class KeyQueue:
         self._focus: tuple[object, object] = (None, None)
         self._time_limit: asyncio.TimerHandle | None = None
 
+    def use(self, jobs: OpeningJobs, say: Callable[[str], object]) -> None:
+        """Wait for other jobs, and show messages by `say`, after another program was opened."""
+        self._jobs, self._say = jobs, say
+
     async def take(self, event: events.Key | events.Paste) -> None:
         """Deliver a key or a paste now, or after the ones before it."""
         if self._jobs.opening and isinstance(event, events.Key) and event.key in _CANCEL_KEYS:

@@ -109,6 +109,11 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
         return [(" " + progress_text(state, glyphs), "accent")]
+    if state.changed_files and not state.busy:
+        return [
+            (f" {_changed_text(state.changed_files)} on disk", "warn"),
+            ("  press R to run the script again", "dim"),
+        ]
     if state.problem is not None:
         return [(" [!] ", "bad"), (_problem_text(state.problem), "text"), ("  press ! to show it", "dim")]
     if state.engine == "starting":
@@ -118,6 +123,12 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if state.opening_cancelled and not state.captured:
         return [(f" {CANCELLED}", "text")]
     return [(" " + _compile_summary(state), "dim")]
+
+
+def _changed_text(files: Sequence[str]) -> str:
+    """`model.py changed`, with the first names of several files."""
+    rest = f" and {len(files) - 2} more" * (len(files) > 2)
+    return f"{', '.join(files[:2])}{rest} changed"
 
 
 def _stopped_workers(state: State) -> list[str]:

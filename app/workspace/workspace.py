@@ -45,7 +45,7 @@ class Workspace:
         self.ready = False
         self.problem = ""
         self.notice = ""
-        self._store = store or default_store()
+        self.store = store or default_store()
         self._clock = clock
         self._preset = Recipe(source, arguments)
         self._histories: dict[int, History] = {}
@@ -58,7 +58,11 @@ class Workspace:
         return self.path_of(self.graph)
 
     def path_of(self, graph: int) -> Path:
-        return recipe_path(self.source, self.arguments, self._store, graph)
+        return recipe_path(self.source, self.arguments, self.store, graph)
+
+    def same_program(self, source: str, arguments: tuple[str, ...]) -> bool:
+        """Whether `source` with `arguments` is the program of this workspace."""
+        return recipe_path(source, arguments, self.store) == self.path_of(0)
 
     @property
     def recipe(self) -> Recipe:

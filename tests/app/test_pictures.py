@@ -36,12 +36,14 @@ from buddy.app.screens.picker import OptionScreen, PickerScreen
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
+from buddy.app.screens.programs import ProgramScreen
 from buddy.app.screens.search_results import SearchResultsScreen
 from buddy.app.screens.tables import BisectionScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
 from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import BisectionResult, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
@@ -86,6 +88,7 @@ FINDING = BisectionResult(
     "canonicalize is at fault", Recipe(), wrong="output 0 differs", nodes=("add",), confirmed=True,
     name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
 )  # fmt: skip
+PROGRAMS = [Program("samples/bert.py", ("--tiny",)), Program("models/resnet.onnx"), Program("package.module:net")]
 STAGES = [Stage(0, "fx", "torch", "a", 4, language="fx"), Stage(1, "lower", "toplevel", "b", 9)]
 TRACES = [
     NodeTrace("a", 1, 0, (2,), (False,), ("add = …",)),
@@ -172,6 +175,7 @@ SCREENS = {
     "backends": Shown(PickerScreen, keys=("g", "i", OPEN)),
     "recipes": Shown(PickerScreen, keys=("B", OPEN)),
     "phases": Shown(PickerScreen, keys=("p", OPEN)),
+    "programs": Shown(ProgramScreen, made=lambda app: ProgramScreen(PROGRAMS, local=False)),
     "insert": Shown(PickerScreen, "passes", ("i", OPEN, *"vect")),
     "presets": Shown(PickerScreen, "passes", ("P", OPEN)),
     "outline": Shown(PickerScreen, "ir", ("5", DRAWN, "g", "o", OPEN)),

@@ -63,7 +63,7 @@ def test_a_command_is_one_that_the_program_takes(command: str) -> None:
     verb = rest.pop(0) if rest[0] in VERBS else "workbench"
     if verb == "ops":
         make_catalogue_parser(verb, "").parse_args(rest)
-    elif verb in ("cache", "coverage", "doctor", "passes", "replay"):
+    elif verb in ("cache", "completion", "coverage", "doctor", "passes", "replay"):
         import_module(f"buddy.app.cli.{verb}").make_parser().parse_args(rest)
     else:
         arguments.parse_with_script_arguments(import_module(f"buddy.app.cli.{verb}").make_parser(), rest)

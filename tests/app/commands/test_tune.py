@@ -9,6 +9,7 @@ import pytest
 
 from buddy.app.commands.run import parse_tune_request
 from buddy.app.reports.searches import VariationError, attempt_line, tuning_lines, tuning_plot
+from buddy.app.screens.plot import PlotScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -76,3 +77,30 @@ async def test_only_one_search_runs_and_the_workbench_is_busy_until_the_last_job
         app.tune_commands.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.
         assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"
+
+
+@pytest.mark.slow
+async def test_a_result_waits_while_the_user_types(workbench: Open, messages: Callable[..., list[str]]) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        app, said = bench.app, messages(bench.app)
+        app.context.layout.show_pane("passes")
+        await bench.press("f")
+        prompt = app.screen.query_one("Prompt Input")
+        prompt.value = "2 threads=1,2"
+        await bench.press("enter")
+        await bench.until(lambda: app.tune_commands._search_job.running, "the search")
+        app.context.layout.show_pane("graph")
+        await bench.press("f")
+        await bench.type("ad")
+        assert app.focused is prompt
+        await bench.until(
+            lambda: any("press f in the Passes pane to see the result" in each for each in said), "the end"
+        )
+        assert not isinstance(app.screen, PlotScreen), "a plot would get the keys that the user types"
+        await bench.type("d")
+        assert prompt.value == "add"
+        await bench.press("enter")
+        app.context.layout.show_pane("passes")
+        await bench.press("f")
+        await bench.opened(PlotScreen)
+        await bench.press("q")

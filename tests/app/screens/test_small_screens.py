@@ -39,3 +39,16 @@ async def test_the_help_moves_by_every_key_that_it_names(workbench: Open) -> Non
                 start = end if distance < 0 else 0
                 await bench.press("G" if start else "home", *key.split())
                 assert lines.first_row == start + distance, key
+
+
+@pytest.mark.slow
+async def test_a_long_question_is_above_its_input(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        prompt = bench.app.screen.query_one("#prompt Input")
+        for columns in (80, 120):
+            await bench.pilot.resize_terminal(columns, 24)
+            await bench.press("g", "x")
+            await bench.sees("export as (asm, ")
+            await bench.sees("wheel):")
+            assert prompt.size.width >= 48, "with room to type in"
+            await bench.press("escape")

@@ -1,0 +1,150 @@
+"""The screen that opens another program: the recent programs, and a path with completion."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual.app import ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from buddy.app.screens.modal import AnsweringScreen
+from buddy.app.screens.picker import ChoiceList, PickerChoice, rank_choices
+from buddy.app.widgets.prompt import StillInput
+from buddy.app.workspace.inputs import relative_to_current
+from buddy.app.workspace.sources import Program, path_completions, read_program
+
+# Rows of the box besides those of the list: border, input, its margin, and the line for errors.
+_FRAME_ROWS = 6
+_FOLDER, _FILE = "folder", "file"
+
+
+class ProgramScreen(AnsweringScreen[Program]):
+    """Returns the program to open: a recent one, or a path, with arguments of the script after it.
+
+    A path on this machine (`local`) is completed, and refused here if it cannot be opened.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
+        Binding("down,ctrl+n,ctrl+j", "move('move_down')", show=False, priority=True),
+        Binding("up,ctrl+k", "move('move_up')", show=False, priority=True),
+        Binding("pagedown,ctrl+d", "move('move_page_down')", show=False, priority=True),
+        Binding("pageup,ctrl+u", "move('move_page_up')", show=False, priority=True),
+        Binding("tab", "complete", show=False, priority=True),
+    ]
+
+    def __init__(self, recent: Sequence[Program], local: bool = True) -> None:
+        super().__init__()
+        self._local = local
+        self._recent = [
+            PickerChoice(relative_to_current(program.text), _time_text(program.at), program) for program in recent
+        ]
+        # Whether the user has moved to an entry, which `enter` then takes instead of the typed path.
+        self._has_moved = False
+
+    def compose(self) -> ComposeResult:
+        with Vertical(id="box") as box:
+            box.border_title = "Open a program"
+            box.border_subtitle = "enter opens, tab completes the path, ctrl+c cancels"
+            yield StillInput(placeholder="path, then arguments of the script; or type to search", compact=True)
+            yield Static("", markup=False, classes="misfit")
+            yield ChoiceList(self._recent)
+
+    def on_mount(self) -> None:
+        self.query_one("#box").styles.height = max(min(24, self.app.size.height - 4), _FRAME_ROWS + 2)
+        self._show_choices("")
+
+    @property
+    def _list(self) -> ChoiceList:
+        return self.query_one(ChoiceList)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        self._has_moved = False
+        self._show_error("")
+        self._show_choices(event.value)
+
+    def _show_choices(self, typed: str) -> None:
+        """List the recent programs that match, then the paths that continue the typed one."""
+        paths = path_completions(typed) if self._local else []
+        choices = [*rank_choices(self._recent, typed), *(_path_choice(path) for path in paths)]
+        self._list.choices = self._list.matches = choices
+        self._list.cursor = 0
+        self._list.rows_changed()
+
+    def _show_error(self, text: str) -> None:
+        error = self.query_one(Static)
+        error.update(text)
+        error.display = bool(text)
+
+    # ---- keys ----------------------------------------------------------------------------------------------------
+
+    def action_move(self, method: str) -> None:
+        self._has_moved = True
+        getattr(self._list, method)()
+
+    def action_complete(self) -> None:
+        """Insert the entry that the user has moved to, or else what all paths have in common."""
+        typed, choice = self.query_one(Input).value, self._list.current
+        paths = path_completions(typed) if self._local else []
+        if self._has_moved and choice is not None:
+            self._type(choice.value.text if isinstance(choice.value, Program) else choice.value)
+        elif len(paths) == 1:
+            self._type(paths[0])
+        elif paths:
+            first, last = min(paths), max(paths)
+            same = (k for k, (one, other) in enumerate(zip(first, last, strict=False)) if one != other)
+            common = first[: next(same, len(first))]
+            if len(common) > len(typed):
+                self._type(common)
+
+    def _type(self, text: str) -> None:
+        field = self.query_one(Input)
+        field.value, field.cursor_position = text, len(text)
+
+    def on_input_submitted(self) -> None:
+        """Open the typed path, or the entry at the cursor if the user has moved to it or the path does not exist."""
+        typed, choice = self.query_one(Input).value.strip(), self._list.current
+        if typed and not self._has_moved:
+            try:
+                self.dismiss(read_program(typed, self._local))
+                return
+            except ValueError as error:
+                # A word of the search, not a path: the entry that it has found is meant.
+                if choice is None or "/" in typed or typed in (".", ".."):
+                    self._show_error(str(error))
+                    return
+        self._open(choice)
+
+    def _open(self, choice: PickerChoice | None) -> None:
+        """Open an entry. A folder is opened in the list."""
+        if choice is None:
+            self._show_error("give the path of a script or of a model file")
+            return
+        text = choice.value.text if isinstance(choice.value, Program) else choice.value
+        if choice.summary == _FOLDER:
+            self._type(text)
+            return
+        try:
+            self.dismiss(read_program(text, self._local))
+        except ValueError as error:
+            self._show_error(str(error))
+
+    def on_cursor_view_opened(self) -> None:
+        self._open(self._list.current)
+
+
+def _path_choice(path: str) -> PickerChoice:
+    return PickerChoice(path, _FOLDER if path.rstrip("'").endswith("/") else _FILE, path)
+
+
+def _time_text(at: float) -> str:
+    """When a program was opened, as `opened today 17:30` or with the date; empty for 0, which is unknown."""
+    if not at:
+        return ""
+    then, now = time.localtime(at), time.localtime()
+    is_today = then[:3] == now[:3]
+    return time.strftime("opened today %H:%M" if is_today else "opened %Y-%m-%d %H:%M", then)

@@ -1,0 +1,140 @@
+"""The programs that a workbench opens: the check of a source, the completion of its path, and the recent programs.
+
+Imports nothing heavy, because the command line checks a source before anything else.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+# The numbers of recent programs that are saved, and of completions of a path that are listed.
+MAX_RECENT = 30
+MAX_PATHS = 200
+
+
+def missing_source(source: str) -> str:
+    """The error for a source on this machine that is no file and cannot be an object in a module, else empty."""
+    if os.path.lexists(source):
+        return ""
+    if source.replace("-", "_").isidentifier():
+        return f"unknown verb or file {source!r} in {os.getcwd()} (`buddy-tui --help` lists the verbs)"
+    head, separator, _ = source.rpartition(":")
+    path = head if separator else source
+    is_module = bool(separator) and all(part.isidentifier() for part in head.split(".")) and not head.endswith(".py")
+    return "" if is_module or os.path.lexists(path) else f"there is no file {path} in {os.getcwd()}"
+
+
+class Program(NamedTuple):
+    """A source with the arguments of the script. `at` is when it was opened last, in seconds since the epoch."""
+
+    source: str
+    arguments: tuple[str, ...] = ()
+    at: float = 0.0
+
+    @property
+    def text(self) -> str:
+        """The program as words of a command line."""
+        return shlex.join((self.source, *self.arguments))
+
+
+def read_program(typed: str, local: bool = True) -> Program:
+    """The program that the user has typed: a source, then arguments of the script.
+
+    Raises `ValueError` with the reason if a source on this machine (`local`) cannot be opened.
+    """
+    try:
+        words = shlex.split(typed)
+    except ValueError as error:
+        raise ValueError(f"{typed.strip()}: {error}") from error
+    if not words:
+        raise ValueError("give the path of a script or of a model file")
+    source = os.path.expanduser(words[0]) if local else words[0]
+    if local:
+        _check(source)
+    return Program(source, tuple(words[1:]))
+
+
+def _check(source: str) -> None:
+    """Raises `ValueError` with the reason if a source on this machine cannot be opened."""
+    if "\0" in source:
+        raise ValueError("a path cannot contain a null character")
+    if source.isidentifier() and not os.path.lexists(source):
+        raise ValueError(f"there is no file {source} in {os.getcwd()}")
+    if error := missing_source(source):
+        raise ValueError(error)
+    path = source if os.path.lexists(source) else source.rpartition(":")[0]
+    if os.path.isdir(path):
+        raise ValueError(f"{path} is a folder: give a file in it")
+    elif os.path.lexists(path) and not os.path.exists(path):
+        raise ValueError(f"{path} is a link to a file that does not exist")
+    elif os.path.lexists(path) and not os.access(path, os.R_OK):
+        raise ValueError(f"{path} cannot be read: permission denied")
+
+
+def path_completions(typed: str) -> list[str]:
+    """The paths that continue `typed`, quoted for `read_program`; folders end with a slash and come first."""
+    folder, prefix = os.path.split(_unquoted(typed))
+    try:
+        with os.scandir(os.path.expanduser(folder) or ".") as entries:
+            found = [
+                (not entry.is_dir(), entry.name + "/" * entry.is_dir())
+                for entry in entries
+                if entry.name.startswith(prefix) and (prefix.startswith(".") or not entry.name.startswith("."))
+            ]
+    except (OSError, ValueError):
+        return []
+    return [_quoted(os.path.join(folder, name)) for _, name in sorted(found)[:MAX_PATHS]]
+
+
+def _unquoted(typed: str) -> str:
+    """The path in `typed`, which may lack the closing quote."""
+    for closing in ("", "'", '"'):
+        try:
+            words = shlex.split(typed + closing)
+        except ValueError:
+            continue
+        return words[-1] if words else ""
+    return typed
+
+
+def _quoted(path: str) -> str:
+    """`path` as a word of a command line. The tilde stays outside of the quotes."""
+    home, slash, rest = path.partition("/")
+    return f"{home}/{shlex.quote(rest) if rest else ''}" if slash and home.startswith("~") else shlex.quote(path)
+
+
+class RecentPrograms:
+    """The programs that were opened last, the latest first, in a file in the folder `store`."""
+
+    def __init__(self, store: Path) -> None:
+        self._path = store / "recent.json"
+
+    def read(self) -> list[Program]:
+        """The saved programs; none if the file is missing or damaged."""
+        import msgspec
+
+        try:
+            return msgspec.json.decode(self._path.read_bytes(), type=list[Program])
+        except (OSError, ValueError):
+            return []
+
+    def add(self, source: str, arguments: Sequence[str], now: float | None = None) -> None:
+        """Put a program first. A file is saved with its absolute path. Does nothing if the folder is not writable."""
+        import msgspec
+
+        from buddy.app.workspace.files import exclusive_lock, write_whole_bytes
+
+        path, colon, name = source.partition(":")
+        absolute = os.path.abspath(path) + colon + name if os.path.exists(path) else source
+        program = Program(absolute, tuple(arguments), time.time() if now is None else now)
+        try:
+            with exclusive_lock(self._path.with_name(".recent.lock")):
+                others = [other for other in self.read() if other[:2] != program[:2]]
+                write_whole_bytes(self._path, msgspec.json.encode([program, *others][:MAX_RECENT]))
+        except OSError:
+            return
