@@ -1,6 +1,6 @@
 """Runs the architectures compiled beside eager, each in a process of its own, and writes what came of them.
 
-`python -m tests.architectures.sweep --page docs/models.md` is the whole; names pick some. The status is 1 where a
+`python -m tests.architectures.sweep --page docs/reference/models.md` is the whole; names pick some. The status is 1 where a
 result is wrong or a program died.
 """
 

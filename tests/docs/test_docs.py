@@ -20,8 +20,8 @@ from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
-RECIPES, OPERATOR = ROOT / "docs" / "recipes.md", ROOT / "docs" / "adding-an-operator.md"
+PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+RECIPES, OPERATOR = ROOT / "docs" / "reference" / "recipes.md", ROOT / "docs" / "how-to" / "adding-an-operator.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
@@ -152,14 +152,14 @@ def theme_name(file: str) -> str:
 
 def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    given, theme = blocks(ROOT / "docs" / "workbench.md", "toml")
+    given, theme = blocks(ROOT / "docs" / "reference" / "workbench.md", "toml")
     file.write_text(given)
     settings, problem = read_settings(file)
     assert problem == ""
     assert settings.theme in {theme_name(file) for file in FILES}
     assert settings.keys
     assert set(settings.keys) <= set(BY_ID)
-    rows = re.findall(r"^\| `(\[?\w+\]?)` \|", (ROOT / "docs" / "workbench.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| `(\[?\w+\]?)` \|", (ROOT / "docs" / "reference" / "workbench.md").read_text("utf-8"), re.M)
     assert {f"[{name}]" if name == "keys" else name for name in FIELDS} <= set(rows)
     mine = tmp_path / "mine.toml"
     mine.write_text(theme)
@@ -185,7 +185,7 @@ def test_a_link_leads_somewhere(target: Path) -> None:
     assert target.exists()
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=spelled)
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "explanation" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=spelled)
 def test_a_path_on_a_page_exists(page: Path) -> None:
     """Paths are told by their slash; those in `build/` are made on the way."""
     text = BLOCK.sub("", page.read_text("utf-8"))

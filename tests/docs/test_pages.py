@@ -56,7 +56,7 @@ def files(page: Path) -> dict[str, str]:
 
 
 def cases() -> Iterator[object]:
-    for page in (ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))):
+    for page in (ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))):
         for number, one in enumerate(shown(page), 1):
             yield pytest.param(page, one, id=f"{page.stem} {number}")
 
