@@ -19,7 +19,7 @@ _NOT_INTERACTIVE = """buddy-tui engine communicates with a workbench through pip
 from another machine, run on that machine: buddy-tui --remote HOST script.py"""
 
 
-def main(words: Sequence[str]) -> int:
+def make_parser() -> arguments.Parser:
     parser = arguments.Parser("engine", VERBS["engine"])
     parser.add_argument("--log", default="", metavar="FILE", help="write the log to FILE instead of stderr")
     group = parser.add_mutually_exclusive_group()
@@ -41,6 +41,11 @@ def main(words: Sequence[str]) -> int:
     parser.add_argument(
         "--wait", type=arguments.positive_seconds, metavar="SECONDS", default=RECONNECT_SECONDS, help=text
     )
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    parser = make_parser()
     options = parser.parse_args(words)
     if options.log and (options.keep or options.back or options.end):
         parser.error(

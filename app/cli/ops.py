@@ -13,8 +13,12 @@ from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import ListOps, OpInfo
 
 
+def make_parser() -> arguments.Parser:
+    return make_catalogue_parser("ops", VERBS["ops"])
+
+
 def main(words: Sequence[str]) -> int:
-    options = make_catalogue_parser("ops", VERBS["ops"]).parse_args(words)
+    options = make_parser().parse_args(words)
     return run_with_engine(options, Console(options.plain, stdout_is_data=True), lambda engine: _list(engine, options))
 
 
