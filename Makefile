@@ -16,7 +16,7 @@ TREE := build/tree/buddy
 PARTS := app compiler themes
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run check test test-full coverage lint format types contracts pytest bench tree wheel lock audit fresh clean distclean
+.PHONY: help run check test test-full coverage lint format types contracts pytest docs bench tree wheel lock audit fresh clean distclean
 
 help:
 	@echo "make run        set up and open the workbench on $(SOURCE) (SOURCE=path.py for another script)"
@@ -25,6 +25,7 @@ help:
 	@echo "make test-full  the same with every test: campaigns, whole models, screens in every theme; before a release"
 	@echo "make coverage   the tests of \`make test\`, measured line by line, processes that they start included"
 	@echo "make lint | format | types | contracts | pytest    one of these (format rewrites files)"
+	@echo "make docs       write the pages that come from the code, and build the site of the documentation"
 	@echo "make bench      the timings in benchmarks/"
 	@echo "make lock       renew requirements.lock, the hash of every file that is installed"
 	@echo "make audit      ask whether anything in requirements.lock has a known vulnerability"
@@ -76,6 +77,10 @@ coverage: $(VENV)/.dev
 	@$(BIN)/coverage erase
 	@COVERAGE_FILE="$(CURDIR)/.coverage" $(BIN)/coverage run -m pytest -n $(WORKERS) --dist worksteal -m "$(MARKS)" $(PYTEST_ARGS); \
 	status=$$?; $(BIN)/coverage combine --quiet; $(BIN)/coverage report --skip-covered --sort=cover; exit $$status
+
+docs: $(VENV)/.dev
+	@$(BIN)/python docs/reference_pages.py
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet && echo "the site is in build/site: open build/site/index.html"
 
 bench: $(VENV)/.run
 	@for script in benchmarks/*.py; do echo "== $$script"; $(BIN)/python "$$script" || exit 1; done

@@ -1,8 +1,9 @@
 """The same programs by every frontend: captured, exported, imported by torch-mlir, or loaded from a file.
 
 Each is compiled and run on the script's own inputs, and compared with the script's model in eager. Prints the table of
-docs/frontends.md; each number is the greatest difference of a result, divided by the greatest number in it. `--write
-FILE` inserts the table between that page's marks. Arguments select programs by name; `--whole` uses full sizes.
+docs/explanation/frontends.md; each number is the greatest difference of a result, divided by the greatest number in
+it. `--write FILE` inserts the table between that page's marks. Arguments select programs by name; `--whole` uses full
+sizes.
 """
 
 from __future__ import annotations

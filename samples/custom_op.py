@@ -1,7 +1,7 @@
 """A custom op: `torch.library.custom_op` tells PyTorch what it does, a lowering here how it is compiled.
 
 What a script registers holds for that script: `python samples/custom_op.py` compiles the op, and so does the workbench.
-Ops that several programs use belong into a plug-in; docs/adding-an-operator.md has one.
+Ops that several programs use belong into a plug-in; docs/how-to/adding-an-operator.md has one.
 """
 
 from __future__ import annotations

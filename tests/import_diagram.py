@@ -1,6 +1,6 @@
 """Which folder imports which, and which modules import each other in a circle, imports inside functions included.
 
-python -m tests.import_diagram            prints the diagram of docs/architecture.md, in Mermaid's language
+python -m tests.import_diagram            prints the diagram of docs/explanation/architecture.md, in Mermaid's language
 python -m tests.import_diagram --write    puts it there
 python -m tests.import_diagram --cycles   lists the folders that reach themselves, with an import of each direction
 """
@@ -17,7 +17,7 @@ from typing import Any
 import tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGE = ROOT / "docs" / "architecture.md"
+PAGE = ROOT / "docs" / "explanation" / "architecture.md"
 MARK = re.compile(r"(<!-- by tests/import_diagram.py -->\n).*?(<!-- end -->)", re.S)
 Edges = dict[str, set[str]]
 

@@ -47,6 +47,15 @@ ACTIONS: tuple[Action, ...] = (
         needs_step,
     ),
     A(
+        "passes.fold",
+        ("z",),
+        "Passes that are off",
+        "Show or hide the passes that the preset leaves off",
+        "passes.toggle_disabled",
+        "passes",
+        needs_recipe,
+    ),
+    A(
         "passes.anchor",
         ("a",),
         "Runs on",

@@ -27,6 +27,7 @@ class Situation:
     node: NodeRow | None = None
     assignment: Assignment | None = None
     step: PassStep | None = None
+    is_folded: bool = False
     stage: Stage | None = None
     has_catalogue: bool = False
     has_presets: bool = False
@@ -90,6 +91,8 @@ def needs_lowering(s: Situation) -> str:
 
 
 def needs_step(s: Situation) -> str:
+    if s.is_folded:
+        return "this row stands for passes that are off; show them first"
     return needs_recipe(s) or ("" if s.step else "this row is a built-in step, which cannot be changed")
 
 

@@ -21,7 +21,7 @@ from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
 
 _WEEK_MINUTES = 7 * 24 * 60.0
-_SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/opening-files.md)"
+_SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/how-to/opening-files.md)"
 _SCRIPT_ARGUMENTS = """
 SOURCE is a Python script, path.py:name, package.module:name, or a model file, detected by its content. Unknown options
 after SOURCE are passed to the script, and so is everything after `--`. An unknown option that resembles one of ours is
@@ -75,7 +75,7 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     location = group.add_mutually_exclusive_group()
     text = "command that starts the engine, e.g. 'podman exec -i NAME buddy-tui engine'"
     location.add_argument("--engine", type=shell_words, metavar="COMMAND", default="", help=text)
-    text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/remote.md"
+    text = "run the engine on HOST over ssh; SOURCE is then a path on HOST; see docs/how-to/remote.md"
     location.add_argument("--remote", type=host, metavar="HOST", default=None, help=text)
     group = parser.add_argument_group("with --remote")
     text = "run ssh with `-o OPTION`, such as 'Port=2222'; may be repeated"
@@ -140,7 +140,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--preset", help="start from this preset (default: the one of the frontend and the dialect)")
     add_frontend_options(group)
     group.add_argument("--partition", choices=("layers", "whole"), help="how the graph is partitioned into functions")
-    text = "the passes, in MLIR's pipeline syntax (docs/recipes.md): the text, or a file that contains it"
+    text = "the passes, in MLIR's pipeline syntax (docs/reference/recipes.md): the text, or a file that contains it"
     group.add_argument("--pipeline", metavar="TEXT|FILE", help=text)
     for verb in ("disable", "enable"):
         text = f"{verb} a pass by name; 'canonicalize#2' is the second pass with that name"
@@ -169,7 +169,7 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     add_dialect_option(group, DIALECTS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"
     group.add_argument("--target", metavar="TARGET", help=text)
-    text = "the backend: native (this compiler), iree (docs/iree.md), or one of a plug-in (buddy-tui passes --backends)"
+    text = "the backend: native (this compiler), iree, or one of a plug-in (buddy-tui passes --backends)"
     group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)

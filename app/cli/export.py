@@ -17,7 +17,7 @@ from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
 _EPILOG = """
 Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, built
 with the C compiler of this machine or of CC), llvm-ir, mlir and bytecode, and wheel (a Python package that needs only
-NumPy). See docs/export.md. With --remote, DIR is on HOST.
+NumPy). See docs/how-to/export.md. With --remote, DIR is on HOST.
 """
 
 

@@ -82,7 +82,7 @@ def _fallback_error(info: GraphInfo, assignments: Sequence[Assignment], recipe: 
     return Diagnostic(
         f"the script sets fallback='error', but {len(fallbacks)} of {len(assignments)} nodes fall back to eager",
         info.name,
-        "add a lowering for these ops (docs/adding-an-operator.md), use other ops, or set fallback='eager'",
+        "add a lowering for these ops (docs/how-to/adding-an-operator.md), use other ops, or set fallback='eager'",
         detail="\n".join(f"{a.node}: {a.reason}" for a in fallbacks),
         node=fallbacks[0].node,
     )

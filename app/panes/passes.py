@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import ClassVar
 
 import msgspec
@@ -30,6 +31,8 @@ BUILT_IN_STEPS = {
 }
 # The width of the column with the bars, in cells.
 BAR_WIDTH = 16
+# Fewer disabled passes in a row than this are not folded.
+MIN_FOLDED = 2
 # The ops on which MLIR passes can run.
 ANCHORS = ("builtin.module", "func.func")
 
@@ -44,6 +47,7 @@ class PassesPane(TablePane[PassRow]):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.rows: list[PassRow] = []
+        self._shows_disabled = False
         self._columns: list[Column[PassRow]] = [
             Column("", 3, self._state_mark),
             Column("on", 6, lambda row: (_anchor_text(row), "dim"), min_pane_width=54),
@@ -61,6 +65,8 @@ class PassesPane(TablePane[PassRow]):
         problem = self.state.problems.get("compile")
         if (stage and stage.state == "failed") or (problem and row.number >= 0 and problem.step == row.number):
             return ("[!]", "bad")
+        if row.folded:
+            return ("[ ]", "dim")
         if row.step is None:
             return ("", "dim")
         if not row.step.enabled:
@@ -70,6 +76,8 @@ class PassesPane(TablePane[PassRow]):
         return ("[x]", "ok") if stage.changed else ("[=]", "dim")
 
     def _name_role(self, row: PassRow) -> str:
+        if row.folded:
+            return "faint"
         if row.step is None:
             return "accent"
         return "text" if row.step.enabled else "faint"
@@ -77,7 +85,7 @@ class PassesPane(TablePane[PassRow]):
     def _time_cell(self, row: PassRow) -> Cell:
         if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
-        if row.step is not None and not row.step.enabled:
+        if row.folded or (row.step is not None and not row.step.enabled):
             return ("off", "faint")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
@@ -106,6 +114,8 @@ class PassesPane(TablePane[PassRow]):
 
     def _summary(self, row: PassRow) -> str:
         """The description of a built-in step, of a phase of the backend, or of a pass."""
+        if row.folded:
+            return ", ".join(row.folded)
         if row.step is None:
             recipe = self.workspace.recipe
             owner = recipe.backend if recipe.runs_passes else "IREE"
@@ -130,7 +140,21 @@ class PassesPane(TablePane[PassRow]):
         """Make the rows from the recipe and its stages, and draw the table."""
         recipe = self.workspace.recipe
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        if not self._shows_disabled:
+            preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
+            self.rows = fold_disabled(self.rows, preset)
         self.rows_changed()
+
+    def toggle_disabled(self) -> None:
+        """Show or hide the passes that the preset has disabled; the cursor stays on its row."""
+        row = self.current
+        self._shows_disabled = not self._shows_disabled
+        self.refill()
+        if row is not None:
+            name = row.folded[0] if row.folded else row.name
+            same = (k for k, other in enumerate(self.rows) if other.number == row.number and other.name == row.name)
+            near = (k for k, other in enumerate(self.rows) if name in (other.name, *other.folded))
+            self.center(next(same, next(near, self.cursor)))
 
     def show_stage(self, stage: StageRow) -> None:
         """Move the cursor to the row of a stage, without a `Moved` message."""
@@ -285,7 +309,11 @@ class PassesPane(TablePane[PassRow]):
     def _show_step(self, index: int) -> None:
         """Move the cursor to the row of pass `index` of the recipe."""
         self.refill()
-        self.center(next((k for k, row in enumerate(self.rows) if row.number == index), self.cursor))
+        row = next((k for k, row in enumerate(self.rows) if row.number == index), None)
+        if row is None and not self._shows_disabled:
+            self.toggle_disabled()
+            row = next((k for k, row in enumerate(self.rows) if row.number == index), None)
+        self.center(self.cursor if row is None else row)
 
     def text_to_copy(self) -> str:
         row = self.current
@@ -317,6 +345,29 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
         names = [name for name in reversed(built_in) if built_in[name].stage.language not in ("fx", "buddy", "mlir")]
         code_steps = tuple(names) or code_steps
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
+
+
+def fold_disabled(rows: list[PassRow], preset: Recipe | None) -> list[PassRow]:
+    """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
+
+    A pass that the user has disabled keeps its row.
+    """
+    steps = preset.steps if preset else ()
+    disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
+    shown: list[PassRow] = []
+
+    def is_foldable(row: PassRow) -> bool:
+        step = row.step
+        return step is not None and not step.enabled and step.name in disabled
+
+    for foldable, group in groupby(rows, is_foldable):
+        members = list(group)
+        if foldable and len(members) >= MIN_FOLDED:
+            names = tuple(row.name for row in members)
+            shown.append(PassRow(f"{len(names)} passes off", -1, None, None, names))
+        else:
+            shown += members
+    return shown
 
 
 def _anchor_text(row: PassRow) -> str:

@@ -182,12 +182,16 @@ class StageRow(NamedTuple):
 
 
 class PassRow(NamedTuple):
-    """A pass of the recipe, whose index in `Recipe.steps` is `number`, or a built-in step with the number -1."""
+    """A pass of the recipe, whose index in `Recipe.steps` is `number`, or a built-in step with the number -1.
+
+    A row with `folded` stands for these passes, which are disabled and hidden; it is not a step.
+    """
 
     name: str
     number: int
     step: PassStep | None
     stage: StageRow | None
+    folded: tuple[str, ...] = ()
 
 
 class StagePosition(NamedTuple):

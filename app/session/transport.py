@@ -118,7 +118,7 @@ _SSH_ERRORS = (
     (
         "Permission denied (",
         "ssh needs a password or a passphrase for {self.host}, which cannot be entered here",
-        "add your key to the agent (`ssh-add`), or share a connection you have opened (docs/remote.md)",
+        "add your key to the agent (`ssh-add`), or share a connection you have opened (docs/how-to/remote.md)",
     ),
     ("Could not resolve hostname", "ssh cannot resolve the host {self.host}", "check the name, or ~/.ssh/config"),
     ("Bad configuration option", "ssh rejects an option", "check --ssh-option and ~/.ssh/config"),

@@ -334,6 +334,7 @@ class Workbench(App[int]):
             node=node,
             assignment=self.graph.assignment(node) if node else None,
             step=row.step if row else None,
+            is_folded=bool(row and row.folded),
             stage=self.ir.stage,
             has_catalogue=bool(state.passes),
             has_presets=bool(state.presets),

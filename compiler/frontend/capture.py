@@ -5,9 +5,9 @@ A tool that runs a script with `listening` is notified of every graph that the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +16,7 @@ import torch
 from torch._library.custom_ops import OPDEFS
 from torch._library.utils import can_generate_trivial_fake_impl
 from torch.export.graph_signature import InputKind, InputSpec, TensorArgument
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_unflatten
 
 from buddy.compiler.frontend.aten import (
     AtenGraph,
@@ -221,6 +221,38 @@ def callable_name(function: Any) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
+def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[Any]]], result: Any) -> None:
+    """Give the results of graphs the names that `result`, the result of the call that ran them, has for the tensors.
+
+    A Dynamo graph that was cut, or whose ATen graph also returns tensors that it writes, keeps the names of its nodes.
+    """
+    names: dict[int, str] = {}
+    for name, tensor in _named_tensors(result):
+        names.setdefault(id(tensor), name)
+    for graphs, values in runs:
+        if len(graphs) == 1 and len(graphs[0].graph.results) == len(values):
+            pairs = zip(values, graphs[0].names_of_results(), strict=True)
+            graphs[0].result_names = tuple(names.get(id(value)) or node for value, node in pairs)
+
+
+def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
+    if isinstance(value, torch.Tensor):
+        yield name if any(part and not part.isdigit() for part in name.split(".")) else "", value
+        return
+    entries: Iterable[tuple[Any, Any]] = ()
+    if isinstance(value, Mapping):
+        entries = value.items()
+    elif is_dataclass(value) and not isinstance(value, type):
+        entries = ((entry.name, getattr(value, entry.name)) for entry in fields(value))
+    elif isinstance(value, tuple) and hasattr(value, "_fields"):
+        entries = zip(value._fields, value, strict=True)
+    elif isinstance(value, list | tuple):
+        entries = enumerate(value)
+    for key, entry in entries:
+        yield from _named_tensors(entry, f"{name}.{key}" if name else str(key))
+
+
 def _compute_gradients(results: Any) -> None:
     outputs = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
     inputs = _leaves_of(outputs)
@@ -333,6 +365,8 @@ def export(
         if drawing is not None:
             origins, tensors = (*origins, InputOrigin("random_seed", is_state=False)), [*tensors, new_seed()]
         recorder.record(AtenGraph(graph, "inference", graph, origins, (None,) * len(origins), drawing=drawing), tensors)
+        results = [torch.empty(0) for _ in range(program.call_spec.out_spec.num_leaves)]
+        name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
 
 def _wrap_dynamic_shapes(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:

@@ -56,12 +56,12 @@ OnNode = Callable[[Op, Sequence[Any]], None]
 # The reasons for fallbacks to eager, with what the user can do.
 NO_CLASS = (
     "{target} has no op class: add the key {target!r} to `_ops_map` in a script, or a class with that target to "
-    "compiler/graph/operations/; docs/adding-an-operator.md has the three steps"
+    "compiler/graph/operations/; docs/how-to/adding-an-operator.md has the three steps"
 )
 EXTERNAL = "a graph pass replaced the node by a call of torch's {target}"
 NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
-    "docs/adding-an-operator.md has the three steps"
+    "docs/how-to/adding-an-operator.md has the three steps"
 )
 BY_HAND = "chosen by hand"
 NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"

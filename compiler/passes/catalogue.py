@@ -55,18 +55,23 @@ _OPTION = re.compile(r"([\w-]+)=(\{[^}]*\}|\"[^\"]*\"|\S*)")
 _ANCHORS = ("builtin.module", "func.func", "gpu.module")
 
 
+def python_passes() -> list[PassInfo]:
+    """Returns the graph passes and the passes on MLIR that are written in Python, here or in plug-ins."""
+    graph = [_graph_pass_info(name, transform) for name, transform in transforms().items()]
+    return graph + [_python_pass_info(pass_class) for pass_class in own_passes().values()]
+
+
 def catalogue() -> tuple[PassInfo, ...]:
     """Returns the passes, sorted by name: graph passes, passes written in Python, MLIR's, and those of `mlir-opt`.
 
     MLIR's passes are those in `upstream.txt` that the bindings register; `discovery` finds others.
     """
-    graph = [_graph_pass_info(name, transform) for name, transform in transforms().items()]
-    python = [_python_pass_info(pass_class) for pass_class in own_passes().values()]
-    names = {info.name for info in (*graph, *python)}
+    python = python_passes()
+    names = {info.name for info in python}
     upstream = [info for info in _upstream_passes() if info.name not in names]
     names |= {info.name for info in upstream}
     mlir_opt_passes = [info for info in mlir_opt.passes() if info.name not in names]
-    return tuple(sorted((*graph, *python, *upstream, *mlir_opt_passes), key=lambda info: info.name))
+    return tuple(sorted((*python, *upstream, *mlir_opt_passes), key=lambda info: info.name))
 
 
 # The passes with this summary abort on a context without torch-mlir's dialects, so they are only parsed, never run.

@@ -34,15 +34,15 @@ class Request(Frame, Generic[Answer_co], frozen=True):
 def answer_type(request: type[Request[Any]]) -> type[Any]:
     """Returns the type of the frame that answers requests of type `request`."""
     (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
-    (answer_frame,) = (frame for frame in _subclasses(Frame) if frame.__name__ == answer.__forward_arg__)
+    (answer_frame,) = (frame for frame in subclasses(Frame) if frame.__name__ == answer.__forward_arg__)
     return answer_frame
 
 
-def _subclasses(base: type[Any]) -> Iterator[type[Any]]:
+def subclasses(base: type[Any]) -> Iterator[type[Any]]:
     """Yields all direct and indirect subclasses of `base`."""
     for subclass in base.__subclasses__():
         yield subclass
-        yield from _subclasses(subclass)
+        yield from subclasses(subclass)
 
 
 LogLevel = Literal["debug", "info", "warning", "error"]

@@ -46,6 +46,9 @@ class CapturedGraph:
     no reference. `eager_to_time(tensors)`, if given, is timed instead of `eager`: it uses PyTorch's own random ops,
     where the graph computes random numbers from a seed, which is placeholder `seed`.
 
+    `result_names` are the names that the program gives its results, such as the keys of a dict that it returns;
+    `names_of_results()` are these, or the nodes' names if the program gives none.
+
     `table` is the FX graph as `print_tabular` prints it, `code` as Python text. `user_lowerings()` returns the
     lowerings of the script, which have priority over all registries. `torch_dialect()` imports the graph by torch-mlir;
     it is `None` for a piece of a captured graph.
@@ -66,7 +69,12 @@ class CapturedGraph:
     torch_dialect: Callable[[], ImportedIR] | None = None
     eager_to_time: Eager | None = None
     seed: int | None = None
+    result_names: tuple[str, ...] = ()
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
     exact: list[Any] = field(default_factory=list, init=False)
     random: torch.Tensor | None = field(default=None, init=False)
+
+    def names_of_results(self) -> tuple[str, ...]:
+        """Returns the name of each result of the graph, in order."""
+        return self.result_names or tuple(map(str, self.graph.results))

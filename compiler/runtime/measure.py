@@ -127,9 +127,9 @@ def compare_results(
     as missing. A difference beyond the tolerance of the element type is judged by the graph's sensitivity to rounding.
     """
     remaining = iter(results)
-    names = [str(result) for result in captured.graph.results]
     if captured.eager is None:
-        return tuple(unchecked_report(name, value) for name, value in zip(names, results, strict=True))
+        named = zip(captured.names_of_results(), results, strict=True)
+        return tuple(unchecked_report(name, value) for name, value in named)
     compared_results = []
     for index, value in enumerate(expected):
         if isinstance(value, torch.Tensor):

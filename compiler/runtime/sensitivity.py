@@ -167,7 +167,7 @@ def compare_result(
 
     The limits are those of the spread, if it is usable. Positions are compared by the elements that they select.
     """
-    name, eager = str(captured.graph.results[index]), expected[index]
+    name, eager = captured.names_of_results()[index], expected[index]
     report = compare(name, compiled, eager, equal_nan=equal_nan)
     if compiled is None or report.verdict == "missing" or not math.isfinite(report.max_abs):
         return report

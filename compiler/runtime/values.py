@@ -140,12 +140,10 @@ def named_values(
     for position in input_positions(captured):
         yield "input", captured.graph.placeholders[position].stable, captured.tensors[position]
     if captured.eager is None:
-        yield from (
-            ("output", name, value) for name, value in zip(map(str, captured.graph.results), results, strict=True)
-        )
+        yield from (("output", name, value) for name, value in zip(captured.names_of_results(), results, strict=True))
         return
     remaining_results = iter(results)
-    for name, value in zip(map(str, captured.graph.results), expected, strict=False):
+    for name, value in zip(captured.names_of_results(), expected, strict=False):
         if torch.is_tensor(value):
             yield "eager", name, value
             if (result := next(remaining_results, None)) is not None:

@@ -1,7 +1,7 @@
 """Measures quantised models: compiled and compared with the same quantised model in eager. Needs torchao.
 
 `python -m tests.architectures.quantised` takes whole models, `--tiny` narrow ones of two layers; names pick some. It
-prints the rows of the table in docs/quantised-models.md. The status is 1 where a result is wrong.
+prints the rows of the table in docs/how-to/quantised-models.md. The status is 1 where a result is wrong.
 
 A value between two integers is rounded to either by the last bit of a float. So a model that rounds activations is
 far from another correct run of itself, and three numbers are measured, each a largest difference from eager divided by

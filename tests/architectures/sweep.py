@@ -1,6 +1,6 @@
-"""Runs the architectures compiled beside eager, each in a process of its own, and writes what came of them.
+"""Compiles the architectures and compares them with eager, each in a separate process, and writes the results.
 
-`python -m tests.architectures.sweep --page docs/models.md` is the whole; names pick some. The status is 1 where a
+`python -m tests.architectures.sweep --page docs/reference/models.md` runs all; names select some. The status is 1 if a
 result is wrong or a program died.
 """
 

@@ -91,4 +91,4 @@ def test_a_node_in_eager_is_told_of_where_it_is_allowed(cli: Verb, tmp_path: Pat
     done = cli("run", script(tmp_path, FACTORED.replace("FALLBACK", "eager")), "--repeats", "1")
     assert done.returncode == 0
     assert "in eager: histogram.0: histogram.bin_ct has no op class" in done.stdout
-    assert "docs/adding-an-operator.md" in done.stdout
+    assert "docs/how-to/adding-an-operator.md" in done.stdout

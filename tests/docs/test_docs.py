@@ -20,8 +20,9 @@ from buddy.themes.palette import FILES, FOLDER, read_theme, themes
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md")))
-RECIPES, OPERATOR = ROOT / "docs" / "recipes.md", ROOT / "docs" / "adding-an-operator.md"
+PAGES = (README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
+WORKBENCH = ROOT / "docs" / "reference" / "workbench.md"
+RECIPES, OPERATOR = ROOT / "docs" / "reference" / "recipes.md", ROOT / "docs" / "how-to" / "adding-an-operator.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.S | re.M)
 
 
@@ -83,8 +84,8 @@ def test_a_command_on_recipes_does_what_it_says(command: str, folder: Path, cli:
 
 
 @pytest.mark.slow
-def test_the_message_in_the_readme_is_what_a_failing_pass_says(folder: Path, cli: Run) -> None:
-    (message,) = (text for text in blocks(README, "") if text.startswith("error"))
+def test_the_message_on_the_page_of_the_workbench_is_what_a_failing_pass_says(folder: Path, cli: Run) -> None:
+    (message,) = (text for text in blocks(WORKBENCH, "") if text.startswith("error"))
     done = cli("run", "samples/mlp.py", "--disable", "one-shot-bufferize", cwd=folder)
     assert done.returncode == FAILURE
     assert without_numbers(message) in without_numbers(done.stderr)
@@ -119,8 +120,8 @@ def test_an_op_of_the_example_is_not_known_without_it() -> None:
 
 
 def key_rows() -> list[tuple[list[str], str]]:
-    """The rows of the README's table of keys: the keys, and the pane they are for."""
-    section = README.read_text("utf-8").partition("### Keys")[2].partition("\n### ")[0]
+    """The rows of the table of the most used keys: the keys, and the pane they are for."""
+    section = WORKBENCH.read_text("utf-8").partition("### The most used keys")[2].partition("\n## ")[0]
     cells = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| `")]
     return [(re.findall(r"`([^`]+)`", keys), where.strip()) for keys, where, _ in cells]
 
@@ -132,15 +133,15 @@ def reaches(action: Action, where: str) -> bool:
 
 
 @pytest.mark.parametrize(("keys", "where"), key_rows())
-def test_a_key_does_something_where_the_readme_says(keys: list[str], where: str) -> None:
+def test_a_key_does_something_where_the_page_says(keys: list[str], where: str) -> None:
     here = {key.replace(" ", "") for action in ACTIONS if reaches(action, where) for key in action.keys}
     there = {key.replace(" ", "") for action in ACTIONS if reaches(action, "every pane") for key in action.keys}
     assert keys
     assert set(keys) <= here | there
 
 
-def test_the_readme_names_every_theme() -> None:
-    text = README.read_text("utf-8")
+def test_the_page_of_the_workbench_names_every_theme() -> None:
+    text = WORKBENCH.read_text("utf-8")
     assert [file for file in FILES if f"`{theme_name(file)}`" not in text] == []
 
 
@@ -152,14 +153,14 @@ def theme_name(file: str) -> str:
 
 def test_the_settings_on_the_page_are_settings(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
-    given, theme = blocks(ROOT / "docs" / "workbench.md", "toml")
+    given, theme = blocks(WORKBENCH, "toml")
     file.write_text(given)
     settings, problem = read_settings(file)
     assert problem == ""
     assert settings.theme in {theme_name(file) for file in FILES}
     assert settings.keys
     assert set(settings.keys) <= set(BY_ID)
-    rows = re.findall(r"^\| `(\[?\w+\]?)` \|", (ROOT / "docs" / "workbench.md").read_text("utf-8"), re.M)
+    rows = re.findall(r"^\| `(\[?\w+\]?)` \|", WORKBENCH.read_text("utf-8"), re.M)
     assert {f"[{name}]" if name == "keys" else name for name in FIELDS} <= set(rows)
     mine = tmp_path / "mine.toml"
     mine.write_text(theme)
@@ -185,7 +186,9 @@ def test_a_link_leads_somewhere(target: Path) -> None:
     assert target.exists()
 
 
-@pytest.mark.parametrize("page", [README, ROOT / "docs" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=spelled)
+@pytest.mark.parametrize(
+    "page", [README, ROOT / "docs" / "explanation" / "architecture.md", ROOT / "CONTRIBUTING.md"], ids=spelled
+)
 def test_a_path_on_a_page_exists(page: Path) -> None:
     """Paths are told by their slash; those in `build/` are made on the way."""
     text = BLOCK.sub("", page.read_text("utf-8"))

@@ -234,8 +234,8 @@ async def test_a_faulty_lowering_costs_its_node_and_a_crashing_one_its_compilati
 
 
 def page_files(root: Path, folder: Path) -> Path:
-    """The folder, with the Python files that the page on operators and CONTRIBUTING give a name."""
-    for page in (root / "docs" / "adding-an-operator.md", root / "CONTRIBUTING.md"):
+    """The folder, with the Python files that the guides on operators, passes and backends give a name."""
+    for page in (root / "docs" / "how-to").glob("adding-*.md"):
         for name, text in files(page).items():
             written(folder / name, text)
     return folder

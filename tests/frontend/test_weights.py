@@ -400,7 +400,7 @@ def test_what_freeze_cannot_be(options: dict[str, Any], text: str) -> None:
 
 
 def test_frozen_weights_are_documented_as_constants() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "torch-compile.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "torch-compile.md").read_text("utf-8")
     row = next(line for line in page.splitlines() if line.startswith("| `freeze` |"))
     assert "constants" in row
     assert "refreeze()" in page

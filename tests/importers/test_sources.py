@@ -42,6 +42,61 @@ def refused(source: str, *arguments: str) -> Diagnostic:
     return caught.value.diagnostic
 
 
+# ---- names of results ------------------------------------------------------------------------------------------------
+
+RETURNING = """
+import collections
+import dataclasses
+import torch
+
+Pair = collections.namedtuple("Pair", ["mean", "spread"])
+
+@dataclasses.dataclass
+class Scores:
+    logits: torch.Tensor
+    loss: torch.Tensor
+
+class Model(torch.nn.Module):
+    def forward(self, x):
+        y, z = x + 1, x * 2
+        return {result}
+
+model, example_inputs = Model(), (torch.randn(3),)
+"""
+
+
+@pytest.mark.parametrize("frontend", ["dynamo", "export"])
+@pytest.mark.parametrize(
+    ("result", "expected"),
+    [
+        ('{"hidden": y, "pooled": z}', ["hidden", "pooled"]),
+        ('{"pooled": z, "layers": [y, z + y]}', ["pooled", "layers.0", "layers.1"]),
+        ("Pair(z, y)", ["mean", "spread"]),
+        ("(y, {'last': z})", ["add", "1.last"]),
+        ("(y, z)", ["add", "mul"]),
+        ("y", ["add"]),
+    ],
+)
+def test_results_have_the_names_that_the_program_gives_them(
+    script: Write, result: str, expected: list[str], frontend: Any
+) -> None:
+    program = load_program(script(RETURNING.replace("{result}", result)), (), frontend=frontend)
+    assert sorted(program.graphs[0].names_of_results()) == sorted(expected)
+
+
+@pytest.mark.parametrize("call", ["model(*example_inputs)", "torch.compile(model)(*example_inputs)"])
+def test_the_results_of_a_call_of_the_script_have_names_too(script: Write, call: str) -> None:
+    text = RETURNING.replace("{result}", "Scores(y, z)").replace("model, example_inputs", "net, inputs")
+    text += call.replace("model", "net").replace("example_inputs", "inputs") + "\n"
+    assert load_program(script(text)).graphs[0].names_of_results() == ("logits", "loss")
+
+
+def test_after_a_graph_break_the_graph_of_a_result_names_it(script: Write) -> None:
+    text = RETURNING.replace("y, z = x + 1, x * 2", "y = x + 1; torch._dynamo.graph_break(); z = y * 2")
+    first, second = load_program(script(text.replace("{result}", '{"last": z}'))).graphs
+    assert (first.names_of_results(), second.names_of_results()) == (("add",), ("last",))
+
+
 # ---- what is captured ------------------------------------------------------------------------------------------------
 
 MODEL = "import torch\nmodel = torch.nn.Linear(3, 2)\n"

@@ -17,7 +17,7 @@ def test_the_reason_names_the_key_and_where_to_add_what_is_missing() -> None:
     (found,) = [a for a in line.compile().assignments if a.lowering == EAGER]
     assert "the key 'histogram.bin_ct' to `_ops_map`" in found.reason
     assert "compiler/graph/operations/" in found.reason
-    assert "docs/adding-an-operator.md" in found.reason
+    assert "docs/how-to/adding-an-operator.md" in found.reason
     assert "torch-mlir: " in found.reason
     assert found.choices == (TORCH_MLIR, EAGER)
 

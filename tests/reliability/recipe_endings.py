@@ -43,7 +43,7 @@ TOLERANCES = {
 
 # Options that are documented to change numerics, or known to be wrong in MLIR, as `pass` or `pass option=value`.
 MAY_DIFFER: Mapping[str, str] = {
-    "convolutions-to-kernels winograd=4": "errors three times those of the window's products (docs/architecture.md)",
+    "convolutions-to-kernels winograd=4": "errors three times those of the window's products",
 }
 
 

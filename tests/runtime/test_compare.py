@@ -140,7 +140,7 @@ def test_every_tolerance_says_where_it_is_from() -> None:
 
 
 def test_the_page_has_the_same_tolerances() -> None:
-    page = (Path(__file__).resolve().parents[2] / "docs" / "numerics.md").read_text("utf-8")
+    page = (Path(__file__).resolve().parents[2] / "docs" / "how-to" / "numerics.md").read_text("utf-8")
     rows = re.findall(r"^\| ([\w, ]+) \| ([\d.e-]+) \| ([\d.e-]+) \| (.*) \|$", page, re.MULTILINE)
     told = {name: (float(absolute), float(relative), source.replace("`", ""))
             for names, absolute, relative, source in rows for name in names.split(", ")}  # fmt: skip

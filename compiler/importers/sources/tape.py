@@ -29,6 +29,7 @@ from buddy.compiler.frontend.capture import (
     callable_name,
     capture_settings,
     export,
+    name_results,
     record_inference,
     record_training,
 )
@@ -148,6 +149,8 @@ class Tape:
         self._captured_calls: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
         self._has_backward = False
+        # The first run of each Dynamo graph within the call of the script that is running: its graphs and its results.
+        self._runs: list[tuple[list[CapturedGraph], Sequence[Any]]] = []
         # This is a function, because a bound method would not receive the module.
         self._call = lambda module, *args, **kwargs: self._on_module_call(module, *args, **kwargs)
 
@@ -178,9 +181,8 @@ class Tape:
                 self._export(function, args, kwargs, self.requested)
             return
         with self._pause_recording(), torch.no_grad():
-            _real_compile(function, backend=self._backend(callable_name(function), self.requested), dynamic=False)(
-                *args, **kwargs
-            )
+            backend = self._backend(callable_name(function), self.requested)
+            self._call_and_name(_real_compile(function, backend=backend, dynamic=False), args, kwargs)
 
     # ---- replacements of PyTorch's functions while the script runs ----
 
@@ -204,7 +206,7 @@ class Tape:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             with self._pause_recording():
-                return function(*args, **kwargs)
+                return self._call_and_name(function, args, kwargs)
 
         return call
 
@@ -212,7 +214,9 @@ class Tape:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
         with self._pause_recording():
-            if isinstance(module, OptimizedModule) or self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
+            if isinstance(module, OptimizedModule):
+                return self._call_and_name(functools.partial(_real_call, module), args, kwargs)
+            if self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
                 return _real_call(module, *args, **kwargs)
             return self._capture_call(module, args, kwargs)
 
@@ -240,6 +244,17 @@ class Tape:
 
     # ---- capture ----
 
+    def _call_and_name(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The result of a call; the graphs that it runs for the first time name their results as the result does."""
+        outer, self._runs = self._runs, []
+        try:
+            result = function(*args, **kwargs)
+            if self._runs:
+                name_results(self._runs, result)
+        finally:
+            self._runs = outer
+        return result
+
     def _capture_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
         if signature in self._captured_calls:
@@ -253,7 +268,7 @@ class Tape:
             if self._exports:
                 self._export(module, args, kwargs, self.called)
                 return _real_call(module, *args, **kwargs)
-            return _real_compile(module, backend=backend, dynamic=False)(*args, **kwargs)
+            return self._call_and_name(_real_compile(module, backend=backend, dynamic=False), args, kwargs)
         except TorchDynamoException as error:
             result = _real_call(module, *args, **kwargs)
             self.notes.append(f"{type(module).__name__} was not captured: {_first_line(error)}")
@@ -300,9 +315,23 @@ class Tape:
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
                 origins = origins_of(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
-            return module.forward
+            return self._note_first_run(module.forward, recorder.graphs)
 
         return backend
+
+    def _note_first_run(self, forward: Callable[..., Any], graphs: list[CapturedGraph]) -> Callable[..., Any]:
+        """`forward` of a Dynamo graph, which notes the results of its first run."""
+        has_run = False
+
+        def run(*args: Any) -> Any:
+            nonlocal has_run
+            results = forward(*args)
+            if not has_run:
+                has_run = True
+                self._runs.append((graphs, results))
+            return results
+
+        return run
 
     def _capture_training(self) -> None:
         """Replaces each inference graph that ran with gradients by its forward and backward graphs."""

@@ -145,7 +145,7 @@ def reject_eager(assignments: Sequence[Assignment], artifact: Artifact) -> None:
         reasons = "\n".join(f"{assignment.node}: {assignment.reason}" for assignment in in_eager)
         nodes = ", ".join(assignment.node for assignment in in_eager[:3]) + (", …" if len(in_eager) > 3 else "")
         todo = (
-            "add lowerings for these ops (docs/adding-an-operator.md), use other ops, or export the part of the "
+            "add lowerings for these ops (docs/how-to/adding-an-operator.md), use other ops, or export the part of the "
             "program between them (`buddy-tui extract`)"
         )
         raise ExportError(f"{len(in_eager)} nodes run in eager PyTorch: {nodes}", "the program", todo, reasons)

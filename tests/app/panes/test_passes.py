@@ -1,0 +1,69 @@
+"""The passes pane: which rows it shows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from buddy.app.panes.passes import fold_disabled, pass_rows
+from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.recipe import Recipe
+
+Open = Callable[..., Any]
+PRESET = default_recipe()
+
+
+def shown(recipe: Recipe) -> list[str]:
+    return [row.name for row in fold_disabled(pass_rows(recipe, []), PRESET)]
+
+
+def number_of(recipe: Recipe, name: str) -> int:
+    return next(index for index, step in enumerate(recipe.steps) if step.name == name)
+
+
+def test_neighbouring_passes_that_the_preset_leaves_off_are_one_row() -> None:
+    rows = fold_disabled(pass_rows(PRESET, []), PRESET)
+    folded = [row for row in rows if row.folded]
+    assert folded
+    assert all(len(row.folded) > 1 for row in folded)
+    listed = [name for row in rows for name in (row.folded or (row.name,))]
+    assert listed == [row.name for row in pass_rows(PRESET, [])]
+
+
+def test_a_pass_that_the_user_switched_off_keeps_its_row() -> None:
+    recipe = PRESET
+    for name in ("fuse-epilogues", "fuse-rows"):
+        recipe = recipe.toggled(number_of(recipe, name))
+    assert {"fuse-epilogues", "fuse-rows"} <= set(shown(recipe))
+
+
+def test_a_pass_that_the_user_switched_on_has_a_row() -> None:
+    name = next(row.folded[1] for row in fold_disabled(pass_rows(PRESET, []), PRESET) if row.folded)
+    assert name not in shown(PRESET)
+    assert name in shown(PRESET.toggled(number_of(PRESET, name)))
+
+
+def test_an_unknown_preset_folds_nothing() -> None:
+    steps = tuple(msgspec.structs.replace(step, enabled=False) for step in PRESET.steps)
+    rows = pass_rows(msgspec.structs.replace(PRESET, steps=steps), [])
+    assert fold_disabled(rows, None) == rows
+
+
+@pytest.mark.slow
+async def test_a_key_shows_the_folded_passes_and_the_cursor_stays(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        passes = bench.app.passes
+        await bench.press("tab")
+        row = next(k for k, row in enumerate(passes.rows) if row.folded)
+        first = passes.rows[row].folded[0]
+        passes.move_to(row)
+        await bench.press("space")
+        await bench.sees("stands for passes that are off")
+        await bench.press("z")
+        assert passes.current.name == first
+        assert not any(row.folded for row in passes.rows)
+        await bench.press("j", "z")
+        assert first in passes.current.folded
