@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments, missing_terminal
+from buddy.app.cli import main as cli_main
 from buddy.app.workspace.sources import missing_source
 
 _SUMMARY = """Open the workbench on a PyTorch program: read every stage from the graph to machine code, and
@@ -44,8 +45,10 @@ def make_parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
     if not words:
-        parser.print_help()
-        return USAGE_ERROR
+        if missing_terminal(""):
+            parser.print_help()
+            return USAGE_ERROR
+        return _start()
     options, script = arguments.parse_with_script_arguments(parser, words)
     error = "" if options.engine or options.remote else missing_source(options.source)
     error = error or ("" if options.web else missing_terminal(options.source))
@@ -73,6 +76,18 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
     )
+
+
+def _start() -> int:
+    """Let the user choose a program, and open it, or run the chosen verb."""
+    from buddy.app.workbench.start import Verb, choose
+
+    choice = choose(ascii_mode=not _can_draw_boxes())
+    if choice is None:
+        return 0
+    if isinstance(choice, Verb):
+        return cli_main([choice.name])
+    return main([choice.source, "--", *choice.arguments] if choice.arguments else [choice.source])
 
 
 def _can_draw_boxes() -> bool:

@@ -28,6 +28,10 @@ class ProgramScreen(AnsweringScreen[Program]):
     A path on this machine (`local`) is completed, and refused here if it cannot be opened.
     """
 
+    title_text = "Open a program"
+    hint_text = "enter opens, tab completes the path, ctrl+c cancels"
+    # Whether the files of the current folder are listed before anything is typed.
+    lists_files = True
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
         Binding("down,ctrl+n,ctrl+j", "move('move_down')", show=False, priority=True),
@@ -48,8 +52,8 @@ class ProgramScreen(AnsweringScreen[Program]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
-            box.border_title = "Open a program"
-            box.border_subtitle = "enter opens, tab completes the path, ctrl+c cancels"
+            box.border_title = self.title_text
+            box.border_subtitle = self.hint_text
             yield StillInput(placeholder="path, then arguments of the script; or type to search", compact=True)
             yield Static("", markup=False, classes="misfit")
             yield ChoiceList(self._recent)
@@ -69,7 +73,7 @@ class ProgramScreen(AnsweringScreen[Program]):
 
     def _show_choices(self, typed: str) -> None:
         """List the recent programs that match, then the paths that continue the typed one."""
-        paths = path_completions(typed) if self._local else []
+        paths = path_completions(typed) if self._local and (typed or self.lists_files) else []
         choices = [*rank_choices(self._recent, typed), *(_path_choice(path) for path in paths)]
         self._list.choices = self._list.matches = choices
         self._list.cursor = 0

@@ -43,6 +43,7 @@ from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
 from buddy.app.workbench.key_sequences import Palette
+from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import BisectionResult, HotSpot, NodeTrace, Sampling, Stage, Tried
 from buddy.compiler.protocol.recipe import PassStep, Recipe
@@ -176,6 +177,7 @@ SCREENS = {
     "recipes": Shown(PickerScreen, keys=("B", OPEN)),
     "phases": Shown(PickerScreen, keys=("p", OPEN)),
     "programs": Shown(ProgramScreen, made=lambda app: ProgramScreen(PROGRAMS, local=False)),
+    "start": Shown(StartScreen, made=lambda app: StartScreen(PROGRAMS)),
     "insert": Shown(PickerScreen, "passes", ("i", OPEN, *"vect")),
     "presets": Shown(PickerScreen, "passes", ("P", OPEN)),
     "outline": Shown(PickerScreen, "ir", ("5", DRAWN, "g", "o", OPEN)),
