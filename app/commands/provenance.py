@@ -160,9 +160,16 @@ class ProvenanceCommands:
             self._context.say(f"no stage was recorded for {remark.source}")
 
     async def _open_python(self, row: NodeRow) -> None:
-        path, _, line = row.location.rpartition(":")
+        await self._open_location(row.location, row.name)
+
+    def open_line(self, location: str, subject: str) -> None:
+        """Open a Python file at `location` (`file:line`), which belongs to `subject`."""
+        self._context.jobs.open_after("line", self._open_location, location, subject)
+
+    async def _open_location(self, location: str, subject: str) -> None:
+        path, _, line = location.rpartition(":")
         if not path:
-            self._context.say(f"the Python line of {row.name} is unknown")
+            self._context.say(f"the Python line of {subject} is unknown")
             return
         file = await self._context.queries.await_answer(self._context.session.open_python(path))
         if file is not None:

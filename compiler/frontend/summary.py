@@ -210,7 +210,7 @@ def _ops_text(ops: Counter[str]) -> str:
 
 
 def _source() -> str:
-    """The script that runs, as a word for a shell; `SOURCE` if there is none."""
+    """The script that runs, as a word for a shell; `SOURCE` in an interpreter without a script."""
     path = Path(sys.argv[0]) if sys.argv else Path()
     is_script = path.suffix == ".py" and path.name != "__main__.py" and path.is_file()
     return shlex.quote(os.path.relpath(path)) if is_script else "SOURCE"

@@ -170,8 +170,8 @@ class Artifact(msgspec.Struct, frozen=True):
     scratch `i64`, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
 
     `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is that of the
-    recipe; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes after
-    graph passes, and `eager_nodes` are the stable names of those that fall back to eager; `torch.compile` sets both.
+    recipe; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
+    after graph passes, and `eager_nodes` are the stable names of those in eager; only `torch.compile` sets both.
     """
 
     entry: str

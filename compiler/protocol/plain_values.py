@@ -99,11 +99,19 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
         return [choice for choice in self.choices if choice != EAGER and not self.rejection(choice)]
 
 
+class Guard(msgspec.Struct, frozen=True):
+    """A condition on which Dynamo reuses a graph, and the line (`file:line`) that reads the value, "" if unknown."""
+
+    condition: str
+    line: str = ""
+
+
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured graph of a program.
 
-    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`). `strict` graphs come from a script
-    that allows no fallback (`fallback="error"`). `code` names the text of the graph as Python.
+    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`), `broke_fix` how to avoid it.
+    `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
+    as Python.
 
     A graph that starts as IR enters the pipeline at the phase `enters`, with ops of `dialects`. `compared` says whether
     its results can be compared with a reference.
@@ -116,6 +124,8 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = ""
     broke: str = ""
     broke_at: str = ""
+    broke_fix: str = ""
+    guards: tuple[Guard, ...] = ()
     strict: bool = False
     code: str = ""
     enters: str = ""
