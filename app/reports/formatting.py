@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from buddy.app.session.progress import elapsed_text, remaining_text
-from buddy.app.session.state import State
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
+
+if TYPE_CHECKING:
+    from buddy.app.session.state import State
 
 
 @dataclass(frozen=True)

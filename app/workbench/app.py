@@ -43,10 +43,10 @@ from buddy.app.screens.dialogs import Dialogs, FileWriter
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import LongJobs
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.session.transport import RemoteHost
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells

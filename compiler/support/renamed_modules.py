@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 import warnings
@@ -135,7 +134,7 @@ def new_name(fullname: str) -> str:
     return ""
 
 
-class _RenamedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _RenamedModuleFinder:
     """Finds and loads the module of the new name under the old one, so that only one copy of it exists."""
 
     def __init__(self) -> None:

@@ -34,9 +34,9 @@ from buddy.compiler.frontend.capture import (
     record_training,
 )
 from buddy.compiler.frontend.graph_break import guards_in_progress
-from buddy.compiler.importers.sources.program import source_error
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 
 DEVICE = "lazy"
