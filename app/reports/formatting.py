@@ -200,6 +200,13 @@ def clip(text: str, width: int, glyphs: Glyphs) -> str:
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
 
 
+def clip_start(text: str, width: int, glyphs: Glyphs) -> str:
+    """Truncates `text` to its last `width` characters, of which the first one is an ellipsis."""
+    if len(text) <= width:
+        return text
+    return glyphs.ellipsis + text[len(text) - width + 1 :] if width > 0 else ""
+
+
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:
     """A text table. The columns whose headings are in `left` are left-aligned, the others right-aligned."""
     cells = [[str(cell) for cell in row] for row in (heading, *rows)]

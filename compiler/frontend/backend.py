@@ -436,7 +436,9 @@ def _check_images(graph: Graph) -> None:
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
-            raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size known only at the call"))
+            raise UnsupportedGraphError(
+                Diagnostic(f"{op.stable or op.name} slides over images of a size known only at the call")
+            )
 
 
 class SpecialisedGraph:

@@ -151,7 +151,9 @@ class _RenamedModuleFinder:
                 raise
             return None
         warnings.warn(f"{fullname} is now {name}: version 0.3 removes the old name", FutureWarning, stacklevel=2)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
+        # The base classes of loaders are in a module that takes longer to import than all of this package.
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(fullname, loader, is_package=hasattr(module, "__path__"))
 
     def create_module(self, spec: Any) -> ModuleType:
         module = import_module(new_name(spec.name))
