@@ -198,7 +198,9 @@ def passes() -> Iterable[str]:
 def ops() -> Iterable[str]:
     from buddy.compiler.ops import op_table
 
-    rows = [[f"`{info.target}`", ", ".join(info.registries) or "rewritten before lowering, or eager"] for info in op_table()]
+    rows = [
+        [f"`{info.target}`", ", ".join(info.registries) or "rewritten before lowering, or eager"] for info in op_table()
+    ]
     yield "# Ops"
     yield GENERATED
     yield (

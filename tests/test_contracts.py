@@ -27,6 +27,7 @@ DOOR = (
     "buddy.compiler.protocol.renamed",
     "buddy.compiler.protocol.wire",
     "buddy.compiler.protocol.run_report",
+    "buddy.compiler.protocol.source_files",
     "buddy.compiler.protocol.wire",
     "buddy.compiler.engine",
 )

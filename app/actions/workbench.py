@@ -129,6 +129,15 @@ ACTIONS: tuple[Action, ...] = (
         needs_graphs,
     ),
     A(
+        "fallbacks",
+        ("g n",),
+        "Not compiled",
+        "List the fallbacks of all graphs: nodes in eager with their cost, graph breaks with a fix, and guards",
+        "graphs.show_fallbacks",
+        "app",
+        needs_captured,
+    ),
+    A(
         "graph-back",
         ("g b",),
         "Back to full graph",

@@ -13,12 +13,14 @@ import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+from buddy.app.cli.console import Console
 from buddy.app.session.log_file import LogOptions
-from buddy.app.session.transport import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
+from buddy.app.session.remote_host import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
 from buddy.app.workspace.inputs import parse_seed
 from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.source_files import SourceError, check_source
 
 _WEEK_MINUTES = 7 * 24 * 60.0
 _SOURCE = "script.py, script.py:name, package.module:name, or a model file (docs/how-to/opening-files.md)"
@@ -40,6 +42,10 @@ class Parser(argparse.ArgumentParser):
             allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line, without the usage, which has up to thirty lines. Exit with code 2."""
+        self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` lists the options)\n")
 
 
 def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
@@ -199,6 +205,18 @@ def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
     return {key: value for key, value in values.items() if value is not None} | flags
 
 
+class PrintVersion(argparse.Action):
+    """The action of `--version`. Other command lines do not pay for the import of the package's metadata."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        text = "show program's version number and exit"
+        super().__init__(option_strings, argparse.SUPPRESS, nargs=0, default=argparse.SUPPRESS, help=text)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        print(version())
+        parser.exit()
+
+
 def version() -> str:
     from importlib.metadata import version
 
@@ -220,6 +238,29 @@ def parse_with_script_arguments(
         if similar:
             parser.error(f"unknown option: {word}: did you mean {similar}? (put options of the script after `--`)")
     return options, (*unknown, *(script_words or ()))
+
+
+def parse_program(parser: argparse.ArgumentParser, words: Sequence[str]) -> tuple[argparse.Namespace, tuple[str, ...]]:
+    """Like `parse_with_script_arguments`, and checks SOURCE before anything heavy is imported.
+
+    Exits with code 2 and one message if SOURCE cannot be opened.
+    """
+    options, script = parse_with_script_arguments(parser, words)
+    if report_source_error(options):
+        parser.exit(2)
+    return options, script
+
+
+def report_source_error(options: argparse.Namespace) -> bool:
+    """Print why SOURCE cannot be opened, if so. A source on another machine is not checked."""
+    if options.engine or options.remote:
+        return False
+    try:
+        check_source(options.source)
+    except SourceError as error:
+        Console().error(error.diagnostic)
+        return True
+    return False
 
 
 def log_options(options: argparse.Namespace) -> LogOptions:

@@ -53,7 +53,7 @@ def make_parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
-    options, script = arguments.parse_with_script_arguments(parser, words)
+    options, script = arguments.parse_program(parser, words)
     seconds = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
     if sum(map(bool, seconds)) != 1 or len(options.recipe) > 2 or len(options.stage) > 2:
         parser.error("give exactly one of --against, --against-graph, a second --recipe and a second --stage")

@@ -36,7 +36,7 @@ def make_parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
-    options, script = arguments.parse_with_script_arguments(parser, words)
+    options, script = arguments.parse_program(parser, words)
     if options.nodes and (options.stage or options.output):
         parser.error("--nodes prints a table to stdout: it cannot be combined with --stage or -o")
     if not options.stage and not options.all and not options.nodes:

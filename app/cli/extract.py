@@ -17,7 +17,7 @@ from buddy.compiler.protocol import Extract
 
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("extract", VERBS["extract"])
-    parser.add_argument("nodes", metavar="NODE", nargs="+", help="an FX name ('mm_3'), or a stable name")
+    parser.add_argument("nodes", metavar="NODE", nargs="+", help="a node: 'layer.3/mm.0', or its FX name 'mm_3'")
     text = "write the graph as a script, and its tensors as a .npz next to it"
     parser.add_argument("-o", "--output", type=arguments.script_path, metavar="FILE.py", help=text)
     arguments.add_repeats_option(parser)

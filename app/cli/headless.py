@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import math
 from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -18,7 +17,7 @@ from buddy.app.cli.arguments import (
     Parser,
     engine_location,
     log_options,
-    parse_with_script_arguments,
+    parse_program,
     shapes_of,
     working_folder,
 )
@@ -31,7 +30,6 @@ from buddy.app.cli.recipes import (
     graph_recipes,
     with_eager_nodes,
 )
-from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.app.workspace.command_line import write_script
 from buddy.compiler.protocol import (
     NOT_APPLIED,
@@ -61,6 +59,11 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import Recipe, rebased
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from buddy.app.session.client import EngineClient
 
 Answer = TypeVar("Answer")
 
@@ -113,6 +116,8 @@ class _Opening:
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
+            import asyncio
+
             self._timer = asyncio.get_running_loop().call_later(self._timeout, self._stop_script)
 
     def cancel_timer(self) -> None:
@@ -236,6 +241,8 @@ class Headless:
 
         Raises `Failure` if the request fails, or if no frame comes for `step_limit()` seconds after a progress frame.
         """
+        import asyncio
+
         self.client.send(request)
         frames, step = self.client.frames(), ""
         while True:
@@ -265,8 +272,13 @@ class Headless:
 def run_with_engine(options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]) -> int:
     """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
 
-    A failure is printed and becomes an exit code.
+    A failure is printed and becomes an exit code. What only an engine needs is imported here: a wrong command line
+    ends before it.
     """
+    import asyncio
+
+    from buddy.app.session.client import EngineLost, RequestFailed
+
     try:
         return asyncio.run(_run_with_client(options, console, verb))
     except UsageError as error:
@@ -291,7 +303,7 @@ def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, dat
 
     The script's output goes to stderr, because stdout is for data; with `data_with_json`, only if `--json` is given.
     """
-    options, script = parse_with_script_arguments(parser, words)
+    options, script = parse_program(parser, words)
     console = Console(options.plain, stdout_is_data=not data_with_json or options.json)
     return run_with_engine(options, console, lambda engine: verb(engine, options, script))
 
@@ -299,6 +311,8 @@ def run_verb_on_program(parser: Parser, words: Sequence[str], verb: Verb, *, dat
 async def _run_with_client(
     options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]
 ) -> int:
+    from buddy.app.session.client import EngineClient
+
     def note_connection(lost: str) -> None:
         console.note(lost or "reconnected")
 

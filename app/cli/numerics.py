@@ -126,7 +126,9 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
         errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own)]
         shares = [numerics.share_text(error) for error in (numbers.error, numbers.own) if error is not None]
         result = f"{row.dtype}[{row.shape}]"
-        cells.append([row.name, row.target.removesuffix(".default"), result, numbers.seen, *errors, " / ".join(shares)])
+        cells.append(
+            [row.display_name, row.target.removesuffix(".default"), result, numbers.seen, *errors, " / ".join(shares)]
+        )
     return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
 

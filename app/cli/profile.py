@@ -112,7 +112,7 @@ def _function_lines(stages: Sequence[Stage], top: int) -> list[str]:
 def _report_text(report: ProfileReport, info: GraphInfo, root: profile.FlameNode, top: int, hot: int) -> str:
     """The report on a graph as text: summary, slowest nodes, hottest instructions, modules."""
     slowest = profile.timed_nodes(report, info)
-    names = {row.stable: row.name for row in info.rows}
+    names = {row.stable: row.display_name for row in info.rows}
     heading = ["node", "op", "result", "ms", "share", "GFLOP/s", "GB/s", "of peak", "fused with"]
     rows = [_node_row(node, names, report.whole) for node in slowest[:top]]
     rest = [f"and {len(slowest) - top} more (--top, --json)"] if len(slowest) > top else []
@@ -148,7 +148,7 @@ def _instruction_lines(sampling: Sampling, names: dict[str, str], count: int) ->
 
 def _node_row(node: profile.TimedNode, names: dict[str, str], run_seconds: float) -> list[object]:
     return [
-        node.row.name,
+        node.row.display_name,
         node.row.target.removesuffix(".default"),
         f"{node.row.dtype}[{node.row.shape}]",
         profile.milliseconds(node.time.seconds),

@@ -107,12 +107,14 @@ def _with_eager(recipe: Recipe, nodes: Iterable[str]) -> Recipe:
 
 
 def _matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
-    """The stable names of the call_* nodes whose stable name, FX name or target matches the pattern."""
-    return [row.stable for row in graph.rows if row.opcode.startswith("call") and _matches(row, pattern)]
+    """The stable names of the call_* nodes that the pattern names, or whose name or target matches it."""
+    rows = graph.nodes_named(pattern) or [row for row in graph.rows if _matches(row, pattern)]
+    return [row.stable for row in rows if row.opcode.startswith("call")]
 
 
 def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
-    names = [row.name for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
+    nodes = [row for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
+    names = [name for row in nodes for name in (row.display_name, row.name)]
     subject = f"graph {graphs[0].name} has" if len(graphs) == 1 else "the graphs have"
     return f"{subject} no node {pattern!r}{_suggestion(pattern, names)}"
 

@@ -11,7 +11,6 @@ from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_with_engine
 from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.reproducer import EngineFunctions, ReproducerSubject, has_foreign_files, write_reproducer
-from buddy.app.session.client import RequestFailed
 from buddy.compiler.protocol import Compile, Run
 
 
@@ -27,7 +26,7 @@ def make_parser() -> arguments.Parser:
 
 
 def main(words: Sequence[str]) -> int:
-    options, script = arguments.parse_with_script_arguments(make_parser(), words)
+    options, script = arguments.parse_program(make_parser(), words)
     try:
         if not options.force and has_foreign_files(options.output):
             what = f"{options.output} contains files that do not belong to a reproducer"
@@ -49,6 +48,8 @@ async def _write(engine: Headless, options: argparse.Namespace, script: tuple[st
         shapes=arguments.shapes_of(options),
     )  # fmt: skip
     with reporting_write_errors(options.output):
+        from buddy.app.session.client import RequestFailed
+
         written = await write_reproducer(options.output, subject, functions, RequestFailed)
     replay = options.output / "replay.sh"
     engine.console.note(f"wrote {len(written.stages)} stages to {options.output}; run {replay} to repeat the run")

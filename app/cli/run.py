@@ -32,7 +32,7 @@ def make_parser() -> arguments.Parser:
 
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
-    options, script = arguments.parse_with_script_arguments(parser, words)
+    options, script = arguments.parse_program(parser, words)
     if options.all and options.graph is not None:
         parser.error("--all selects every graph, --graph only one: give one of them")
     console = Console(options.plain, stdout_is_data=options.json)

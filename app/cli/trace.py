@@ -39,9 +39,9 @@ _MAX_TEXT_WIDTH = 76
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("trace", VERBS["trace"])
     text = (
-        "a node: its FX name ('mm_3'), its stable name, or a pattern ('mm_*'); a Python line: 'model.py:12'; lines of "
-        "a stage: 'STAGE:120' or 'STAGE:120-140', with the name, phase or number of the stage. Without this argument, "
-        "prints the same as --coverage"
+        "a node ('layer.3/mm.0'), its module, its FX name ('mm_3'), or a pattern ('mm_*'); a Python line: "
+        "'model.py:12'; lines of a stage: 'STAGE:120' or 'STAGE:120-140', with the name, phase or number of the stage. "
+        "Without this argument, prints the same as --coverage"
     )
     parser.add_argument("selector", metavar="NODE|LINE", nargs="?", default="", help=text)
     text = "compare the node in this compiler's top-level IR with its IR in each phase of the given torch-mlir pipeline"
@@ -156,9 +156,10 @@ def _no_node(name: str, recipe: Recipe) -> str:
 
 
 def find_nodes(info: GraphInfo, pattern: str) -> list[NodeRow]:
-    """The nodes with that stable name or FX name; if there are none, those with a name that matches the pattern."""
-    exact = [row for row in info.rows if pattern in (row.stable, row.name)]
-    return exact or [row for row in info.rows if fnmatchcase(row.name, pattern) or fnmatchcase(row.stable, pattern)]
+    """The nodes that `pattern` names; if it names none, those with a name that matches it as a pattern."""
+    return info.nodes_named(pattern) or [
+        row for row in info.rows if fnmatchcase(row.name, pattern) or fnmatchcase(row.stable, pattern)
+    ]
 
 
 def is_at(row: NodeRow, path: str, line: int) -> bool:
@@ -250,7 +251,7 @@ class _NodeLines:
     def full_text(self) -> str:
         """Every line of the nodes, stage by stage."""
         return "\n".join(
-            "\n".join([f"{row.name}, {stage.phase}", *_numbered_lines(traces[stage.text])])
+            "\n".join([f"{row.display_name}, {stage.phase}", *_numbered_lines(traces[stage.text])])
             for row, traces in self._traced_nodes
             for stage in self._stages
             if stage.text in traces
@@ -335,12 +336,12 @@ class _LineNodes:
         if not self._origins:
             return f"{lines} of {self._stage.name}: no node"
         rows = [self._node_row(origin) for origin in self._origins]
-        heading = ["node", "direct", "derived", "target", "Python line", "module"]
+        heading = ["node", "direct", "derived", "target", "Python line"]
         return f"{lines} of {self._stage.name}\n" + table(heading, rows, frozenset(heading) - {"direct", "derived"})
 
     def _node_row(self, origin: LineOrigins) -> list[object]:
         row = self._rows.get(origin.node)
-        name, *description = [row.name, row.target, row.location, row.module] if row else [origin.node, "", "", ""]
+        name, *description = [row.display_name, row.target, row.location] if row else [origin.node, "", ""]
         return [name, origin.own or "", origin.derived or "", *description]
 
 
@@ -351,5 +352,5 @@ def node_json(row: NodeRow) -> dict[str, str]:
 
 
 def node_line(row: NodeRow) -> str:
-    """A node as one line: name, target, Python line, module."""
-    return " · ".join(part for part in (row.name, row.target, row.location, row.module) if part)
+    """A node as one line: name with module path, target, Python line."""
+    return " · ".join(part for part in (row.display_name, row.target, row.location) if part)

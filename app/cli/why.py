@@ -26,7 +26,11 @@ from buddy.compiler.protocol.recipe import Recipe
 
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("why", VERBS["why"])
-    parser.add_argument("node", metavar="NODE", help="an FX name ('mm_3'), a stable name, or a pattern ('mm*')")
+    parser.add_argument(
+        "node",
+        metavar="NODE",
+        help="a node ('layer.3/mm.0'), its module, its FX name ('mm_3'), or a pattern",
+    )
     arguments.add_recipe_options(parser)
     arguments.add_output_options(parser)
     return parser

@@ -22,7 +22,7 @@ def make_parser() -> arguments.Parser:
     verbs = "\n".join(f"  {name:8} {text}" for name, text in VERBS.items() if name != "engine")
     parser = arguments.source_parser("", _SUMMARY + verbs)
     parser.usage = "buddy-tui [options] SOURCE [arguments of the script]\n       buddy-tui VERB --help"
-    parser.add_argument("--version", action="version", version=arguments.version())
+    parser.add_argument("--version", action=arguments.PrintVersion)
     arguments.add_file_options(parser)
     arguments.add_frontend_options(parser.add_argument_group("recipe"))
     group = parser.add_argument_group("screen")
@@ -54,6 +54,8 @@ def main(words: Sequence[str]) -> int:
     error = error or ("" if options.web else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)
+        return USAGE_ERROR
+    if arguments.report_source_error(options):
         return USAGE_ERROR
     if options.web:
         return _serve(options, words)

@@ -192,7 +192,7 @@ class ProfileCommands:
         if not report.sampling.spots:
             self._context.say(profile.sampling_text(report.sampling))
             return
-        names = {row.stable: row.name for row in info.rows}
+        names = {row.stable: row.display_name for row in info.rows}
         self._context.dialogs.open(HotSpotScreen(report.sampling, names), self._go_to_instruction)
 
     def _go_to_instruction(self, spot: HotSpot | None) -> None:
@@ -214,7 +214,7 @@ class ProfileCommands:
     def _go_to_named_node(self, name: str | None) -> None:
         info = self._context.state.info
         rows = info.rows if info is not None else ()
-        self._go_to_node(next((row.stable for row in rows if row.name == name), None))
+        self._go_to_node(next((row.stable for row in rows if row.display_name == name), None))
 
     def _go_to_node(self, node: str | None) -> None:
         if node is not None:
@@ -235,7 +235,7 @@ def roofline(report: ProfileReport, info: GraphInfo) -> Plot | None:
         tuple(node.intensity for node in nodes),
         tuple(node.rate / 1e9 for node in nodes),
         "points",
-        tuple(node.row.name for node in nodes),
+        tuple(node.row.display_name for node in nodes),
     )
     series = (points, _roof(report, nodes)) if report.peak.gflops and report.peak.gbytes else (points,)
     note = (

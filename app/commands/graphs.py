@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from buddy.app.panes.layout import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
+from buddy.app.reports.fallbacks import Fallback, GraphFacts
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.workspace import Workspace
@@ -15,6 +16,7 @@ from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.recipe import EAGER
 
 if TYPE_CHECKING:
+    from buddy.app.commands.provenance import ProvenanceCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
@@ -105,11 +107,19 @@ def _visible_range(lengths: Sequence[int], index: int, width: int) -> tuple[int,
             return start, stop
 
 
+def _facts(state: State, number: int) -> GraphFacts:
+    """The lowerings of a graph if it has been compiled, and its profile if it is of that compilation."""
+    graph, info = state.of(number), state.graphs[number]
+    assignments = tuple(graph.assignments.values()) if graph.compiled_recipe is not None else None
+    profile = graph.profile if graph.profiled_recipe == graph.compiled_recipe else None
+    return GraphFacts(number, info, assignments, profile)
+
+
 class GraphCommands:
     """Switches between the graphs of the program. Each graph keeps its recipe and its selected node."""
 
-    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
-        self._context, self._graph, self._ir = context, graph, ir
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane, provenance: ProvenanceCommands) -> None:
+        self._context, self._graph, self._ir, self._provenance = context, graph, ir, provenance
         # The node that was selected when the user left each graph.
         self._selected_nodes: dict[int, str] = {}
 
@@ -158,6 +168,26 @@ class GraphCommands:
     def _show_choice(self, number: int | None) -> None:
         if number is not None:
             self.show(number)
+
+    def show_fallbacks(self) -> None:
+        """List what is not compiled in all graphs. The chosen row leads to its node, or to its Python line."""
+        from buddy.app.screens.tables import FallbacksScreen
+
+        context = self._context
+        facts = [_facts(context.state, number) for number in range(len(context.state.graphs))]
+        recipes = [context.workspace.recipe_of(facts.number) for facts in facts]
+        context.dialogs.open(FallbacksScreen(context.session, facts, recipes), self._go_to_fallback)
+
+    def _go_to_fallback(self, row: Fallback | None) -> None:
+        if row is None:
+            return
+        self.show(row.graph)
+        if row.node:
+            self._context.layout.show_pane("graph")
+            self._graph.show_node(row.node)
+            self._context.selection.select_node(row.node)
+        elif row.line:
+            self._provenance.open_line(row.line, row.name)
 
     def run_all(self) -> None:
         """Run every graph under the recipe of that graph."""

@@ -79,7 +79,9 @@ class ProvenanceCommands:
 
         node = self._context.selection.node
         choices = [
-            PickerChoice(row.name, row.stable + " (derived)" * (row.stable in derived), row, marked=row.stable == node)
+            PickerChoice(
+                row.display_name, row.target + " (derived)" * (row.stable in derived), row, marked=row.stable == node
+            )
             for row in rows
         ]
         self._context.dialogs.open(PickerScreen("Nodes of this line", choices), act_on_choice)
@@ -96,7 +98,7 @@ class ProvenanceCommands:
 
         traces = {trace.text: trace for trace in answer.traces}
         steps = [ProvenanceStep(one, trace) for one in stage_rows if (trace := traces.get(one.stage.text))]
-        self._context.dialogs.open(FollowScreen(row.name, steps, self._ir.key), self._go_to_position)
+        self._context.dialogs.open(FollowScreen(row.display_name, steps, self._ir.key), self._go_to_position)
 
     def _go_to_position(self, position: StagePosition | None) -> None:
         if position is not None:
@@ -119,7 +121,7 @@ class ProvenanceCommands:
         # Without machine code, LLVM has made no remarks.
         needs_remarks = bool(instruction_counts) and recipe not in self._llvm_remarks
         screen = NodeHistoryScreen(
-            row.name,
+            row.display_name,
             history(self._llvm_remarks.get(recipe, ())),
             "waiting for LLVM's remarks" if needs_remarks else "",
         )
@@ -160,9 +162,16 @@ class ProvenanceCommands:
             self._context.say(f"no stage was recorded for {remark.source}")
 
     async def _open_python(self, row: NodeRow) -> None:
-        path, _, line = row.location.rpartition(":")
+        await self._open_location(row.location, row.display_name)
+
+    def open_line(self, location: str, subject: str) -> None:
+        """Open a Python file at `location` (`file:line`), which belongs to `subject`."""
+        self._context.jobs.open_after("line", self._open_location, location, subject)
+
+    async def _open_location(self, location: str, subject: str) -> None:
+        path, _, line = location.rpartition(":")
         if not path:
-            self._context.say(f"the Python line of {row.name} is unknown")
+            self._context.say(f"the Python line of {subject} is unknown")
             return
         file = await self._context.queries.await_answer(self._context.session.open_python(path))
         if file is not None:

@@ -52,7 +52,7 @@ class GraphPane(NodeTable):
         return [
             Column("", 3, self._state_mark),
             Column("#", 4, lambda row: (str(row.index), "number"), right=True),
-            Column("name", 0, lambda row: (row.name, self._name_role(row))),
+            Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             Column("target", 22, lambda row: (short_target(row.target), "dim"), min_pane_width=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
@@ -88,7 +88,7 @@ class GraphPane(NodeTable):
     def _time_columns(self) -> list[Column[NodeRow]]:
         """The columns of a profile."""
         return [
-            Column("ms?" if self.state.profile_is_stale else "ms", 8, self._time, min_pane_width=44, right=True),
+            Column("ms?" if self.state.profile_is_stale else "ms", 10, self._time, min_pane_width=44, right=True),
             Column(
                 "GFLOP/s", 7, lambda row: self._profile_cell(row, lambda node: rate_text(node.rate)), 90, right=True
             ),
@@ -129,6 +129,10 @@ class GraphPane(NodeTable):
         if not lowering:
             return ("", "text")
         return ("[ ]", "warn") if lowering == EAGER else ("[x]", "ok")
+
+    def _shown_name(self, row: NodeRow) -> str:
+        """The name, without the module path in the tree of modules, whose rows have it."""
+        return row.short_name if self.as_tree else row.display_name
 
     def _name_role(self, row: NodeRow) -> str:
         if row.stable == self.context.selection.node:
@@ -210,7 +214,7 @@ class GraphPane(NodeTable):
     def _read_times(self) -> None:
         """Read the times of the nodes from the profile."""
         rows, report = self._all_rows(), self.state.profile
-        self._names = {row.stable: row.name for row in rows}
+        self._names = {row.stable: row.short_name for row in rows}
         by_name = {row.stable: row for row in rows}
         nodes = report.nodes if report is not None else ()
         peak = report.peak if report is not None else Peak()
@@ -218,7 +222,7 @@ class GraphPane(NodeTable):
 
     def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
         """Orders nodes by `sort_by`, and nodes with equal keys in graph order. Nodes without a value come last."""
-        keys = {"name": row.name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
+        keys = {"name": row.display_name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
         seconds = self.seconds(row) if self.sort_by == "time" else None
         return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
@@ -285,7 +289,7 @@ class GraphPane(NodeTable):
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"Lowering of {row.name} ({short_target(row.target)})",
+                f"Lowering of {row.display_name} ({short_target(row.target)})",
                 [*choices, PickerChoice("reset", default, RESET)],
             ),
             lambda name: self._set_lowering(row, assignment, name),
@@ -296,12 +300,14 @@ class GraphPane(NodeTable):
         recipe = self.workspace.recipe
         rejection = assignment.rejection(lowering or "")
         if rejection:
-            self.say(f"{row.name} cannot be lowered by {lowering}: {rejection}")
+            self.say(f"{row.display_name} cannot be lowered by {lowering}: {rejection}")
             return
         if lowering == RESET:
-            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.name}: default lowering")
+            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.display_name}: default lowering")
         elif lowering is not None:
-            self.context.edits.edit(recipe.with_choice(row.stable, lowering), f"{row.name}: lowering {lowering}")
+            self.context.edits.edit(
+                recipe.with_choice(row.stable, lowering), f"{row.display_name}: lowering {lowering}"
+            )
 
     def sort(self) -> None:
         """Sort by the next key; by time only after a profile."""
@@ -329,7 +335,7 @@ class GraphPane(NodeTable):
         """Show all facts about the node under the cursor."""
         row = self.current
         if row is not None:
-            self.app.push_screen(DetailScreen(row.name, self._detail_lines(row)))
+            self.app.push_screen(DetailScreen(row.display_name, self._detail_lines(row)))
 
     def _detail_lines(self, row: NodeRow) -> list[Cells]:
         assignment = self.assignment(row)

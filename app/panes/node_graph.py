@@ -43,9 +43,13 @@ class NodeNeighbours:
 
 
 def _label_lines(row: NodeRow) -> list[str]:
-    """The lines of a node's label: its name, its op if that differs from the name, and its type."""
+    """The lines of a node's label: its name, its op if the name does not contain it, and its type."""
     kind = op_kind(row) if row.opcode.startswith("call") else row.opcode
-    return [row.name, *([kind] if kind != row.name else []), " ".join(filter(None, (row.dtype, row.shape)))]
+    return [
+        row.display_name,
+        *([kind] if kind not in row.display_name else []),
+        " ".join(filter(None, (row.dtype, row.shape))),
+    ]
 
 
 def dot(rows: Sequence[NodeRow], centre: NodeRow) -> str:

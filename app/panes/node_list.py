@@ -124,14 +124,14 @@ class NodeFacts:
 
     def __post_init__(self) -> None:
         row = self.row
-        text = " ".join((row.name, row.target, row.shape, row.module, row.opcode, self.lowering))
+        text = " ".join((row.display_name, row.name, row.target, row.shape, row.module, row.opcode, self.lowering))
         object.__setattr__(self, "words", text.lower())
 
 
 # The text fields. A pattern matches a node if it matches one of the values of the field.
 _FIELDS: dict[str, Callable[[NodeFacts], list[str]]] = {
     "op": lambda facts: [op_kind(facts.row), facts.row.target, facts.row.opcode],
-    "name": lambda facts: [facts.row.name],
+    "name": lambda facts: [facts.row.display_name, facts.row.short_name, facts.row.name],
     "shape": lambda facts: facts.row.shape.split(", "),
     "dtype": lambda facts: facts.row.dtype.split(", "),
     "strides": lambda facts: facts.row.strides.split(", "),

@@ -84,7 +84,7 @@ class Pane(CursorView):
 class Column(Generic[Row]):
     """A column of a table, shown if the pane has at least `min_pane_width` cells. Width 0 means the remaining width.
 
-    With `right`, its cells are right-aligned.
+    With `right`, its cells are right-aligned. With `keeps_end`, the start of a text that is too long is left out.
     """
 
     title: str
@@ -92,6 +92,7 @@ class Column(Generic[Row]):
     cell: Callable[[Row], Cell]
     min_pane_width: int = 0
     right: bool = False
+    keeps_end: bool = False
 
 
 def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
@@ -117,21 +118,21 @@ def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: form
     cells: Cells = []
     for column, column_width in zip(columns, widths_at(columns, width), strict=True):
         text, role = column.cell(row)
-        cells += [(_align(text, column_width, column.right, glyphs), role), (" ", "text")]
+        cells += [(_align(text, column_width, column, glyphs), role), (" ", "text")]
     return cells[:-1]
 
 
 def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs) -> Cells:
     """The titles of the columns."""
     pairs = zip(columns, widths_at(columns, width), strict=True)
-    titles = (_align(column.title, column_width, column.right, glyphs) for column, column_width in pairs)
+    titles = (_align(column.title, column_width, column, glyphs) for column, column_width in pairs)
     return [(" ".join(titles), "dim")]
 
 
-def _align(text: str, width: int, right: bool, glyphs: formatting.Glyphs) -> str:
+def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs) -> str:
     """Clips or pads `text` to `width` characters."""
-    clipped = formatting.clip(text, width, glyphs)
-    return clipped.rjust(width) if right else clipped.ljust(width)
+    clipped = (formatting.clip_start if column.keeps_end else formatting.clip)(text, width, glyphs)
+    return clipped.rjust(width) if column.right else clipped.ljust(width)
 
 
 class TablePane(Pane, Generic[Row]):

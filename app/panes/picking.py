@@ -255,13 +255,15 @@ class NodeTable(TablePane[NodeRow]):
         pairs = [("operand", other) for other in self._neighbours.producers(row)]
         pairs += [("user", other) for other in self._neighbours.users(row)]
         choices = [
-            PickerChoice(other.name, f"{relation:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable)
+            PickerChoice(
+                other.display_name, f"{relation:<8} {op_kind(other)} {other.dtype} {other.shape}", other.stable
+            )
             for relation, other in pairs
         ]
         if choices:
-            self.app.push_screen(PickerScreen(f"Neighbours of {row.name}", choices), self.go_to_node)
+            self.app.push_screen(PickerScreen(f"Neighbours of {row.display_name}", choices), self.go_to_node)
         else:
-            self.say(f"{row.name} has no operands and no users")
+            self.say(f"{row.display_name} has no operands and no users")
 
     def go_to_node(self, stable: str | None) -> None:
         """Move the cursor to a node. Clears the filter if it excludes the node. Does nothing for `None`."""

@@ -43,7 +43,7 @@ class Selection:
 
     def name_nodes(self, rows: Sequence[NodeRow]) -> None:
         """Set the names and the Python lines of the graph's nodes, by stable name."""
-        self._names = {row.stable: row.name for row in rows}
+        self._names = {row.stable: row.display_name for row in rows}
         self._locations = {row.stable: row.location for row in rows}
 
     def name_of(self, stable: str) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from buddy.app.session.progress import elapsed_text, remaining_text
-from buddy.app.session.state import State
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
+
+if TYPE_CHECKING:
+    from buddy.app.session.state import State
 
 
 @dataclass(frozen=True)
@@ -195,6 +198,13 @@ def clip(text: str, width: int, glyphs: Glyphs) -> str:
     if len(text) <= width:
         return text
     return text[: max(0, width - 1)] + glyphs.ellipsis if width > 0 else ""
+
+
+def clip_start(text: str, width: int, glyphs: Glyphs) -> str:
+    """Truncates `text` to its last `width` characters, of which the first one is an ellipsis."""
+    if len(text) <= width:
+        return text
+    return glyphs.ellipsis + text[len(text) - width + 1 :] if width > 0 else ""
 
 
 def table(heading: Sequence[str], rows: Sequence[Sequence[object]], left: frozenset[str] = frozenset()) -> str:

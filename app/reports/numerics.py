@@ -45,7 +45,7 @@ def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
 
 def summary_lines(report: NumericsReport, info: GraphInfo) -> list[str]:
     """The summary of a report: the first mismatch, the origins of NaNs and infinities, node counts, and notes."""
-    names = {row.stable: row.name for row in info.rows}
+    names = {row.stable: row.display_name for row in info.rows}
     return [
         *_first_mismatch_lines(report, info, names),
         *(_origin_text(origin, report, names) for origin in report.origins),
@@ -128,7 +128,7 @@ def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
     for label, kind, errors in _error_series(report):
         finite = [(rows[node], d) for node, d in errors if d is not None and d.share >= 0 and node in rows]
         xs, ys = [float(row.index) for row, _ in finite], [d.relative for _, d in finite]
-        series.append(Series(label, xs, ys, kind, names=[row.name for row, _ in finite]))
+        series.append(Series(label, xs, ys, kind, names=[row.display_name for row, _ in finite]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
     return Plot("Error along the graph", tuple(series), PlotAxis("node"), PlotAxis("relative error", log=True), note)
 

@@ -133,7 +133,7 @@ def flame_tree(report: ProfileReport, info: GraphInfo) -> FlameNode:
     root = FlameNode(info.name)
     for node in timed_nodes(report, info):
         path = [part for part in node.row.module.split(".") if part]
-        add_to_flame(root, [*path, node.row.name], node.time.seconds, node.time.node)
+        add_to_flame(root, [*path, node.row.short_name], node.time.seconds, node.time.node)
     add_to_flame(root, [CALLS], report.outside)
     add_to_flame(root, [AROUND], max(0.0, report.whole - report.inside - report.outside))
     return root

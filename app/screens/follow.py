@@ -155,7 +155,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         self._stages: list[tuple[Stage, ...]] = [(), ()]
         self._problems = ["", ""]
         self._phase_index = 0
-        super().__init__(f"{row.name} {row.target}", "", self._views[0])
+        super().__init__(f"{row.display_name} {row.target}", "", self._views[0])
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="editor") as box:

@@ -124,7 +124,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     def _choose_point(self, name: str | None) -> None:
         """Close with the node of the point that the user has chosen in the plot."""
-        node = next((row.stable for row in self._rows.values() if row.name == name), None)
+        node = next((row.stable for row in self._rows.values() if row.display_name == name), None)
         if node is not None:
             self.dismiss(node)
 

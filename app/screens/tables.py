@@ -1,9 +1,10 @@
-"""Screens with a table: runs, and passes tried on a stage. Also the text screen with a bisection result."""
+"""Screens with a table: runs, fallbacks, and passes tried on a stage. Also the text screen with a bisection result."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from textual import work
@@ -11,6 +12,7 @@ from textual.binding import Binding, BindingType
 
 from buddy.app.panes.pane import Column, columns_at, table_head, table_row
 from buddy.app.reports import formatting
+from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
 from buddy.app.reports.searches import PassPreview, bisection_lines, deltas_text, rank_previews
 from buddy.app.screens.detail import TextScreen
 from buddy.app.screens.modal import ListScreen
@@ -18,7 +20,7 @@ from buddy.app.session.requests import Requester
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
-from buddy.compiler.protocol import BisectionResult, Preset, Tried, TryPasses
+from buddy.compiler.protocol import Assigned, BisectionResult, Compile, Preset, Tried, TryPasses
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -65,17 +67,17 @@ def _result_line(number: int, line: str) -> Cells:
 
 
 Row = TypeVar("Row")
-# The number of lines of text under a table.
-FOOT_LINES = 3
 
 
 class TableRows(CursorView, Generic[Row]):
     """The table of a `TableScreen`. The text that `about` returns for the row under the cursor is below the rows."""
 
-    def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str]) -> None:
+    def __init__(
+        self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str], foot_lines: int
+    ) -> None:
         super().__init__()
         self.rows = list(rows)
-        self._columns, self._about = columns, about
+        self._columns, self._about, self._foot_lines = columns, about, foot_lines
 
     @property
     def row_count(self) -> int:
@@ -94,8 +96,8 @@ class TableRows(CursorView, Generic[Row]):
 
     def foot(self, width: int) -> list[Cells]:
         text = self._about(self.current) if self.current is not None else ""
-        lines = textwrap.wrap(text, max(width - 2, 10))[:FOOT_LINES]
-        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (FOOT_LINES - len(lines))))]
+        lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
+        return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
 
     def empty(self, width: int) -> list[Cells]:
         return [[(" nothing yet", "dim")]]
@@ -113,13 +115,15 @@ class TableScreen(ListScreen[Any], Generic[Row]):
 
     TITLE_TEXT: ClassVar[str] = ""
     KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
+    # The number of lines of text under the table.
+    FOOT_LINES: ClassVar[int] = 3
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", "Choose", show=False),
     ]
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        self._table: TableRows[Row] = TableRows(columns, rows, self.about)
+        self._table: TableRows[Row] = TableRows(columns, rows, self.about, self.FOOT_LINES)
         super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
     def about(self, row: Row) -> str:
@@ -127,7 +131,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         return ""
 
     def full_height(self) -> int:
-        return max(len(self._table.rows), 3) + FOOT_LINES + 4
+        return max(len(self._table.rows), 3) + self.FOOT_LINES + 4
 
     def show(self, rows: Sequence[Row]) -> None:
         """Replace the rows, and fit the height of the box to them."""
@@ -215,6 +219,59 @@ def _verdict_cell(row: RunRecord) -> Cell:
     return ("OK", "ok") if row.report.ok else (row.report.word, "bad")
 
 
+class FallbacksScreen(TableScreen[Fallback]):
+    """Nodes in eager, graph breaks and guards of all graphs. Compiles the graphs that are not compiled yet.
+
+    Returns the chosen row, or `None`. Closing it cancels the compilations.
+    """
+
+    TITLE_TEXT = "Not compiled"
+    KEYS_TEXT = "enter goes to the node or the line, q closes"
+    FOOT_LINES = 5  # the reason why an op has no lowering names the steps to add one
+
+    def __init__(self, session: Session, graphs: Sequence[GraphFacts], recipes: Sequence[Recipe]) -> None:
+        super().__init__(_FALLBACK_COLUMNS, fallbacks(graphs))
+        self._session, self._graphs, self._recipes = session, list(graphs), recipes
+        self._title = self._title_text()
+
+    def on_mount(self) -> None:
+        self._compile_graphs()
+
+    def about(self, row: Fallback) -> str:
+        return f"{formatting.short_place(row.line)}: {explanation(row)}" if row.line else explanation(row)
+
+    @work(exclusive=True, group="fallbacks")
+    async def _compile_graphs(self) -> None:
+        for facts in [facts for facts in self._graphs if facts.assignments is None]:
+            found: list[Assigned] = []
+
+            def take(frame: object, found: list[Assigned] = found) -> None:
+                found += [frame] if isinstance(frame, Assigned) else []
+
+            self.set_box_title(f"{self._title_text()}: compiling graph {facts.number}")
+            frame = Compile(0, self._recipes[facts.number], beside=True)
+            await Requester(self._session, self.notify_problem).request(frame, take)
+            if found:
+                self._graphs[facts.number] = replace(facts, assignments=found[-1].assignments)
+                self.show(fallbacks(self._graphs))
+        self.set_box_title(self._title_text())
+
+    def notify_problem(self, problem: str) -> None:
+        """Show the reason why a graph was not compiled."""
+        self.set_box_title(f"{self.TITLE_TEXT}: {problem}")
+
+    def _title_text(self) -> str:
+        return f"{self.TITLE_TEXT}: {summary(self._graphs)}"
+
+
+_KIND_ROLES = {"eager": "warn", "break": "bad", "not compiled": "warn"}
+_FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
+    Column("kind", 12, lambda row: (row.kind, _KIND_ROLES.get(row.kind, "dim"))),
+    Column("graph", 5, lambda row: (str(row.graph), "dim"), right=True),
+    Column("node, break or condition", 0, lambda row: (row.title, "accent" if row.node else "text")),
+    Column("cost", 13, lambda row: (row.cost, "number"), right=True),
+    Column("line", 24, lambda row: (formatting.short_place(row.line), "dim"), min_pane_width=90),
+)
 # The time limit in seconds for all passes together.
 _TRIAL_SECONDS = 60.0
 

@@ -13,8 +13,9 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from buddy.app.session.log_file import NO_LOG, LogOptions
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.transport import EngineLost as EngineLost
-from buddy.app.session.transport import ProcessTransport, RemoteHost, ResumingTransport, Transport
+from buddy.app.session.transport import ProcessTransport, ResumingTransport, Transport
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import asyncio
 
 # A ping is sent after this many seconds without data. The engine's loop is never busy for a tenth of that.
 PING_SECONDS = 1.0
@@ -35,6 +37,8 @@ class Heartbeat:
         self._task: asyncio.Task[None] | None = None
 
     def start(self, client: HeartbeatTarget) -> None:
+        import asyncio  # headless verbs import this module to format times
+
         self.stop()
         self._task = asyncio.ensure_future(self._monitor(client))
 
@@ -44,6 +48,8 @@ class Heartbeat:
             self._task = None
 
     async def _monitor(self, client: HeartbeatTarget) -> None:
+        import asyncio
+
         ping_time, reported_seconds, last_check = 0.0, 0, time.monotonic()
         while True:
             await asyncio.sleep(CHECK_SECONDS)

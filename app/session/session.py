@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from buddy.app.session.file_watch import FileStates, Watcher, change_text
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import Heartbeat
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.stages import PAGE_LINES, PREFETCH_LINES, LineCache, UnavailableError
 from buddy.app.session.state import ALL, STATUS, State, Topic
-from buddy.app.session.transport import RemoteHost
 from buddy.app.workspace.frontends import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p

@@ -5,15 +5,17 @@ A view gets a line from the cache, or `None`. In this case, the cache calls `arr
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, Stage
 from buddy.compiler.protocol.recipe import PassStep
+
+if TYPE_CHECKING:
+    import asyncio
 
 PAGE_LINES = 256
 MAX_PAGES = 48
@@ -93,6 +95,8 @@ class LineCache:
         """Wait until `count` lines from line `start` are cached. Raises `UnavailableError`."""
         numbers = range(start // PAGE_LINES, (start + max(count, 1) - 1) // PAGE_LINES + 1)
         missing = [(text, number) for number in numbers if (text, number) not in self._pages]
+        import asyncio  # headless verbs import this module for its functions on stages
+
         await asyncio.gather(*map(self._fetch_page, missing))
 
     def add(self, lines: Lines) -> None:
@@ -112,6 +116,8 @@ class LineCache:
             self._waiting.remove(key)
         self._waiting = [*self._waiting[-MAX_WAITING_PAGES:], key]
         if len(self._tasks) < MAX_PARALLEL_FETCHES:
+            import asyncio
+
             task = asyncio.get_running_loop().create_task(self._fetch_waiting())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)

@@ -44,10 +44,10 @@ from buddy.app.screens.dialogs import Dialogs, FileWriter
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import LongJobs
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State, Topic
-from buddy.app.session.transport import RemoteHost
 from buddy.app.widgets.background import screen_bindings
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells
@@ -178,9 +178,9 @@ class Workbench(App[int]):
         self.recipe_edit_commands = RecipeEditCommands(context)
         self.text_edit_commands = TextEditCommands(context, ir)
         self.backend_commands = BackendCommands(context)
-        self.graph_commands = GraphCommands(context, graph, ir)
         self.compare_commands = CompareCommands(context, ir)
         self.provenance_commands = ProvenanceCommands(context, graph, ir)
+        self.graph_commands = GraphCommands(context, graph, ir, self.provenance_commands)
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)

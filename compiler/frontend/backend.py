@@ -13,6 +13,7 @@ from functools import partial
 from typing import Any, NoReturn, Protocol
 
 import torch
+from msgspec.structs import replace
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap, Runner, default_decompositions, load_plugins, run_aot
@@ -31,6 +32,13 @@ from buddy.compiler.frontend.refusals import (
     with_form_checks,
 )
 from buddy.compiler.frontend.results import GraphResults, convert_with_view_bases
+from buddy.compiler.frontend.summary import (
+    Counting,
+    count_artifact,
+    count_eager,
+    counting_graph,
+    restart_count,
+)
 from buddy.compiler.frontend.verify import VerifiedGraph
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.operations import Conv2dOp
@@ -100,6 +108,23 @@ def buddy_backend(
     if replacement is not None:
         return replacement(module, inputs)
     settings = BackendSettings.of(options, mode)
+    with counting_graph(settings.summary and compile_graph is None and on_static is None) as counting:
+        return _compile_dynamo_graph(
+            module, inputs, settings, compile_graph, decompositions, on_static, show_faults, counting
+        )
+
+
+def _compile_dynamo_graph(
+    module: torch.fx.GraphModule,
+    inputs: Sequence[Any],
+    settings: BackendSettings,
+    compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None,
+    decompositions: Mapping[Any, Callable[..., Any]] | None,
+    on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None,
+    show_faults: bool,
+    counting: Counting,
+) -> Callable[..., Any]:
+    """Compiles a Dynamo graph. `counting` is the context for versions that are compiled at later calls."""
     may_fall_back = compile_graph is None and settings.fallback == "eager" and not show_faults
     compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
     try:
@@ -126,6 +151,7 @@ def buddy_backend(
             on_static(static, tensors)
 
         def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
+            restart_count()
             compiled = run_aot(
                 static, tensors, lambda aten: compile_aten_graph(aten, settings), table, check=check,
                 fallback_random=settings.fallback_random,
@@ -151,7 +177,8 @@ def buddy_backend(
         return make_or_fall_back(module, lambda: compile_static(module, inputs))
 
     def compile_version(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
-        return make_or_fall_back(static, lambda: compile_static(static, tensors))
+        with counting():
+            return make_or_fall_back(static, lambda: compile_static(static, tensors))
 
     specialised = torch._dynamo.disable(SpecialisedGraph(module, compile_version), reason="compiled code is not traced")
     if compile_graph is not None or on_static is not None:
@@ -187,6 +214,7 @@ def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: Compiler
             return compile_part(part)
         except CompilationError as error:
             warnings.warn(f"a graph of {len(part.module.graph.nodes)} nodes runs in eager: {error}", stacklevel=2)
+            count_eager(part, part.module.graph.nodes)
             return part.module
 
     compile_piece = compile_part if settings.fallback == "error" else compile_or_warn
@@ -205,15 +233,19 @@ def compile_or_fall_back(aten: AtenGraph, settings: BackendSettings) -> Runner:
     except _PROPAGATED:
         raise
     except Exception as error:
-        return _fall_back(aten.module, error)
+        return _fall_back(aten.module, error, aten)
 
 
 def _fail(error: Exception) -> NoReturn:
     raise error
 
 
-def _fall_back(module: torch.fx.GraphModule, error: Exception) -> torch.fx.GraphModule:
-    """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged."""
+def _fall_back(module: torch.fx.GraphModule, error: Exception, aten: AtenGraph | None = None) -> torch.fx.GraphModule:
+    """Returns `module` itself, after a warning with the reason why it is not compiled; the traceback is logged.
+
+    `module` is a Dynamo graph, or that of `aten`.
+    """
+    count_eager(aten, module.graph.nodes)
     reason = str(error).strip().partition("\n")[0]
     reason = reason if isinstance(error, UnsupportedGraphError) else f"{type(error).__name__}: {reason}"
     warnings.warn(f"a graph of {len(module.graph.nodes)} nodes runs in eager: {reason}", stacklevel=3)
@@ -230,6 +262,11 @@ def _compile_pieces(
         if refusal is not None:
             raise refusal
         warnings.warn(str(cut), stacklevel=3)
+        if not cut.compiled:
+            count_eager(cut.aten, cut.aten.module.graph.nodes)
+        else:
+            in_eager = [node for node in cut.aten.module.graph.nodes if node.name in cut.in_eager]
+            count_eager(cut.aten, in_eager, between=True)
     return SplitGraph(cut, compile_piece, compile_body) if cut.compiled or not cut.in_eager else cut.aten.module
 
 
@@ -268,9 +305,11 @@ class CompiledGraph:
         self._autotuner: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if should_tune else None
         frozen = settings.freezes(training)
         self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen)
-        self._program = (
-            self._make_program(self._autotuner.recipe if self._autotuner else recipe) if graph.results else None
-        )
+        self._program: LoadedProgram | None = None
+        if graph.results:
+            artifact = make_artifact(graph, self._autotuner.recipe if self._autotuner else recipe)
+            count_artifact(aten, artifact, len(graph.operations))
+            self._program = _load(artifact, frozen)
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
@@ -324,6 +363,9 @@ def _compile_and_store(
         reject_eager(graph, Compiler(graph, registry).assignments(recipe))
     lowered_modules: list[LoweredModule] = []
     artifact = compile_graph(graph, recipe, registry, lowered_modules.append)
+    assignments = lowered_modules[-1].assignments
+    in_eager = tuple(assignment.node for assignment in assignments if assignment.lowering == EAGER)
+    artifact = replace(artifact, n_nodes=len(assignments), eager_nodes=in_eager)
     if not lowerings and not any(lowered.transient for lowered in lowered_modules):
         program_cache.store_program(graph, recipe, artifact)
     return artifact
@@ -394,7 +436,9 @@ def _check_images(graph: Graph) -> None:
     """
     for op in graph.operations:
         if isinstance(op, Conv2dOp) and is_dynamic(op.args[0].tensor_meta.shape[2:]):
-            raise UnsupportedGraphError(Diagnostic(f"{op.name} slides over images of a size known only at the call"))
+            raise UnsupportedGraphError(
+                Diagnostic(f"{op.stable or op.name} slides over images of a size known only at the call")
+            )
 
 
 class SpecialisedGraph:

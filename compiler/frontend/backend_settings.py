@@ -14,6 +14,7 @@ import msgspec
 import torch
 from msgspec.structs import replace
 
+from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_packing
@@ -27,7 +28,7 @@ TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Recipe fields that a caller may set; the others identify the program, which is the caller's graph.
 FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend")
-OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
@@ -47,7 +48,7 @@ class BackendSettings:
     recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
     compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
-    and return eager's numbers.
+    and return eager's numbers. With `summary`, one line for each model is logged.
     """
 
     fallback: Fallback = "eager"
@@ -57,6 +58,7 @@ class BackendSettings:
     tune: float = 0.0
     verify: Verify = "off"
     fallback_random: bool = False
+    summary: bool = True
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
@@ -70,6 +72,7 @@ class BackendSettings:
         settings = cls(
             _parse_fallback(options), _parse_freeze(options), _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
+            _parse_summary(options),
         )  # fmt: skip
         _check_passes(settings.recipe())
         return settings
@@ -99,6 +102,19 @@ def _parse_fallback_random(options: Mapping[str, Any]) -> bool:
             f"fallback_random is {fallback_random!r}; it may be True, for eager's own random numbers, or False"
         )
     return fallback_random
+
+
+def _parse_summary(options: Mapping[str, Any]) -> bool:
+    """The option `summary`, else the value of the environment variable."""
+    if "summary" in options:
+        summary = options["summary"]
+        if not isinstance(summary, bool):
+            raise ValueError(f"summary is {summary!r}; it may be True (log one line for each model), or False")
+        return summary
+    word = os.environ.get(SUMMARY_VARIABLE, "")
+    if word.lower() not in ("", "0", "off", "1", "on"):
+        raise ValueError(f"{SUMMARY_VARIABLE} is {word!r} in the environment; it may be 1 or 0")
+    return word.lower() not in ("0", "off")
 
 
 def _parse_freeze(options: Mapping[str, Any]) -> bool:

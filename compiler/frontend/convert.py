@@ -14,7 +14,7 @@ from torch.fx.node import map_aggregate
 from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, target_key
 from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.names import StableNames, module_path, python_line, schema_of
+from buddy.compiler.frontend.names import StableNames, module_path, node_title, python_line, schema_of
 from buddy.compiler.frontend.quantization.tensors import decompose_quantised, is_marked, mark_quantised
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
@@ -309,7 +309,7 @@ def _check_results(node: Node) -> None:
 def _unsupported(node: Node, reason: str) -> UnsupportedGraphError:
     return UnsupportedGraphError(
         Diagnostic(
-            what=f"{node.name} ({node.target}) {reason}, which compiled code cannot represent",
+            what=f"{node_title(node)} ({node.target}) {reason}, which compiled code cannot represent",
             where=python_line(node) or module_path(node),
             todo="run this part outside the compiled function, or let the graph stay in eager (fallback='eager')",
             node=node.name,

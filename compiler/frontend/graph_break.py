@@ -1,21 +1,50 @@
-"""Determines why Dynamo broke a graph, and at which line of the user's code."""
+"""Determines why and at which line Dynamo broke a graph, and on what conditions it reuses a graph."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from buddy.compiler.frontend.aten import AtenGraph
-from buddy.compiler.frontend.names import is_library
+from torch import Tensor
+from torch._guards import Guard as DynamoGuard
+from torch._guards import TracingContext
+from torch.fx import GraphModule
+
+from buddy.compiler.frontend.aten import AtenGraph, origins_of
+from buddy.compiler.frontend.names import is_library, source_name
+from buddy.compiler.protocol import Guard
 
 # The start of Dynamo's reason for a branch on a tensor, and the text to show instead; other reasons are readable.
 _JUMP, _BRANCH = "generic_jump", "a branch on a tensor's value"
+_BRANCH_FIX = "compute both sides and select with torch.where, or use torch.cond"
+# The end of the reason for a cut at a node that reads a number, and how to avoid the cut.
+_READS_NUMBER, _NUMBER_FIX = "reads a number out of a tensor", "keep the number in a tensor, without .item() or int()"
+_HINT = re.compile(r"^\s*Hint: (.*)$", re.MULTILINE)
+# Hints that do not say how to change the program.
+_OTHER_HINTS = (
+    "Please report",
+    "It may be possible to write",
+    "This graph break may have occurred",
+    "This is likely to",
+)
+
+# Guards on values of the caller: with another value, Dynamo compiles the function again. Those on types, modules,
+# functions and global settings rarely fail.
+_VALUE_GUARDS = (
+    "CONSTANT_MATCH", "EQUALS_MATCH", "SHAPE_ENV", "SEQUENCE_LENGTH", "DICT_CONTAINS", "DICT_KEYS_MATCH", "BOOL_MATCH",
+    "NONE_MATCH", "NOT_NONE_MATCH", "RANGE_ITERATOR_MATCH", "TUPLE_ITERATOR_LEN",
+)  # fmt: skip
+_MAX_GUARDS = 100
+_LOCAL = re.compile(r"[LG]\['\w+'\](?:\.\w+|\['\w+'\]|\[\d+\])*")
 
 
 class GraphBreak(NamedTuple):
-    """The reason and the line (`file:line`); both "" if the graph ends with its function."""
+    """The reason, the line (`file:line`) and a fix; all are "" if the graph ends with its function."""
 
     reason: str = ""
     line: str = ""
+    fix: str = ""
 
 
 NO_BREAK = GraphBreak()
@@ -27,16 +56,64 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
     A backward graph has no break: the break is reported for its forward graph.
     """
     if aten.part:
-        return GraphBreak(*aten.ends)
+        reason, line = aten.ends
+        return GraphBreak(reason, line, _NUMBER_FIX if reason.endswith(_READS_NUMBER) else "")
     reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK
     frames = [frame for frame in reason.user_stack if not is_library(frame.filename)]
     line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    return GraphBreak(_first_line(str(reason.reason)), line)
+    text = str(reason.reason)
+    return GraphBreak(_first_line(text), line, _fix(text))
 
 
 def _first_line(reason: str) -> str:
     """The first line of Dynamo's message; hints and links follow it."""
     line = next((text.strip() for text in reason.splitlines() if text.strip()), "")
     return _BRANCH if line.startswith(_JUMP) else line
+
+
+def _fix(reason: str) -> str:
+    """What Dynamo's message says on how to change the program, "" if it says nothing."""
+    if reason.startswith(_JUMP):
+        return _BRANCH_FIX
+    hints = (hint.strip() for hint in _HINT.findall(reason))
+    return next((hint for hint in hints if not hint.startswith(_OTHER_HINTS)), "")
+
+
+def guards_in_progress(module: GraphModule, inputs: Sequence[Any]) -> Callable[[], tuple[Guard, ...]]:
+    """Returns a function that lists the guards on the caller's values for the Dynamo graph that is compiled now.
+
+    These are the types and sizes of its inputs that are no weights, and conditions on other values with the user's
+    lines. Dynamo writes the conditions when the frame is compiled; before that, the function returns the inputs only.
+    """
+    context = TracingContext.try_get()
+    found = list[DynamoGuard](context.guards_context.dynamo_guards.inner) if context is not None else []
+    tensors = _tensor_guards(module, inputs)
+
+    def guards() -> tuple[Guard, ...]:
+        others = (described for guard in found for described in _described(guard))
+        return tuple(dict.fromkeys((*tensors, *others)))[:_MAX_GUARDS]
+
+    return guards
+
+
+def _tensor_guards(module: GraphModule, inputs: Sequence[Any]) -> list[Guard]:
+    """The dtype and the sizes of each input tensor that is not a weight; `*` is a size that may change."""
+    nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
+    guards = []
+    for node, origin in zip(nodes, origins_of(module, inputs), strict=True):
+        tensor = node.meta.get("example_value")
+        if isinstance(tensor, Tensor) and not origin.is_state:
+            sizes = ", ".join(str(size) if isinstance(size, int) else "*" for size in tensor.shape)
+            guards.append(Guard(f"{origin.name} is {str(tensor.dtype).removeprefix('torch.')} [{sizes}]"))
+    return guards
+
+
+def _described(guard: DynamoGuard) -> list[Guard]:
+    if guard.create_fn_name() not in _VALUE_GUARDS:
+        return []
+    frames = [frame for frame in guard.user_stack or () if not is_library(frame.filename)]
+    line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    texts = (_LOCAL.sub(lambda match: source_name(match[0]), text) for text in guard.code_list or ())
+    return [Guard(text, line) for text in texts]

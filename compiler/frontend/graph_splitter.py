@@ -23,7 +23,7 @@ from buddy.compiler.frontend.control_flow import compile_bodies, has_control_flo
 from buddy.compiler.frontend.convert import fills_storage, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import base_of_views
-from buddy.compiler.frontend.names import python_line
+from buddy.compiler.frontend.names import node_title, python_line
 
 # Node name to the reason why the node is not compiled.
 Reasons = dict[str, str]
@@ -109,7 +109,7 @@ def _number_read_reasons(module: GraphModule) -> Reasons:
 
 
 def _read_reason(node: Node) -> str:
-    return f"{node.name} ({node.target}) reads a number out of a tensor"
+    return f"{node_title(node)} ({node.target}) reads a number out of a tensor"
 
 
 def computes_numbers(node: Node) -> bool:
@@ -144,7 +144,7 @@ def _rejection_reasons(module: GraphModule, error: UnsupportedGraphError) -> Rea
 
 
 def _control_flow_reason(node: Node) -> str:
-    return f"{node.name} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
+    return f"{node_title(node)} ({node.target}) is control flow, which runs in PyTorch; its bodies are separate graphs"
 
 
 def _reasons_of_views(module: GraphModule, reasons: Reasons) -> Reasons:

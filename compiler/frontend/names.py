@@ -54,6 +54,12 @@ def module_path(node: Any) -> str:
     return _to_dotted(_ROOT.sub("", path))
 
 
+def node_title(node: Any) -> str:
+    """The name of an FX node in a message: the module path, then the node's own name."""
+    module = module_path(node)
+    return f"{module}/{node.name}" if module else str(node.name)
+
+
 def _to_dotted(path: str) -> str:
     """`layer['0'].dense` as `layer.0.dense`."""
     return _PATH_PART.sub(lambda match: "." + next(filter(None, match.groups())), path).lstrip(".")

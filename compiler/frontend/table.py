@@ -64,6 +64,7 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
         dtype=main_dtype(graph.operations),
         broke=graph_break.reason,
         broke_at=graph_break.line,
+        broke_fix=graph_break.fix,
     )
 
 

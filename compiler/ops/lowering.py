@@ -43,7 +43,7 @@ from buddy.compiler.ops.sizes import (
 )
 from buddy.compiler.ops.structured import cast_shape, empty, reshape
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
-from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol import BY_HAND, Assignment
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 
 # The phase of nodes that have been lowered.
@@ -63,7 +63,6 @@ NO_LOWERING = (
     "no registry lowers {op}: add a lowering under that name to an `ops_registry`, in a script or in compiler/ops/; "
     "docs/how-to/adding-an-operator.md has the three steps"
 )
-BY_HAND = "chosen by hand"
 NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op does not support"
 
 # The name of the registry of a script's lowerings, which is searched first.

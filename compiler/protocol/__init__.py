@@ -60,6 +60,7 @@ from buddy.compiler.protocol.plain_values import BackendInfo as BackendInfo
 from buddy.compiler.protocol.plain_values import Diagnostic as Diagnostic
 from buddy.compiler.protocol.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.protocol.plain_values import GraphInfo as GraphInfo
+from buddy.compiler.protocol.plain_values import Guard as Guard
 from buddy.compiler.protocol.plain_values import NodeRow as NodeRow
 from buddy.compiler.protocol.plain_values import OpInfo as OpInfo
 from buddy.compiler.protocol.plain_values import OptionInfo as OptionInfo
@@ -74,6 +75,7 @@ from buddy.compiler.protocol.profile import Profiled as Profiled
 from buddy.compiler.protocol.profile import ProfileReport as ProfileReport
 from buddy.compiler.protocol.profile import RegionTime as RegionTime
 from buddy.compiler.protocol.profile import Sampling as Sampling
+from buddy.compiler.protocol.programs import BY_HAND as BY_HAND
 from buddy.compiler.protocol.programs import FOLDED as FOLDED
 from buddy.compiler.protocol.programs import NOT_APPLIED as NOT_APPLIED
 from buddy.compiler.protocol.programs import Assigned as Assigned

@@ -170,7 +170,8 @@ class Artifact(msgspec.Struct, frozen=True):
     scratch `i64`, followed by an `i64` counter of ticks for each region. Such code is not thread-safe.
 
     `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is that of the
-    recipe; if it is not "", the objects may be for another machine than this one.
+    recipe; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
+    after graph passes, and `eager_nodes` are the stable names of those in eager; only `torch.compile` sets both.
     """
 
     entry: str
@@ -185,6 +186,8 @@ class Artifact(msgspec.Struct, frozen=True):
     regions: tuple[TimedRegion, ...] = ()
     device: DeviceProgram | None = None
     target: str = ""
+    n_nodes: int = 0
+    eager_nodes: tuple[str, ...] = ()
 
     @property
     def results_of_eager(self) -> bool:

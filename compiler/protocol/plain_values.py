@@ -68,6 +68,19 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     bytes: int = 0
     inputs: tuple[int, ...] = ()
 
+    @property
+    def display_name(self) -> str:
+        """The node's name for the user, as in the IR's locations: the module path, then the op and its number.
+
+        An input or a weight has its name in the program.
+        """
+        return self.stable or self.name
+
+    @property
+    def short_name(self) -> str:
+        """`display_name` without the module path, for a place that shows the path already."""
+        return self.display_name.removeprefix(f"{self.module}/") if self.module else self.display_name
+
 
 class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lowering of a node under a recipe.
@@ -99,11 +112,19 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
         return [choice for choice in self.choices if choice != EAGER and not self.rejection(choice)]
 
 
+class Guard(msgspec.Struct, frozen=True):
+    """A condition on which Dynamo reuses a graph, and the line (`file:line`) that reads the value, "" if unknown."""
+
+    condition: str
+    line: str = ""
+
+
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured graph of a program.
 
-    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`). `strict` graphs come from a script
-    that allows no fallback (`fallback="error"`). `code` names the text of the graph as Python.
+    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`), `broke_fix` how to avoid it.
+    `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
+    as Python.
 
     A graph that starts as IR enters the pipeline at the phase `enters`, with ops of `dialects`. `compared` says whether
     its results can be compared with a reference.
@@ -116,11 +137,26 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     dtype: str = ""
     broke: str = ""
     broke_at: str = ""
+    broke_fix: str = ""
+    guards: tuple[Guard, ...] = ()
     strict: bool = False
     code: str = ""
     enters: str = ""
     dialects: tuple[str, ...] = ()
     compared: bool = True
+
+    def nodes_named(self, name: str) -> list[NodeRow]:
+        """The nodes with that stable name or FX name.
+
+        Without one, the only node of the module with that path, or the only one with that stable name without its
+        number; no node if there are several.
+        """
+        exact = [row for row in self.rows if name in (row.stable, row.name)]
+        if exact or not name:
+            return exact
+        nodes = [row for row in self.rows if row.opcode.startswith("call")]
+        found = [row for row in nodes if name in (row.module, row.stable.rpartition(".")[0])]
+        return found if len(found) == 1 else []
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):

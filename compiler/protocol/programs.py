@@ -15,6 +15,8 @@ from buddy.compiler.protocol.run_report import InputChoice, RunReport
 NOT_APPLIED = "recipe"
 # The lowering of a node that a graph pass removed: other nodes do its work.
 FOLDED = "folded"
+# The reason for the lowering `eager` of a node for which the recipe chooses it.
+BY_HAND = "chosen by hand"
 
 
 class Open(Request["Captured"], frozen=True):

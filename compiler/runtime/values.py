@@ -15,7 +15,7 @@ import torch
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.run_report import InputChoice
-from buddy.compiler.support.files import archive_too_large
+from buddy.compiler.protocol.source_files import archive_too_large
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph

@@ -1,4 +1,4 @@
-"""Temporary folders, files of JSON lines, and a check of how much memory a zip archive needs."""
+"""Temporary folders, and files of JSON lines."""
 
 from __future__ import annotations
 
@@ -6,27 +6,10 @@ import os
 import re
 import shutil
 import tempfile
-import zipfile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-
-# PyTorch stores tensors uncompressed, and arrays of zeros compress a thousandfold: an archive may unpack to this many
-# times its size, plus this many bytes.
-_MAX_UNPACK_RATIO, _EXTRA_BYTES = 4, 2 << 30
-
-
-def archive_too_large(archive: zipfile.ZipFile, size: int) -> str:
-    """Returns an error message if an archive, a file of `size` bytes, would unpack to far more bytes; else "".
-
-    The sizes in the archive's directory are upper bounds: Python's reader returns no more bytes of a member.
-    """
-    unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked <= _MAX_UNPACK_RATIO * size + _EXTRA_BYTES:
-        return ""
-    return f"a zip archive of {size:,} bytes that claims to unpack to {unpacked:,}"
-
 
 # The kind of the temporary folders of exports, which are next to the destination; a complete export is moved there.
 EXPORT = "export"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.abc
 import importlib.machinery
 import sys
 import warnings
@@ -135,7 +134,7 @@ def new_name(fullname: str) -> str:
     return ""
 
 
-class _RenamedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class _RenamedModuleFinder:
     """Finds and loads the module of the new name under the old one, so that only one copy of it exists."""
 
     def __init__(self) -> None:
@@ -152,7 +151,9 @@ class _RenamedModuleFinder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
                 raise
             return None
         warnings.warn(f"{fullname} is now {name}: version 0.3 removes the old name", FutureWarning, stacklevel=2)
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
+        # The base classes of loaders are in a module that takes longer to import than all of this package.
+        loader: Any = self
+        return importlib.machinery.ModuleSpec(fullname, loader, is_package=hasattr(module, "__path__"))
 
     def create_module(self, spec: Any) -> ModuleType:
         module = import_module(new_name(spec.name))

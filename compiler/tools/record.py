@@ -13,12 +13,12 @@ from buddy.compiler.driver.compilation import Compilation, Compiler
 from buddy.compiler.frontend.capture import is_recording, notify_listener
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_unique_names
-from buddy.compiler.importers.sources.program import SourceError
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport
+from buddy.compiler.protocol.source_files import SourceError
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.tools.extract import Subgraph, script_of

@@ -22,6 +22,7 @@ from textual.widgets import Input
 
 from buddy.app import screens
 from buddy.app.reports.compile_times import PipelineFacts
+from buddy.app.reports.fallbacks import GraphFacts
 from buddy.app.reports.node_history import NodeRemark
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
@@ -38,14 +39,25 @@ from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.tables import BisectionScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.tables import BisectionScreen, FallbacksScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
 from buddy.app.workbench.key_sequences import Palette
 from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
-from buddy.compiler.protocol import BisectionResult, HotSpot, NodeTrace, Sampling, Stage, Tried
+from buddy.compiler.protocol import (
+    Assignment,
+    BisectionResult,
+    GraphInfo,
+    Guard,
+    HotSpot,
+    NodeRow,
+    NodeTrace,
+    Sampling,
+    Stage,
+    Tried,
+)
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 
@@ -107,6 +119,15 @@ SAMPLING = Sampling(1000, 900, 997, (
     HotSpot("main", 64, 600, "vfmadd231ps zmm0, zmm1, [rax]", 4, ("add",)),
     HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
 ))  # fmt: skip
+FALLBACKS = [GraphFacts(
+    0,
+    GraphInfo(
+        "Gate", (NodeRow(0, "mix/my_scale.0", "call_function", "my_scale", "demo.my_scale", "", "", bytes=1024),),
+        broke="a branch on a tensor's value", broke_at="/net.py:16", broke_fix="select with torch.where",
+        guards=(Guard("x is float32 [4, 8]"), Guard("n == 3", "/net.py:12")),
+    ),
+    (Assignment("mix/my_scale.0", "eager", reason="demo.my_scale has no op class"),),
+)]  # fmt: skip
 PRESETS = [
     PipelineFacts("default", Recipe(steps=(PassStep("canonicalize"), PassStep("cse")))),
     PipelineFacts("mlir", Recipe(steps=(PassStep("cse"),)), problem="cse failed in @forward"),
@@ -202,6 +223,7 @@ SCREENS = {
     "presets-beside": Shown(
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
     ),
+    "fallbacks": Shown(FallbacksScreen, made=lambda app: FallbacksScreen(app.session, FALLBACKS, ())),
     "trials": Shown(
         TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0/0 tried",
         filled=lambda screen: screen.show(ATTEMPTS),

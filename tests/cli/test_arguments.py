@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,3 +104,98 @@ def test_a_file_may_be_named_almost_like_a_verb(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     Path("rnu").write_text("", encoding="utf-8")
     assert cli._similar_verb("rnu") == ""
+
+
+BAD = {
+    "missing": ("nope.py", "there is no file nope.py"),
+    "folder": (".", ". is a folder"),
+    "syntax": ("bad.py", "bad.py is not valid Python: invalid syntax"),
+    "object": ("bad.py:model", "bad.py is not valid Python"),
+    "text": ("notes.txt", "notes.txt is text, which contains no program"),
+    "suffix": ("fake.pt", "fake.pt is text"),
+    "coding": ("coding.py", "coding.py is not valid Python: unknown encoding"),
+    "unreadable": ("secret.py", "secret.py cannot be read: Permission denied"),
+}
+
+
+@pytest.fixture
+def bad_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "bad.py").write_text("x = 1\ndef f(:\n    pass\n")
+    (tmp_path / "notes.txt").write_text("no program")
+    (tmp_path / "fake.pt").write_text("no program")
+    (tmp_path / "coding.py").write_text("# coding: no-such\nx = 1\n")
+    (tmp_path / "good.py").write_text("x = 1\n")
+    (tmp_path / "secret.py").write_text("x = 1\n")
+    (tmp_path / "secret.py").chmod(0)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_source_that_cannot_be_opened_is_one_message(
+    bad: str, bad_sources: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, message = BAD[bad]
+    if bad == "unreadable" and os.access(source, os.R_OK):
+        pytest.skip("this user may read every file")
+    with pytest.raises(SystemExit) as ended:
+        arguments.parse_program(run.make_parser(), [source])
+    assert ended.value.code == 2
+    first, *more = capsys.readouterr().err.splitlines()
+    assert message in first
+    assert all(line.startswith(("  where", "  to do", "  |")) for line in more)
+
+
+def test_a_source_on_another_machine_is_not_checked(bad_sources: Path) -> None:
+    for words in (
+        ["nope.py", "--remote", "host"],
+        ["nope.py", "--engine", "engine"],
+        ["package.module:f"],
+        ["good.py"],
+    ):
+        options, _ = arguments.parse_program(run.make_parser(), words)
+        assert options.source == words[0]
+
+
+def test_an_error_in_the_options_is_one_line(bad_sources: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["good.py", "--disalbe", "cse"], ["good.py", "--dialect", "x"], ["--jsn", "good.py"], []):
+        with pytest.raises(SystemExit) as ended:
+            arguments.parse_program(run.make_parser(), words)
+        assert ended.value.code == 2
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("buddy-tui run: error: ")
+
+
+HEAVY = ("asyncio", "torch", "numpy", "textual", "rich", "ssl", "importlib.metadata", "buddy.app.session.client")
+CHECK = """
+import importlib, sys
+from buddy.app import cli
+code = None
+try:
+    code = cli.main({words!r})
+except SystemExit as ended:
+    code = ended.code
+print(code, [name for name in {heavy!r} if name in sys.modules])
+"""
+
+
+def verbs_with_source() -> dict[str, list[str]]:
+    """Each verb that opens a program, with words for its other required arguments."""
+    parsers = {verb: getattr(import_module(f"buddy.app.cli.{verb}"), "make_parser", None) for verb in cli.VERBS}
+    required = {verb: [a for a in make()._actions if a.required] for verb, make in parsers.items() if make}
+    words = {verb: [w for a in actions for w in (*a.option_strings[-1:], "a")] for verb, actions in required.items()}
+    return {verb: words[verb][1:] for verb, actions in required.items() if actions and actions[0].dest == "source"}
+
+
+def test_the_verbs_with_a_source() -> None:
+    assert {"run", "explain", "why", "export", "bench"} <= set(verbs_with_source())
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("verb", sorted({*verbs_with_source()} - {"bench"}))
+def test_nothing_heavy_is_imported_before_a_source_is_checked(
+    verb: str, bad_sources: Path, run_python: Callable[..., Any]
+) -> None:
+    words = [verb, "bad.py", *verbs_with_source()[verb]]
+    done = run_python("-c", CHECK.format(words=words, heavy=HEAVY), cwd=bad_sources)
+    assert (done.stdout, "is not valid Python" in done.stderr) == ("2 []\n", True), done.stderr

@@ -112,7 +112,7 @@ def test_a_word_may_be_a_file_or_one_of_another_machine(
 ) -> None:
     streams(monkeypatch)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").touch()
+    (tmp_path / "model").write_text("module {}\n")
     assert cli.main(["model"]) == 0
     assert cli.main(["zoo", "--engine", "ssh host buddy-tui engine"]) == 0
     assert opened == ["model", "zoo"]

@@ -22,11 +22,10 @@ from buddy.app.reports.reproducer import (
 )
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.importers.sources import SourceError, load_program
-from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.protocol.recipe import PassStep, PluginFile, Recipe, claims, to_toml
 from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.protocol.source_files import archive_too_large, kind_of
 from buddy.compiler.runtime.values import InputError, _read_file
-from buddy.compiler.support import files
 
 # ---- ONNX ------------------------------------------------------------------------------------------------------------
 
@@ -88,7 +87,7 @@ def test_a_small_file_may_hold_much_all_the_same() -> None:
     assert len(data.getvalue()) * 100 < 4 << 22
     assert _read_file(InputChoice("file", title="x.npz", content=data.getvalue()))["x"].shape == (1 << 22,)
     with zipfile.ZipFile(io.BytesIO(data.getvalue())) as archive:
-        assert not files.archive_too_large(archive, len(data.getvalue()))
+        assert not archive_too_large(archive, len(data.getvalue()))
 
 
 def test_names_that_lead_out_of_an_archive_write_nothing(tmp_path: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.driver.compile_graph import compile_graph
 from buddy.compiler.importers.sources import SourceError, load_program
-from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.protocol.presets import adapt_to_phase, default_recipe
+from buddy.compiler.protocol.source_files import kind_of
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.captured import CapturedGraph
 

@@ -16,9 +16,9 @@ import torch
 from torch.utils import bundled_inputs
 
 from buddy.compiler.importers.sources import CapturedProgram, SourceError, load_program
-from buddy.compiler.importers.sources.opening import kind_of
 from buddy.compiler.importers.sources.pickles import UnsafeError, without_running_code
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.source_files import kind_of
 
 
 class Layers(torch.nn.Module):

@@ -27,7 +27,7 @@ def _torch() -> dict[str, FileReader]:
     from buddy.compiler.importers.sources import exported_program, modules, torchscript
     from buddy.compiler.importers.sources.opening import Opening
     from buddy.compiler.importers.sources.pickles import classes_in, read_weights
-    from buddy.compiler.importers.sources.program import SourceError
+    from buddy.compiler.protocol.source_files import SourceError
     from buddy.compiler.runtime.values import InputError
 
     torch.manual_seed(0)

@@ -27,10 +27,9 @@ from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
-from buddy.compiler.importers.sources.opening import kind_of
-from buddy.compiler.importers.sources.program import SourceError, locate
 from buddy.compiler.protocol import programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
+from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
 from buddy.compiler.protocol.text.store import is_literal, stays_within_lines

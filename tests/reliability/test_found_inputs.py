@@ -25,10 +25,10 @@ from buddy.compiler.importers.onnx_files.model import prepare_model
 from buddy.compiler.importers.sources import exported_program
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import without_running_code
-from buddy.compiler.importers.sources.program import SourceError, locate
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.protocol import Variation
 from buddy.compiler.protocol.recipe import PluginFile
+from buddy.compiler.protocol.source_files import SourceError, locate
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.themes.palette import read_theme
 

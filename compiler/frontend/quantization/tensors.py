@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import copy_graph
-from buddy.compiler.frontend.names import python_line
+from buddy.compiler.frontend.names import node_title, python_line
 from buddy.compiler.protocol import Diagnostic
 
 aten = torch.ops.aten
@@ -125,8 +125,8 @@ def _is_per_tensor(node: Node) -> bool:
 def _unsupported(node: Node, name: str) -> UnsupportedGraphError:
     return UnsupportedGraphError(
         Diagnostic(
-            what=f"{node.name} ({name or _op_name(node.target)}) uses a quantised tensor in a way that compiled code "
-            "does not support",
+            what=f"{node_title(node)} ({name or _op_name(node.target)}) uses a quantised tensor in a way that compiled "
+            "code does not support",
             where=python_line(node),
             todo="dequantize it in the same graph, or let the graph stay in eager (fallback='eager')",
             node=node.name,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.importers.onnx_files.importer import ImportedModel
-from buddy.compiler.importers.sources.program import source_error
+from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
 # Time limit in seconds; printing the text of a large model takes several.

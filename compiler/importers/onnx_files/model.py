@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
+from buddy.compiler.protocol.source_files import SourceError, source_error
 
 # Float initializers with more elements become inputs. Smaller ones are shapes, axes and scales: lowerings read them.
 MAX_CONSTANT_FLOATS = 16

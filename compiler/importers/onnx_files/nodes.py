@@ -10,7 +10,7 @@ from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, ne
 from buddy.compiler.graph.operations.effects import GivenOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
-from buddy.compiler.importers.sources.program import source_error
+from buddy.compiler.protocol.source_files import source_error
 
 # Maximum length of an attribute in the node table, in characters.
 _MAX_ATTRIBUTE_CHARS = 60

@@ -14,16 +14,9 @@ from torch._dynamo.exc import TorchDynamoException
 
 from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, apply_shapes, call_of, defines_both, shape_error
 from buddy.compiler.importers.sources.mlir_file import find_module, program_of_module
-from buddy.compiler.importers.sources.opening import Opening, kind_of, open_file
+from buddy.compiler.importers.sources.opening import Opening, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.program import (
-    CapturedProgram,
-    Location,
-    SourceError,
-    locate,
-    program_files,
-    source_error,
-)
+from buddy.compiler.importers.sources.program import CapturedProgram, program_files
 from buddy.compiler.importers.sources.script import (
     execute,
     import_module,
@@ -33,6 +26,7 @@ from buddy.compiler.importers.sources.script import (
 )
 from buddy.compiler.importers.sources.tape import Tape, TracedFunction, trace_lazily
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.protocol.source_files import Location, SourceError, kind_of, locate, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 
 __all__ = ["CapturedGraph", "CapturedProgram", "SourceError", "load_program"]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.importers.sources.program import SourceError, source_error
 from buddy.compiler.protocol.programs import ShapeWord, shape_word
+from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.runtime.values import random_of
 

@@ -15,7 +15,8 @@ from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor
 from buddy.compiler.importers.sources.opening import Opening
-from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram
+from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process

@@ -14,9 +14,10 @@ from buddy.compiler.frontend.capture import callable_name
 from buddy.compiler.importers.sources.inputs import dtype_of, new_generator, random_tensor
 from buddy.compiler.importers.sources.opening import Opening
 from buddy.compiler.importers.sources.pickles import read_weights
-from buddy.compiler.importers.sources.program import CapturedProgram, SourceError, source_error
+from buddy.compiler.importers.sources.program import CapturedProgram
 from buddy.compiler.importers.sources.tape import Tape
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for, shape_word
+from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 
 _SHAPE_HINT = "give NAME=1x3x224x224, or NAME=1x128xi64 with an element type, for each tensor: --shape"

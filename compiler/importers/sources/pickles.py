@@ -15,7 +15,7 @@ from unittest.mock import patch
 import sympy
 import torch
 
-from buddy.compiler.importers.sources.program import SourceError, source_error
+from buddy.compiler.protocol.source_files import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
 _PICKLE_NAME = re.compile(r"(?:^|/)(?:data|constants)\.pkl$")

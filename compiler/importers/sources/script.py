@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.frontend.names import is_library
-from buddy.compiler.importers.sources.program import SourceError, source_error
+from buddy.compiler.protocol.source_files import SourceError, source_error, syntax_error
 
 
 class ScriptInputError(Exception):
@@ -109,12 +109,7 @@ def reporting_user_errors(path: Path | None, module: str = "") -> Iterator[None]
     except (SourceError, KeyboardInterrupt, SystemExit):
         raise
     except SyntaxError as error:
-        raise source_error(
-            f"{subject} is not valid Python: {error.msg}",
-            f"{error.filename or subject}:{error.lineno}",
-            "correct the line and open the script again",
-            (error.text or "").rstrip(),
-        ) from error
+        raise syntax_error(subject, error) from error
     except ScriptInputError as error:
         raise source_error(
             f"{subject} reads from standard input, which is not available",

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
@@ -33,8 +34,10 @@ from buddy.compiler.frontend.capture import (
     record_inference,
     record_training,
 )
-from buddy.compiler.importers.sources.program import source_error
+from buddy.compiler.frontend.graph_break import guards_in_progress
+from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.recipe import Frontend
+from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 
 DEVICE = "lazy"
@@ -148,6 +151,8 @@ class Tape:
         self._skip_calls = skip_calls
         self._captured_calls: dict[object, Any] = {}
         self._trainable: list[_Trainable] = []
+        # Graphs with the function that lists the guards of their frame.
+        self._guarded: list[tuple[list[CapturedGraph], Callable[[], tuple[Guard, ...]]]] = []
         self._has_backward = False
         # The first run of each Dynamo graph within the call of the script that is running: its graphs and its results.
         self._runs: list[tuple[list[CapturedGraph], Sequence[Any]]] = []
@@ -170,6 +175,7 @@ class Tape:
             try:
                 yield
             finally:
+                self._add_guards()
                 torch._dynamo.reset()
         if self._has_backward:
             self._capture_training()
@@ -312,6 +318,7 @@ class Tape:
                 self.notes.append(f"a graph of {name} was not captured: {_first_line(error)}")
                 return module.forward
             graphs.extend(recorder.graphs)
+            self._guarded.append((recorder.graphs, guards_in_progress(module, inputs)))
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
                 origins = origins_of(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
@@ -333,12 +340,21 @@ class Tape:
 
         return run
 
+    def _add_guards(self) -> None:
+        """Adds to each graph the guards of its frame, which Dynamo has compiled by now."""
+        for graphs, guards in self._guarded:
+            for graph in graphs:
+                graph.info = msgspec.structs.replace(graph.info, guards=guards())
+        self._guarded.clear()
+
     def _capture_training(self) -> None:
         """Replaces each inference graph that ran with gradients by its forward and backward graphs."""
         for trainable in self._trainable:
             recorder = GraphRecorder(trainable.inference.info.name, strict=trainable.inference.info.strict)
             with torch.random.fork_rng():
                 record_training(trainable.module, trainable.inputs, trainable.origins, recorder)
+            for graph in recorder.graphs[:1]:
+                graph.info = msgspec.structs.replace(graph.info, guards=trainable.inference.info.guards)
             position = next(index for index, graph in enumerate(trainable.graphs) if graph is trainable.inference)
             trainable.graphs[position : position + 1] = recorder.graphs
         self._note_once("the program calls backward: forward and backward graphs were captured, with gradients of ones")

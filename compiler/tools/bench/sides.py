@@ -18,9 +18,9 @@ from buddy.compiler.codegen.iree.runtime import IreeModule
 from buddy.compiler.frontend import backend
 from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
 from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.program import locate
 from buddy.compiler.importers.sources.script import execute, prepare, script_environment
 from buddy.compiler.mlir.bindings import torch_fx
+from buddy.compiler.protocol.source_files import locate
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
 
 SubjectCall = Callable[[], Any]

@@ -264,6 +264,31 @@ async def test_the_shown_stage_stays_when_the_graph_changes(workbench: Open) -> 
         assert bench.app.ir.key == key
 
 
+async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -> None:
+    async with workbench("two_models.py", size=(120, 40)) as bench:
+        app = bench.app
+        app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.opcode.startswith("call")))
+        node = app.graph.current.stable
+        await bench.press("space")
+        await bench.settled()
+        await bench.press("g", "n")
+        await bench.sees("4 graphs")
+        await bench.until(lambda: "not compiled yet" not in app.screen._title_text(), "the other graphs")
+        rows = app.screen._table.rows
+        assert [(row.node, row.graph) for row in rows if row.kind == "eager"] == [(node, 0)]
+        assert any(row.kind == "break" and row.line.endswith("two_models.py:16") for row in rows)
+        app.graph.move_to(0)
+        await bench.press("enter")
+        await bench.until(lambda: app.graph.current.stable == node, "the node")
+        await bench.press("g", "n")
+        await bench.until(lambda: type(app.screen).__name__ == "FallbacksScreen", "the list")
+        place = next(k for k, row in enumerate(app.screen._table.rows) if row.kind == "break")
+        await bench.press(*["down"] * place, "enter")
+        await bench.sees("│ >")
+        await bench.press("q")
+        assert app.state.graph == 0
+
+
 @pytest.mark.slow
 async def test_all_graphs_are_run_by_one_command(workbench: Open) -> None:
     async with workbench("two_models.py") as bench:

@@ -30,10 +30,10 @@ REPORT = NumericsReport(
 def test_the_summary_names_the_first_mismatch_and_the_nodes_not_compared() -> None:
     told = numerics.summary_lines(REPORT, INFO)
     assert told[0].startswith(
-        "gelu (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
+        "gelu.0 (aten.gelu.default) is the first node out of tolerance, in the program; compiled alone"
     )
-    assert told[1] == "nodes that are fused into this node and not compared: mm"
-    assert told[2] == "the first NaN in compiled code is in exp: no input of this node has NaN"
+    assert told[1] == "nodes that are fused into this node and not compared: mm.0"
+    assert told[2] == "the first NaN in compiled code is in exp.0: no input of this node has NaN"
 
 
 def test_the_summary_omits_what_was_not_measured() -> None:
@@ -52,8 +52,8 @@ def test_without_compared_nodes_nothing_is_reported_as_correct() -> None:
 def test_a_nan_in_double_precision_is_not_attributed_to_eager() -> None:
     origins = tuple(NanOrigin("nan", side, "exp.0") for side in ("eager", "compiled"))
     told = numerics.summary_lines(replace(REPORT, reference="float64", origins=origins), INFO)
-    assert told[2].startswith("the first NaN in double precision is in exp")
-    assert told[3].startswith("the first NaN in compiled code is in exp (also in double precision)")
+    assert told[2].startswith("the first NaN in double precision is in exp.0")
+    assert told[3].startswith("the first NaN in compiled code is in exp.0 (also in double precision)")
 
 
 def test_the_first_mismatch_is_on_top_and_non_finite_errors_follow() -> None:
@@ -71,7 +71,7 @@ def test_json_has_null_for_non_finite_numbers() -> None:
 def test_the_plot_has_the_errors_in_the_order_of_the_graph() -> None:
     program, alone = numerics.error_growth(REPORT, INFO).series
     assert (list(program.x), list(program.y)) == ([1.0], [1e-2])
-    assert list(alone.names) == ["mm", "gelu"]
+    assert list(alone.names) == ["mm.0", "gelu.0"]
 
 
 def test_a_filter_on_errors_excludes_nodes_not_compared() -> None:

@@ -9,12 +9,35 @@ from typing import Any
 import pytest
 
 from buddy.app.panes.node_list import ModuleRow
+from buddy.app.reports.formatting import ASCII, clip_start
 from buddy.app.screens.detail import CodeScreen, CodeView
 from buddy.app.screens.picker import PickerScreen
 from buddy.compiler.protocol.recipe import EAGER
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
+
+
+async def test_nodes_have_the_names_of_their_modules_first(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        graph = bench.app.graph
+        await bench.sees("up/addmm.0")
+        await bench.sees("up.weight")
+        graph.show_node("act/gelu.0")
+        await bench.press("o")
+        await bench.until(lambda: str(bench.app.screen.query_one("#box").border_title) == "act/gelu.0", "the title")
+        await bench.press("q", "f")
+        await bench.type("name:up/addmm*")
+        await bench.press("enter")
+        assert [row.stable for row in graph.rows] == ["up/addmm.0"]
+        await bench.press("f", "ctrl+u", "enter", "g", "m")
+        await bench.until(lambda: graph._shown_name(graph.rows[-2]) == graph.rows[-2].short_name, "the tree")
+
+
+def test_the_end_of_a_long_name_is_kept() -> None:
+    assert clip_start("layer.0.query/addmm.0", 12, ASCII) == "~ery/addmm.0"
+    assert clip_start("add.0", 5, ASCII) == "add.0"
+    assert clip_start("add.0", 0, ASCII) == ""
 
 
 async def test_several_picked_nodes_switch_to_eager_at_once(workbench: Open) -> None:

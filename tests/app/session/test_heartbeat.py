@@ -14,9 +14,9 @@ import pytest
 
 from buddy.app.session import progress
 from buddy.app.session.progress import Heartbeat
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
-from buddy.app.session.transport import RemoteHost
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import WorkerState
 from tests.support.engine_processes import children, command, lives

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from buddy.app.session.log_file import NO_LOG
+from buddy.app.session.remote_host import RemoteHost
 from buddy.app.session.session import Session
 from buddy.app.session.stages import PAGE_LINES
-from buddy.app.session.transport import EngineLost, RemoteHost, ResumingTransport
+from buddy.app.session.transport import EngineLost, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
 from buddy.compiler.support.machine_load import seconds_waited

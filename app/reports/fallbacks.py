@@ -1,0 +1,185 @@
+"""The parts of a program that are not compiled: nodes in eager, graph breaks and guards. Does not import Textual."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from buddy.app.reports import formatting
+from buddy.app.reports.formatting import table
+from buddy.compiler.protocol import BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
+from buddy.compiler.protocol.recipe import EAGER
+
+Kind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
+# The order of the rows of a program. A graph that is not compiled yet is first, because its nodes are unknown.
+_ORDER: tuple[Kind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
+GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
+BREAK_FIX = "move the line out of the compiled function, or replace it by tensor operations"
+CHOICE_FIX = "remove the choice from the recipe"
+EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
+
+
+@dataclass(frozen=True)
+class Fallback:
+    """A row of the table. `node` is the stable name of a node, `line` is `file:line`; both are "" if unknown.
+
+    `share` is the measured share of the run, `None` without a profile; `bytes` is the size of the node's results.
+    """
+
+    kind: Kind
+    graph: int
+    name: str
+    reason: str
+    fix: str = ""
+    node: str = ""
+    line: str = ""
+    share: float | None = None
+    bytes: int = 0
+
+    @property
+    def title(self) -> str:
+        """The name of the node, the reason of a graph break, or the condition of a guard."""
+        return self.reason if self.kind == "break" else self.name
+
+    @property
+    def cost(self) -> str:
+        """The measured share of the run, else the size of the results; empty if both are unknown."""
+        if self.share is not None:
+            return f"{self.share:.1%} of time"
+        return formatting.size(self.bytes) if self.bytes else ""
+
+
+@dataclass(frozen=True)
+class GraphFacts:
+    """A graph with its lowerings, or `None` if it is not compiled, and its profile, if there is a valid one."""
+
+    number: int
+    info: GraphInfo
+    assignments: Sequence[Assignment] | None
+    profile: ProfileReport | None = None
+
+
+def fallbacks(graphs: Sequence[GraphFacts]) -> list[Fallback]:
+    """The rows of a program: by kind, the nodes with the highest cost first. A guard of several graphs is one row."""
+    rows = [row for facts in graphs for row in _of_graph(facts)]
+    guards = dict[tuple[str, str], Fallback]()
+    for row in rows:
+        if row.kind == "guard":
+            guards.setdefault((row.name, row.line), row)
+    rows = [row for row in rows if row.kind != "guard"] + list(guards.values())
+    return sorted(rows, key=lambda row: (_ORDER.index(row.kind), -(row.share or 0.0), -row.bytes))
+
+
+def _of_graph(facts: GraphFacts) -> Iterator[Fallback]:
+    number, info = facts.number, facts.info
+    if facts.assignments is None:
+        yield Fallback("not compiled", number, info.name, "the lowerings of its nodes are not known yet")
+    rows, shares = {row.stable: row for row in info.rows}, _shares(facts.profile)
+    for assignment in facts.assignments or ():
+        row = rows.get(assignment.node)
+        if assignment.lowering == EAGER:
+            reason = assignment.reason
+            # The reason why an op has no lowering says what to add.
+            fix = CHOICE_FIX if reason.startswith(BY_HAND) else "" if "docs/adding-an-op" in reason else EAGER_FIX
+            yield _of_node("eager", number, assignment, row, reason, fix, shares)
+        if assignment.slow_path:
+            yield _of_node("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)
+        if assignment.error_path:
+            yield _of_node("error path", number, assignment, row, f"eager if {assignment.error_path}", "", shares)
+    if info.broke:
+        yield Fallback("break", number, info.name, info.broke, info.broke_fix or BREAK_FIX, line=info.broke_at)
+    for guard in info.guards:
+        yield Fallback("guard", number, guard.condition, "", GUARD_FIX, line=guard.line)
+
+
+def _of_node(
+    kind: Kind, graph: int, assignment: Assignment, row: NodeRow | None, reason: str, fix: str,
+    shares: Mapping[str, float] | None,
+) -> Fallback:  # fmt: skip
+    node = assignment.node
+    share = None if shares is None else shares.get(node)
+    if row is None:
+        return Fallback(kind, graph, node, reason, fix, node, share=share)
+    return Fallback(kind, graph, node, reason, fix, node, row.location, share, row.bytes)
+
+
+def _shares(profile: ProfileReport | None) -> dict[str, float] | None:
+    """The share of the run of each node that was timed, `None` without a profile."""
+    if profile is None or not profile.whole:
+        return None
+    return {time.node: time.seconds / profile.whole for time in profile.nodes if not time.into}
+
+
+# ---- text and JSON ---------------------------------------------------------------------------------------------------
+
+
+def summary(graphs: Sequence[GraphFacts]) -> str:
+    """One line: the numbers of graphs, compiled nodes, nodes in eager with their ops, and graph breaks."""
+    assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
+    in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
+    ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
+    breaks, unknown = sum(bool(facts.info.broke) for facts in graphs), sum(f.assignments is None for f in graphs)
+    total = sum(in_eager.values())
+    parts = [_count(len(graphs), "graph"), f"{_count(len(assignments) - total, 'node')} compiled"]
+    parts += [f"{total} in eager ({ops})" if total else "none in eager", _count(breaks, "graph break")]
+    return ", ".join([*parts, *([f"{unknown} not compiled yet"] if unknown else [])])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def _op(node: str) -> str:
+    """`my_scale` for the node `encoder/my_scale.0`."""
+    return node.rpartition("/")[2].rpartition(".")[0] or node
+
+
+def as_text(rows: Sequence[Fallback], summary_line: str) -> str:
+    """The summary, and a section for each kind: a table, each reason and fix once, with the rows that have it."""
+    sections = [summary_line]
+    for kind in _ORDER:
+        of_kind = [row for row in rows if row.kind == kind]
+        if of_kind:
+            sections.append(f"{_TITLES[kind]}\n{_section(of_kind)}")
+    return "\n\n".join(sections)
+
+
+_TITLES: Mapping[Kind, str] = {
+    "not compiled": "Not compiled",
+    "eager": "Nodes in eager",
+    "break": "Graph breaks",
+    "slow path": "Compiled nodes with a slow path in eager",
+    "error path": "Compiled nodes that ask eager for an error",
+    "guard": "Guards: conditions on which compiled code is reused",
+}
+
+
+# What the rows of a kind are, other than nodes; these have no cost.
+_HEADINGS: Mapping[Kind, str] = {"break": "reason", "guard": "condition", "not compiled": "graph's name"}
+
+
+def _section(rows: Sequence[Fallback]) -> str:
+    kind = rows[0].kind
+    heading = ["graph", _HEADINGS.get(kind, "node"), *(["cost"] if kind not in _HEADINGS else []), "line"]
+    cells = [[row.graph, row.title, *([row.cost] if kind not in _HEADINGS else []), row.line] for row in rows]
+    lines = table(heading, cells, frozenset(heading)).splitlines()
+    fixes = dict.fromkeys(f"{row.title}: {row.fix}" if kind == "break" else _node_text(row) for row in rows)
+    return "\n".join(f"  {line}" for line in [*lines, *(fixes if kind != "guard" else [GUARD_FIX])])
+
+
+def _node_text(row: Fallback) -> str:
+    return f"{row.name}: {explanation(row)}"
+
+
+def explanation(row: Fallback) -> str:
+    """The reason and the fix."""
+    return " · ".join(part for part in (row.reason, row.fix and f"fix: {row.fix}") if part)
+
+
+def as_json(rows: Sequence[Fallback]) -> list[dict[str, Any]]:
+    """The rows as plain values, without empty fields; `share` is a fraction of the run."""
+    keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
+    values = [{key: getattr(row, key) for key in keys} for row in rows]
+    return [{key: value for key, value in row.items() if value not in ("", None)} for row in values]

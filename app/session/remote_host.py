@@ -1,0 +1,116 @@
+"""An engine on another host that ssh reaches: its commands, and the reasons for ssh's errors."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from buddy.compiler.protocol.wire import UNANSWERED
+
+# How long a remote engine waits for a reconnect: a long network outage, but not so long that a forgotten engine stays.
+RECONNECT_SECONDS = 600.0
+PROGRAM = "buddy-tui"
+
+
+@dataclass(frozen=True)
+class RemoteHost:
+    """An engine on `host`, a host name for ssh.
+
+    `ssh` is the command that connects, each of `options` is passed as `-o`, `program` is the path of buddy-tui on the
+    host. Sources are relative to `folder` on the host; an empty text stands for the home folder. The engine exits after
+    `patience` seconds without a connection.
+    """
+
+    host: str
+    ssh: tuple[str, ...] = ("ssh",)
+    options: tuple[str, ...] = ()
+    program: str = PROGRAM
+    folder: str = ""
+    patience: float = RECONNECT_SECONDS
+
+    @property
+    def key(self) -> str:
+        """A text that distinguishes programs with the same path on different hosts or in different folders."""
+        return f"{self.host} {self.folder}"
+
+    def start_command(self, name: str) -> list[str]:
+        """The command that starts an engine called `name` on the host, and connects to it."""
+        return self._command("--keep", name, "--wait", f"{self.patience:g}")
+
+    def reconnect_command(self, name: str) -> list[str]:
+        """The command that reconnects to the engine called `name`."""
+        return self._command("--back", name)
+
+    def stop_command(self, name: str) -> list[str]:
+        """The command that stops the engine called `name`, even if it is busy."""
+        return self._command("--end", name)
+
+    def _command(self, *words: str) -> list[str]:
+        """The ssh command that runs `buddy-tui engine` with `words` on the host."""
+        # ssh uses the first value of an option, so the user's options are first. BatchMode: the user cannot answer
+        # prompts while the workbench is drawn.
+        ours = ("BatchMode=yes", "ConnectTimeout=15")
+        options = [word for option in (*self.options, *ours) for word in ("-o", option)]
+        return [*self.ssh, "-T", *options, "--", self.host, shlex.join([self.program, "engine", *words])]
+
+    def explain(self, code: int, stderr: str) -> tuple[str, bool]:
+        """The cause of ssh's exit with `code`, what to do, and whether the error is permanent."""
+        if code == UNANSWERED:
+            return f"the engine on {self.host} does not answer", False
+        for phrase, what, todo in _SSH_ERRORS:
+            if phrase in stderr:
+                return f"{what.format(self=self)} · {todo.format(self=self)}", True
+        if code == 127 or "not found" in stderr.rpartition("\n")[2]:
+            return f"{self.program} not found on {self.host} · {_INSTALL.format(self=self)}", True
+        last_line = stderr.rpartition("\n")[2].strip() or f"exit code {code}"
+        return f"ssh {self.host}: {last_line}", False
+
+
+def check_host(text: str) -> str:
+    """`text`, if it is a valid host argument for ssh. Raises `ValueError` for an option or an invalid host.
+
+    ssh inserts the name into the shell commands of `ProxyCommand` and `Match exec`, and older versions do not check it.
+    So shell metacharacters and parts that start with a dash are rejected.
+    """
+    if not _HOST.fullmatch(text):
+        raise ValueError(
+            f"{text!r} is not a host: use HOST, USER@HOST, ssh://USER@HOST:PORT or a name in ~/.ssh/config"
+        )
+    return text
+
+
+# A user, or a host: names, addresses, `[::1]`, `%eth0`, `:PORT`; letters of any script.
+_HOST_PART = r"(?!-)[\w.+~%,=:\[\]][\w.+~%,=:\[\]-]*"
+_HOST = re.compile(rf"(ssh://)?({_HOST_PART}@)*{_HOST_PART}")
+_INSTALL = "install it there, or give its path: --remote-program venv/bin/buddy-tui"
+# A phrase in ssh's or buddy-tui's error output, what happened, and what to do.
+_SSH_ERRORS = (
+    (
+        "REMOTE HOST IDENTIFICATION HAS CHANGED",
+        "the host key of {self.host} has changed",
+        "find out why; `ssh {self.host}` shows the line in known_hosts",
+    ),
+    (
+        "Host key verification failed",
+        "ssh does not know the host key of {self.host} yet",
+        "connect once with `ssh {self.host}` and answer its question",
+    ),
+    (
+        "Permission denied (",
+        "ssh needs a password or a passphrase for {self.host}, which cannot be entered here",
+        "add your key to the agent (`ssh-add`), or share a connection you have opened (docs/how-to/remote.md)",
+    ),
+    ("Could not resolve hostname", "ssh cannot resolve the host {self.host}", "check the name, or ~/.ssh/config"),
+    ("Bad configuration option", "ssh rejects an option", "check --ssh-option and ~/.ssh/config"),
+    (
+        "unrecognized arguments: --",
+        "buddy-tui on {self.host} has another version",
+        "install the same version on both sides",
+    ),
+    (
+        "no such option: --",
+        "buddy-tui on {self.host} has another version",
+        "install the same version on both sides",
+    ),
+)

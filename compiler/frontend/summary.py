@@ -1,0 +1,216 @@
+"""Logs one line for each model that `torch.compile` compiles: its graphs, and the nodes that fall back to eager.
+
+The line is logged when the first call of the model returns, because each graph break delays the graphs after it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from operator import getitem
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from torch._dynamo import eval_frame
+from torch.fx import Node
+
+from buddy.compiler.frontend.aten import AtenGraph
+from buddy.compiler.protocol.artifact import Artifact
+
+# The default of the option `summary`: "0" or "off" disables the line.
+SUMMARY_VARIABLE = "BUDDY_SUMMARY"
+# The ops in eager that the line names; of the others it gives the number.
+MAX_OPS = 6
+_log = logging.getLogger("buddy.summary")
+
+
+class _Stderr(logging.Handler):
+    """Writes to stderr if the program has configured no handlers for the root logger."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if not logging.getLogger().handlers and sys.stderr is not None:
+            print(self.format(record), file=sys.stderr)
+
+
+_log.addHandler(_Stderr())
+if _log.level == logging.NOTSET:
+    _log.setLevel(logging.INFO)
+
+
+@dataclass
+class _Counts:
+    """The nodes of a graph: how many are compiled, and the ops of those in eager. Nodes between pieces are no graph."""
+
+    compiled: int
+    in_eager: tuple[str, ...]
+    is_graph: bool = True
+
+
+@dataclass
+class _DynamoGraph:
+    """What became of one Dynamo graph: the counts of its ATen graphs, or of the pieces into which they are cut.
+
+    Keys are kind, part and body of the ATen graphs; a graph that is traced again replaces its counts.
+    """
+
+    pieces: dict[tuple[object, ...], _Counts] = field(default_factory=dict)
+
+
+@dataclass
+class _Model:
+    """The graphs of one `torch.compile` call. Once its line is logged, later graphs are not counted."""
+
+    graphs: list[_DynamoGraph] = field(default_factory=list)
+    is_logged: bool = False
+
+    def log(self) -> None:
+        if not self.is_logged:
+            self.is_logged = True
+            pieces = {(i, *key): counts for i, graph in enumerate(self.graphs) for key, counts in graph.pieces.items()}
+            kinds = Counter(key[1] for key in pieces if len(key) > 1)
+            _log.info(_line(list(pieces.values()), kinds["forward"] > kinds["backward"]))
+
+
+_models: WeakKeyDictionary[Any, _Model] = WeakKeyDictionary()
+_current: ContextVar[_DynamoGraph | None] = ContextVar("current", default=None)
+# Counts the nodes of a Dynamo graph, also of a version that is compiled at a later call.
+Counting = Callable[[], Any]
+
+
+@contextmanager
+def counting_graph(enabled: bool) -> Iterator[Counting]:
+    """Counts the nodes of a Dynamo graph that is compiled inside. Yields the context for later versions of it.
+
+    The line is logged when the call of the model ends; if no call is found, when the context ends.
+    """
+    if not enabled:
+        with _counting(None):
+            yield lambda: _counting(None)
+        return
+    compiled_by, at_end = _outer_call()
+    model = _models.setdefault(compiled_by, _Model()) if compiled_by is not None else _Model()
+    if model.is_logged:
+        with _counting(None):
+            yield lambda: _counting(None)
+        return
+    graph = _DynamoGraph()
+    with _counting(graph):
+        yield lambda: _counting(None if model.is_logged else graph)
+    # A graph whose compilation raises is not counted: it runs again, or the exception is the user's.
+    model.graphs.append(graph)
+    if at_end is None:
+        model.log()
+    elif model.log not in at_end:
+        at_end.append(model.log)
+
+
+@contextmanager
+def _counting(graph: _DynamoGraph | None) -> Iterator[None]:
+    token = _current.set(graph)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def _outer_call() -> tuple[Any, list[Callable[[], None]] | None]:
+    """The object that stands for the `torch.compile` call whose function is called, and what Dynamo does at its end.
+
+    TorchDynamo calls a list of functions when a call returns or raises. It has no public name, so `None` is possible.
+    """
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        if frame.f_code.co_name == "compile_wrapper" and frame.f_code.co_filename == eval_frame.__file__:
+            values = frame.f_locals
+            at_end = values.get("cleanups")
+            return values.get("self"), at_end if isinstance(at_end, list) else None
+    return None, None
+
+
+# ---- counting --------------------------------------------------------------------------------------------------------
+
+
+def restart_count() -> None:
+    """Forgets the counts of the current Dynamo graph, before it is traced again."""
+    graph = _current.get()
+    if graph is not None:
+        graph.pieces.clear()
+
+
+def count_artifact(aten: AtenGraph, artifact: Artifact, n_nodes: int) -> None:
+    """Counts the nodes of a compiled ATen graph; `n_nodes` is their number before graph passes."""
+    in_eager = tuple(map(_op_of_node, artifact.eager_nodes))
+    _count(_key(aten), _Counts((artifact.n_nodes or n_nodes) - len(in_eager), in_eager))
+
+
+def count_eager(aten: AtenGraph | None, nodes: Iterable[Node], between: bool = False) -> None:
+    """Counts nodes that run in eager: all of the ATen graph `aten`, or those `between` its compiled pieces.
+
+    With `None`, all nodes of the Dynamo graph.
+    """
+    if aten is None:
+        restart_count()
+    ops = tuple(_op_of_target(node.target) for node in nodes if node.op.startswith("call_") and node.target != getitem)
+    key = _key(aten) if aten is not None else ()
+    _count((*key, "between") if between else key, _Counts(0, ops, not between))
+
+
+def _key(aten: AtenGraph) -> tuple[object, ...]:
+    return (aten.kind, aten.part, aten.body)
+
+
+def _count(key: tuple[object, ...], counts: _Counts) -> None:
+    graph = _current.get()
+    if graph is not None:
+        graph.pieces[key] = counts
+
+
+def _op_of_node(stable: str) -> str:
+    """`my_scale` for the node `encoder/my_scale.0`."""
+    return stable.rpartition("/")[2].rpartition(".")[0] or stable
+
+
+def _op_of_target(target: Any) -> str:
+    """`my_scale` for the target `demo.my_scale.default`; the name of another function."""
+    packet = getattr(target, "overloadpacket", target)
+    return str(getattr(packet, "__name__", packet)).rpartition(".")[2]
+
+
+# ---- the line --------------------------------------------------------------------------------------------------------
+
+
+def _line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
+    """The line. A backward graph is usually compiled at the first backward pass, after the line."""
+    n_graphs = sum(counts.is_graph for counts in graphs)
+    ops = Counter(op for counts in graphs for op in counts.in_eager)
+    n_compiled = sum(counts.compiled for counts in graphs)
+    backward = " (its backward graph follows)" * backward_follows
+    numbers = [
+        f"{n_graphs} graph{'s' * (n_graphs != 1)}{backward}",
+        f"{n_compiled} node{'s' * (n_compiled != 1)} compiled",
+    ]
+    numbers += [f"{ops.total() if ops else 'none'} in eager" + (f" ({_ops_text(ops)})" if ops else "")]
+    return f"buddy: {', '.join(numbers)}; explain: buddy-tui explain {_source()}"
+
+
+def _ops_text(ops: Counter[str]) -> str:
+    """The most frequent ops, each with its number of nodes if there are several."""
+    texts = [f"{op} x{count}" if count > 1 else op for op, count in ops.most_common(MAX_OPS)]
+    more = len(ops) - len(texts)
+    return ", ".join([*texts, *([f"{more} more ops"] if more else [])])
+
+
+def _source() -> str:
+    """The script that runs, as a word for a shell; `SOURCE` in an interpreter without a script."""
+    path = Path(sys.argv[0]) if sys.argv else Path()
+    is_script = path.suffix == ".py" and path.name != "__main__.py" and path.is_file()
+    return shlex.quote(os.path.relpath(path)) if is_script else "SOURCE"
