@@ -130,7 +130,7 @@ class PassesPane(TablePane[PassRow]):
         """Make the rows from the recipe and its stages, and draw the table."""
         recipe = self.workspace.recipe
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
-        self.rows_changed()
+        self.rows_updated()
 
     def show_stage(self, stage: StageRow) -> None:
         """Move the cursor to the row of a stage, without a `Moved` message."""

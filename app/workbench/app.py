@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import RenderableType
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
@@ -52,6 +54,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
+from buddy.app.workbench.changed_cells import TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
@@ -71,9 +74,9 @@ from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-# Changes of these topics are frequent during a compilation, so they are drawn together, this often.
-STAGE_TOPICS: frozenset[Topic] = frozenset({"stages", "passes"})
-STAGE_DRAW_SECONDS = 0.1
+# Changes of these topics are frequent while jobs run, so they are drawn together, at most this often.
+FREQUENT_TOPICS: frozenset[Topic] = frozenset({"stages", "passes", "status", "outputs"})
+DRAW_SECONDS = 0.1
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
 INTERNAL_ERROR = 70
 CANCELLING = "cancelling"
@@ -134,9 +137,11 @@ class Workbench(App[int]):
         self._make_commands(context)
         self.key_sequences = KeySequences(self)
         self._resizes = ResizeLimiter(self, super().on_event)
+        self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, context.jobs, self._deliver, context.say)
         self._methods: dict[str, Method] = {}
         self._undrawn_topics: frozenset[Topic] = frozenset()
+        self._last_draw_time = 0.0
         self._long_jobs = LongJobs()
         CursorView.ascii_mode = ascii_mode
 
@@ -333,16 +338,19 @@ class Workbench(App[int]):
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
-        """Schedule a redraw: soon, or within `STAGE_DRAW_SECONDS` if only `STAGE_TOPICS` have changed.
+        """Schedule a redraw: soon, or `DRAW_SECONDS` after the last one if only `FREQUENT_TOPICS` have changed.
 
         Changes before that redraw share it.
         """
         scheduled = self._undrawn_topics
         self._undrawn_topics = scheduled | topics
-        if topics <= STAGE_TOPICS:
-            if not scheduled:
-                self.set_timer(STAGE_DRAW_SECONDS, self._draw_changes)
-        elif scheduled <= STAGE_TOPICS:
+        wait = self._last_draw_time + DRAW_SECONDS - time.monotonic()
+        if not topics <= FREQUENT_TOPICS:
+            if scheduled <= FREQUENT_TOPICS:
+                self.call_later(self._draw_changes)
+        elif not scheduled and wait > 0:
+            self.set_timer(wait, self._draw_changes)
+        elif not scheduled:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
@@ -350,6 +358,7 @@ class Workbench(App[int]):
         self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
             return
+        self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
             self.context.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
@@ -393,6 +402,7 @@ class Workbench(App[int]):
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             await self._key_queue.take(event)
         elif isinstance(event, events.Resize):
+            self._terminal_cells.forget()
             await self._resizes.take(event)
         else:
             await super().on_event(event)
@@ -441,6 +451,15 @@ class Workbench(App[int]):
         self.context.layout.show_pane(pane)
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Write only the cells that have changed."""
+        super()._display(screen, self._terminal_cells.as_changes(renderable))
+
+    def redraw_screen(self) -> None:
+        """Write every cell again, after another program has written to the terminal."""
+        self._terminal_cells.forget()
+        self.refresh()
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)

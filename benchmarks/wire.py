@@ -1,0 +1,84 @@
+"""The bytes that the workbench sends to its terminal from its start until a program is compiled, and in any one second.
+
+    python benchmarks/wire.py [--columns 160] [--rows 50] [--colors truecolor|256] [--source samples/bert.py]
+
+Over a slow ssh line, these bytes are the time that the screen lags behind. Each repeat has an empty object cache and no
+saved session, so every pass runs. The end is the first second without output after the last stage. Prints one JSON
+object; with `--save FILE`, the output of the last repeat is written to FILE.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from support import printing
+from support.engine import empty_object_cache
+from support.terminal import Terminal, environment
+from support.timing import spread
+
+# Bytes, at 160 columns and 50 rows.
+BUDGETS = {"total": 200_000, "worst_second": 60_000}
+Found = dict[str, float]
+
+
+def worst_second(reads: Sequence[tuple[float, int]]) -> int:
+    """The largest number of bytes in any second."""
+    worst, size, first = 0, 0, 0
+    for time, count in reads:
+        size += count
+        while reads[first][0] < time - 1.0:
+            size -= reads[first][1]
+            first += 1
+        worst = max(worst, size)
+    return worst
+
+
+def measure_once(options: argparse.Namespace) -> Found:
+    with tempfile.TemporaryDirectory() as folder, empty_object_cache():
+        command = [sys.executable, "-m", "buddy.app.cli", *options.source]
+        terminal = Terminal(command, options.columns, options.rows, environment(options.colors, Path(folder)))
+        try:
+            terminal.until("nodes", options.timeout)
+            opened = len(terminal.seen)
+            terminal.until("compiled in", options.timeout)
+            compiled = terminal.last - terminal.started
+            terminal.settle(1.0)
+        finally:
+            terminal.end()
+        if options.save:
+            options.save.write_bytes(terminal.seen)
+        return {
+            "compiled_s": compiled,
+            "until_captured": opened,
+            "total": len(terminal.seen),
+            "worst_second": worst_second(terminal.reads),
+            "writes": len(terminal.reads),
+        }
+
+
+def main() -> int:
+    parser = printing.parser(__doc__, 3, "starts")
+    parser.add_argument("--columns", type=int, default=160)
+    parser.add_argument("--rows", type=int, default=50)
+    parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")
+    parser.add_argument("--timeout", type=float, default=400.0, help="seconds for the compilation")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write the output of the last repeat to FILE")
+    parser.add_argument("--source", nargs=argparse.REMAINDER, default=["samples/bert.py"], help="a script, arguments")
+    options = parser.parse_args()
+    options.source += ["--tiny"] * options.tiny
+    machine = printing.machine()
+    runs = [measure_once(options) for _ in range(options.repeats)]
+    found = {name: spread([run[name] for run in runs]) for name in runs[0]}
+    met = {name: found[name]["high"] <= limit for name, limit in BUDGETS.items()}
+    result = {"source": options.source, "screen": [options.columns, options.rows, options.colors], "machine": machine}
+    rows = [(name, printing.between(figures), f"{BUDGETS.get(name, '')}") for name, figures in found.items()]
+    printing.tell({**result, "found": found, "budgets": BUDGETS, "met": met}, ("figure", "found", "budget"), rows)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
