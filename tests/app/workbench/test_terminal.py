@@ -196,27 +196,12 @@ def test_a_burst_of_keys_goes_to_what_the_first_one_opens(terminal: Callable[...
 def test_the_cells_that_were_written_add_up_to_the_screen(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", colors="truecolor", columns=120, rows=40)
     one.until("compiled in", PATIENCE)
-    for keys in (
-        "\t\t",
-        "1",
-        "8",
-        "\x06",
-        "jjj",
-        "G",
-        "\x1b[H",
-        "?",
-        "\x06",
-        "\x1b",
-        "+",
-        "+",
-        "L",
-        "q",
-        "\x10wri",
-        "\x03",
-    ):
+    through_stages, dialogs = (
+        ("\t\t", "1", "8", "\x06", "jjj", "G", "\x1b[H"),
+        ("?", "\x06", "\x1b", "+", "+", "L", "q"),
+    )
+    for keys in (*through_stages, *dialogs, "\x10w", "\x03", "T", "\x1b[B", "\r"):
         one.key(keys, 0.3)
-    for theme in ("T", "j", "\r"):
-        one.key(theme, 0.5)
     one.wait(MESSAGE_SECONDS + 1)
     one.settle()
     shown = [list(line) for line in one.screen.cells]
