@@ -2,9 +2,10 @@
 
     python benchmarks/wire.py [--columns 160] [--rows 50] [--colors truecolor|256] [--source samples/bert.py]
 
-Over a slow ssh line, these bytes are the time that the screen lags behind. Each repeat has an empty object cache and no
-saved session, so every pass runs. The end is the first second without output after the last stage. Prints one JSON
-object; with `--save FILE`, the output of the last repeat is written to FILE.
+Over a slow ssh line, these bytes are the time that the screen lags behind. No start finds a saved session; the first
+one has an empty object cache, so compiling takes longest, and the others share its cache, so stages follow each other
+fastest. The end is the first second without output. Prints one JSON object; with `--save FILE`, the output of the last
+start is written to FILE.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def worst_second(reads: Sequence[tuple[float, int]]) -> int:
 
 
 def measure_once(options: argparse.Namespace) -> Found:
-    with tempfile.TemporaryDirectory() as folder, empty_object_cache():
+    with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "buddy.app.cli", *options.source]
         terminal = Terminal(command, options.columns, options.rows, environment(options.colors, Path(folder)))
         try:
@@ -60,8 +61,12 @@ def measure_once(options: argparse.Namespace) -> Found:
         }
 
 
+def _between(figures: Found) -> str:
+    return f"{figures['median']:,.0f} ({figures['low']:,.0f} to {figures['high']:,.0f})"
+
+
 def main() -> int:
-    parser = printing.parser(__doc__, 3, "starts")
+    parser = printing.parser(__doc__, 2, "starts after the first one")
     parser.add_argument("--columns", type=int, default=160)
     parser.add_argument("--rows", type=int, default=50)
     parser.add_argument("--colors", choices=("truecolor", "256"), default="truecolor")
@@ -71,12 +76,14 @@ def main() -> int:
     options = parser.parse_args()
     options.source += ["--tiny"] * options.tiny
     machine = printing.machine()
-    runs = [measure_once(options) for _ in range(options.repeats)]
-    found = {name: spread([run[name] for run in runs]) for name in runs[0]}
-    met = {name: found[name]["high"] <= limit for name, limit in BUDGETS.items()}
+    with empty_object_cache():
+        first, *others = [measure_once(options) for _ in range(1 + options.repeats)]
+    found = {name: spread([run[name] for run in others]) for name in first}
+    met = {name: max(first[name], found[name]["high"]) <= limit for name, limit in BUDGETS.items()}
     result = {"source": options.source, "screen": [options.columns, options.rows, options.colors], "machine": machine}
-    rows = [(name, printing.between(figures), f"{BUDGETS.get(name, '')}") for name, figures in found.items()]
-    printing.tell({**result, "found": found, "budgets": BUDGETS, "met": met}, ("figure", "found", "budget"), rows)
+    rows = [(name, f"{first[name]:,.0f}", _between(found[name]), f"{BUDGETS.get(name, '')}") for name in first]
+    figures = {"first": first, "cached": found, "budgets": BUDGETS, "met": met}
+    printing.tell({**result, **figures}, ("figure", "first", "cached", "budget"), rows)
     return 0
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_lines, tuning_plot
+from buddy.app.reports.results import PLOT, USE, tuning_result
+from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_plot
 from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
@@ -208,25 +209,22 @@ class TuneCommands:
             self._progress(frame)
 
     def _show_result(self, recipe: Recipe, tuned: Tuned) -> None:
-        """Plot the ratio of each attempt, then ask whether to use the best recipe."""
+        """Show the fastest recipes, among them the one that the user may use."""
+        attempts = list(self._attempts)
+
+        def use_answer(answer: str) -> None:
+            if answer == USE:
+                self._use_recipe(tuned.recipe)
+            elif answer == PLOT:
+                self._plot(attempts)
+
+        self._context.results.show(tuning_result(tuned, attempts, tuned.recipe != recipe), use_answer)
+
+    def _plot(self, attempts: list[Attempted]) -> None:
+        """Plot the ratio of each attempt over the time of the search."""
         from buddy.app.screens.plot import PlotScreen
 
-        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
-        self._context.say("; ".join(line.strip() for line in lines))
-        offer = lambda _=None: self._offer_recipe(recipe, tuned)  # noqa: E731
-        plot = tuning_plot(self._attempts)
-        if any(series.x for series in plot.series):
-            self._context.dialogs.open(PlotScreen([plot], self._context.glyphs), offer)
-        else:
-            offer()
-
-    def _offer_recipe(self, recipe: Recipe, tuned: Tuned) -> None:
-        if tuned.recipe == recipe:
-            return
-        gain = f"{tuned.gain:.2f} x speedup" if tuned.gain else "matches eager, unlike the current recipe"
-        choices = " ".join(choice for choice in tuned.choices if not choice.endswith("=default"))
-        question = f"{choices}: {gain}. Use this recipe?"
-        self._context.dialogs.confirm(question, lambda: self._use_recipe(tuned.recipe), "the recipe was not changed")
+        self._context.dialogs.open(PlotScreen([tuning_plot(attempts)], self._context.glyphs))
 
     def _use_recipe(self, recipe: Recipe) -> None:
         self._graphs.show(recipe.graph)

@@ -42,6 +42,7 @@ from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs, FileWriter
+from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import LongJobs
@@ -153,6 +154,7 @@ class Workbench(App[int]):
         layout, queries = Layout(self, status), StageQueries(session, session.say)
         jobs = Jobs(self, status, queries, self._update_busy)
         dialogs = Dialogs(self, session.say, glyphs)
+        selection = Selection(jobs, dialogs, layout)
         return WorkbenchContext(
             session=session,
             queries=queries,
@@ -160,9 +162,10 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
+            results=Results(self, session.say, lambda node: selection.go_node((node,))),
             jobs=jobs,
             layout=layout,
-            selection=Selection(jobs, dialogs, layout),
+            selection=selection,
             bookmarks=Bookmarks(),
             glyphs=glyphs,
         )
