@@ -204,7 +204,8 @@ class TuneCommands:
     def _show_progress(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
-            self._context.say(f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop")
+            message = f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            self._context.status.show_progress(message)
         else:
             self._progress(frame)
 

@@ -34,10 +34,14 @@ class Status:
         self.messages: list[tuple[str, str]] = []
 
     def say(self, message: str) -> None:
-        """Show a message for `MESSAGE_SECONDS`. It replaces the current message."""
-        self.message = message
+        """Show a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
         self.messages.append((time.strftime("%H:%M:%S"), message))
         del self.messages[:-MAX_MESSAGES]
+        self.show_progress(message)
+
+    def show_progress(self, message: str) -> None:
+        """Show a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
+        self.message = message
         if self._clear_timer is not None:
             self._clear_timer.stop()
         self._clear_timer = self._app.set_timer(MESSAGE_SECONDS, self.clear)
@@ -125,7 +129,7 @@ class Jobs:
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
-                self._status.say(describe(frame.what))
+                self._status.show_progress(describe(frame.what))
 
         return show_progress
 

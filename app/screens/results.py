@@ -16,9 +16,11 @@ from buddy.app.reports import formatting
 from buddy.app.reports.results import Answer, Entry, Node, Perform, Result
 from buddy.app.screens.detail import (
     DIAGNOSTIC_WIDTH,
+    MAX_BOX_WIDTH,
     DetailScreen,
     diagnostic_lines,
     engine_lines,
+    problem_screen,
     wrap_line,
     wrap_text,
 )
@@ -140,8 +142,9 @@ class ResultScreen(ListScreen[Answer | None]):
         super().__init__(result.title, "enter chooses, y copies, q closes; L lists results again", self._list)
 
     def full_height(self) -> int:
-        # Without the border and the padding of the box; the foot has three lines.
-        return len(self._list.rows_at(min(self.app.size.width - 4, 118) - 4)) + 5
+        # The width is without the border, the padding and the scrollbar of the box; the foot has three lines.
+        width = min(self.app.size.width * 96 // 100, MAX_BOX_WIDTH) - 5
+        return len(self._list.rows_at(width)) + 5
 
     def on_key(self, event: events.Key) -> None:
         """Choose the entry with that key."""
@@ -267,8 +270,6 @@ class LogScreen(ListScreen[LoggedResult | None]):
         if isinstance(content, LoggedResult):
             self.dismiss(content)
         elif isinstance(content, Diagnostic):
-            from buddy.app.screens.detail import problem_screen
-
             self.app.push_screen(problem_screen(content))
         elif content is not None:
             self.app.push_screen(DetailScreen("Message", [[(content, "text")]]))
