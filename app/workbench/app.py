@@ -382,9 +382,16 @@ class Workbench(App[int]):
         else:
             self._ticker.pause()
             if self.context.status.message == CANCELLING:
-                self.context.say(formatting.CANCELLED if self.state.opening_cancelled else "Cancelled")
+                self.context.say(self._after_cancelling())
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
+
+    def _after_cancelling(self) -> str:
+        """The message after jobs were cancelled, with the key that starts them again."""
+        if self.state.opening_cancelled:
+            return formatting.CANCELLED
+        is_compiled = self.state.compiled_recipe == self.workspace.recipe
+        return f"Cancelled. Press r to {'run' if is_compiled else 'compile and run'}"
 
     def update_chrome(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
