@@ -219,6 +219,7 @@ ACTIONS: tuple[Action, ...] = (
         "Show or hide a pane with the Python file. It shows the selected node; while focused, it selects nodes itself",
         "app.toggle_source",
     ),
+    A("redraw", ("ctrl+l",), "Redraw", "Draw the whole screen again", "app.redraw_screen"),
     A("theme", ("T",), "Themes", "Choose a theme, with a preview of each", "screens.choose_theme"),
     A("help", ("?", "f1"), "Help", "Show the keys of this pane", "screens.open_help", footer="help"),
     A("palette", ("ctrl+p",), "Commands", "Search all commands by name", "app.command_palette", footer="commands"),

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from buddy.app.panes.ir_comparison import ComparedStages, TitledRecipe
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
+from buddy.app.reports.results import profile_result
 from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
@@ -152,11 +153,11 @@ class ProfileCommands:
         report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
         if report is None:
             return
-        self._context.state.record_profile(recipe, report)
+        state = self._context.state
+        previous, info = state.of(report.graph).profile, state.graphs[report.graph]
+        state.record_profile(recipe, report)
         self._context.session.notify(frozenset({"graph"}))
-        self._context.say(
-            f"{profile.summary_lines(report)[0]}; g C: modules, g R: roofline, g H: instructions, s: sort nodes by time"
-        )
+        self._context.results.show(profile_result(report, previous, info))
 
     def show_flame_graph(self) -> None:
         """Show a flame graph: the time of each `torch.nn` module and of each node in it."""

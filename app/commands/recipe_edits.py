@@ -165,8 +165,9 @@ class ScreenCommands:
         from buddy.app.screens.numerics import NumericsScreen
 
         if self._context.state.info is not None:
-            screen = NumericsScreen(self._context.session, self._context.workspace.recipe, self._context.state.info)
-            self._context.dialogs.open(screen, self._go_to_node)
+            context, recipe, info = self._context, self._context.workspace.recipe, self._context.state.info
+            screen = NumericsScreen(context.session, recipe, info, context.results.add)
+            context.dialogs.open(screen, self._go_to_node)
 
     def _go_to_node(self, node: str | None) -> None:
         if node:
@@ -196,9 +197,12 @@ class ScreenCommands:
         self._context.dialogs.open(PickerScreen("Themes", choices, show), use_theme)
 
     def open_log(self) -> None:
-        from buddy.app.screens.detail import log_screen
+        """Open the log. A result that is chosen there is shown again."""
+        from buddy.app.screens.results import LogScreen
 
-        self._context.dialogs.open(log_screen(self._context.state, self._log_path))
+        context = self._context
+        screen = LogScreen(context.state, context.results.logged, context.status.messages, self._log_path)
+        context.dialogs.open(screen, lambda logged: context.results.open(logged) if logged is not None else None)
 
     def open_help(self) -> None:
         from buddy.app.screens.detail import help_screen

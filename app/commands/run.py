@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.panes.ir_comparison import TitledRecipe
-from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_lines, tuning_plot
+from buddy.app.reports.results import PLOT, USE, tuning_result
+from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_plot
 from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, parse_seed
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
@@ -177,17 +178,12 @@ class TuneCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
-        # The recipe that was searched from, and a result that is not shown yet because the user was typing.
-        self._unseen: tuple[Recipe, Tuned] | None = None
         self._search_job = context.jobs.single("tune", "a search is running: press ctrl+c to stop it")
         self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
-        """Ask for the limits of a search, and start it. If the last result was not shown yet, show it instead."""
-        if self._unseen is not None:
-            unseen, self._unseen = self._unseen, None
-            self._show_result(*unseen)
-        elif self._search_job.may_begin():
+        """Ask for the limits of a search, and start it."""
+        if self._search_job.may_begin():
             self._context.dialogs.ask(_TUNE_PROMPT, f"{Tune(0, Recipe()).seconds:g}", self._begin_search)
 
     def _begin_search(self, text: str) -> None:
@@ -199,49 +195,38 @@ class TuneCommands:
         self._search_job.begin(self._search, self._context.workspace.recipe, seconds, variations)
 
     async def _search(self, recipe: Recipe, seconds: float, variations: tuple[Variation, ...]) -> None:
-        self._attempts, self._unseen = [], None
+        self._attempts = []
         frame = Tune(0, recipe, variations=variations, seconds=seconds)
         request = self._context.session.request(frame, self._show_progress)
         tuned = await self._search_job.result_of(request, "not tuned", "the search was stopped")
-        if tuned is None:
-            return
-        if self._context.dialogs.is_open:
-            # A screen that opens now would get the keys that the user types.
-            self._unseen = (recipe, tuned)
-            self._say_result(tuned, "press f in the Passes pane to see the result")
-        else:
+        if tuned is not None:
             self._show_result(recipe, tuned)
-
-    def _say_result(self, tuned: Tuned, todo: str = "") -> None:
-        lines = tuning_lines(tuned, self._attempts[0].choices if self._attempts else ())
-        self._context.say("; ".join([*([todo] if todo else []), *(line.strip() for line in lines)]))
 
     def _show_progress(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
-            self._context.say(f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop")
+            message = f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            self._context.status.show_progress(message)
         else:
             self._progress(frame)
 
     def _show_result(self, recipe: Recipe, tuned: Tuned) -> None:
-        """Plot the ratio of each attempt, then ask whether to use the best recipe."""
+        """Show the fastest recipes, among them the one that the user may use."""
+        attempts = list(self._attempts)
+
+        def use_answer(answer: str) -> None:
+            if answer == USE:
+                self._use_recipe(tuned.recipe)
+            elif answer == PLOT:
+                self._plot(attempts)
+
+        self._context.results.show(tuning_result(tuned, attempts, tuned.recipe != recipe), use_answer)
+
+    def _plot(self, attempts: list[Attempted]) -> None:
+        """Plot the ratio of each attempt over the time of the search."""
         from buddy.app.screens.plot import PlotScreen
 
-        self._say_result(tuned)
-        offer = lambda _=None: self._offer_recipe(recipe, tuned)  # noqa: E731
-        plot = tuning_plot(self._attempts)
-        if any(series.x for series in plot.series):
-            self._context.dialogs.open(PlotScreen([plot], self._context.glyphs), offer)
-        else:
-            offer()
-
-    def _offer_recipe(self, recipe: Recipe, tuned: Tuned) -> None:
-        if tuned.recipe == recipe:
-            return
-        gain = f"{tuned.gain:.2f} x speedup" if tuned.gain else "matches eager, unlike the current recipe"
-        choices = " ".join(choice for choice in tuned.choices if not choice.endswith("=default"))
-        question = f"{choices}: {gain}. Use this recipe?"
-        self._context.dialogs.confirm(question, lambda: self._use_recipe(tuned.recipe), "the recipe was not changed")
+        self._context.dialogs.open(PlotScreen([tuning_plot(attempts)], self._context.glyphs))
 
     def _use_recipe(self, recipe: Recipe) -> None:
         self._graphs.show(recipe.graph)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from buddy.app.reports import formatting
+from buddy.app.reports.results import SAVE, USE, bisection_result
 from buddy.app.reports.searches import CRITERIA, parse_criterion, write_bisection
 from buddy.app.workspace.command_line import ScreenState, write_script
 from buddy.app.workspace.inputs import parse_path
@@ -208,7 +209,7 @@ class SubgraphCommands:
         if not self.bisection.may_begin():
             return
         if self.bisection_result is not None:
-            self._show_result(self.bisection_result)
+            self._context.results.show(bisection_result(self.bisection_result), self._use_answer)
         else:
             self._ask_criterion()
 
@@ -251,25 +252,16 @@ class SubgraphCommands:
         if answer is None:
             return
         self.bisection_result = answer.finding
-        if self._context.dialogs.is_open:
-            # Do not open the result now: it would receive the keys that the user is typing.
-            self._context.say("the bisection has finished: press b to see the result")
-        else:
-            self._show_result(answer.finding)
+        self._context.results.show(bisection_result(answer.finding), self._use_answer)
 
-    def _show_result(self, result: BisectionResult) -> None:
-        from buddy.app.screens.tables import BisectionScreen
-
-        self._context.dialogs.open(BisectionScreen(result), self._use_answer)
-
-    def _use_answer(self, action: str | None) -> None:
+    def _use_answer(self, action: str) -> None:
         result = self.bisection_result
-        if result is None or action is None:
+        if result is None:
             return
-        if action == "use":
+        if action == USE:
             self._graphs.show(result.recipe.graph)
             self._context.edits.edit(result.recipe, "the correct recipe found by bisection")
-        elif action == "save":
+        elif action == SAVE:
             self._context.dialogs.ask(
                 "write the recipe and the reduced module to the folder", "bisected", self._save_result
             )

@@ -10,6 +10,7 @@ from buddy.app.panes.selection import Selection
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.screens.dialogs import Dialogs, FileWriter
+from buddy.app.screens.results import Results
 from buddy.app.session.requests import RecipeEditor
 from buddy.app.session.session import Session
 from buddy.app.session.state import State
@@ -29,6 +30,7 @@ class WorkbenchContext:
     | show a message | `say` |
     | ask the user something | `dialogs` |
     | write a file | `files` |
+    | show the result of a job | `results` |
     | run a job in the background | `jobs` |
     | go to a pane or a node | `layout`, `selection` |
     """
@@ -39,6 +41,7 @@ class WorkbenchContext:
     status: Status
     dialogs: Dialogs
     files: FileWriter
+    results: Results
     jobs: Jobs
     layout: Layout
     selection: Selection

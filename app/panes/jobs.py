@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ from buddy.compiler.protocol import Progress
 
 # How long a message stays on the status line.
 MESSAGE_SECONDS = 6.0
+# The number of messages that the log keeps.
+MAX_MESSAGES = 200
 
 
 class Status:
@@ -27,9 +30,17 @@ class Status:
         self._clear_timer: Timer | None = None
         self.redraw = redraw
         self.message = ""
+        # The latest messages, with the times at which they were shown.
+        self.messages: list[tuple[str, str]] = []
 
     def say(self, message: str) -> None:
-        """Show a message for `MESSAGE_SECONDS`. It replaces the current message."""
+        """Show a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
+        self.messages.append((time.strftime("%H:%M:%S"), message))
+        del self.messages[:-MAX_MESSAGES]
+        self.show_progress(message)
+
+    def show_progress(self, message: str) -> None:
+        """Show a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
         self.message = message
         if self._clear_timer is not None:
             self._clear_timer.stop()
@@ -118,7 +129,7 @@ class Jobs:
 
         def show_progress(frame: object) -> None:
             if isinstance(frame, Progress):
-                self._status.say(describe(frame.what))
+                self._status.show_progress(describe(frame.what))
 
         return show_progress
 

@@ -289,7 +289,7 @@ class OutputsPane(Pane):
     def update_from(self, topics: frozenset[Topic]) -> None:
         if topics & {"outputs", "stages", "status"}:
             self._update_lines()
-            self.rows_changed()
+            self.rows_updated()
 
     def _update_lines(self) -> None:
         width, changed = max(self.width - 1, 20), self.context.session.file_states.changed_names()

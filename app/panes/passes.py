@@ -143,7 +143,7 @@ class PassesPane(TablePane[PassRow]):
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_disabled(self.rows, preset)
-        self.rows_changed()
+        self.rows_updated()
 
     def toggle_disabled(self) -> None:
         """Show or hide the passes that the preset has disabled; the cursor stays on its row."""

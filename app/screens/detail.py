@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import Binding, BindingType
@@ -207,19 +206,8 @@ def _action_line(action: Action, situation: Situation) -> Cells:
     return [*line, (f"  (disabled: {reason})", "faint")] if reason else line
 
 
-def log_screen(state: State, path: Path | None) -> DetailScreen:
-    """The state of the engine and its workers, the diagnostics (oldest first), and the path of the log file."""
-    lines: list[Cells] = [[("Engine", "title")], *_engine_lines(state), []]
-    lines += [[("Diagnostics", "title")]]
-    for entry in state.log:
-        lines += diagnostic_lines(entry, DIAGNOSTIC_WIDTH)
-    if not state.log:
-        lines.append([("    none", "dim")])
-    lines += [[], [("Log file   ", "dim"), (str(path) if path else "none: use --log FILE to write one", "text")]]
-    return DetailScreen("Log", lines)
-
-
-def _engine_lines(state: State) -> list[Cells]:
+def engine_lines(state: State) -> list[Cells]:
+    """The state of the engine and of its workers."""
     welcome = state.welcome
     rows: list[tuple[str, str]] = [("state", state.engine)]
     if welcome is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual import work
@@ -10,6 +11,7 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
+from buddy.app.reports.results import Answer, Node, Result, numerics_result
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell
@@ -28,18 +30,24 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     """
 
     TITLE_TEXT = "Every node compared with eager"
-    KEYS_TEXT = "enter goes to the node, d compares with double precision, e with eager, p plot, s sorts, q closes"
+    KEYS_TEXT = (
+        "enter node, i by op, module and line, d compares with double precision, e eager, p plot, s sorts, q closes"
+    )
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("d", "compare('float64')", "Double precision", show=False),
         Binding("e", "compare('eager')", "Eager", show=False),
         Binding("p", "plot", "Plot", show=False),
+        Binding("i", "summarize", "Summary", show=False),
         Binding("s", "switch_order", "Order", show=False),
     ]
 
-    def __init__(self, session: Session, recipe: Recipe, info: GraphInfo) -> None:
-        self._session, self._recipe, self._info = session, recipe, info
+    def __init__(
+        self, session: Session, recipe: Recipe, info: GraphInfo, log: Callable[[Result], object] = lambda _: None
+    ) -> None:
+        self._session, self._recipe, self._info, self._log = session, recipe, info, log
         self._rows = numerics.rows_of(info)
         self._report: NumericsReport | None = None
+        self._previous: NumericsReport | None = None
         self._in_graph_order = False
         super().__init__(self._columns())
 
@@ -73,10 +81,13 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     @work(exclusive=True, group="numerics")
     async def _compare(self, reference: Reference) -> None:
         self.show_progress("compiling")
+        latest = self._session.state.of(self._recipe.graph).numerics
         request = self._session.compare_nodes(self._recipe, reference, self._progress)
         report = await Requester(self._session, self.show_progress).await_answer(request)
         if report is not None:
+            self._previous = latest[1] if latest is not None else None
             self._show_report(report)
+            self._log(numerics_result(report, self._previous, self._info))
 
     def _progress(self, frame: Frame) -> None:
         if isinstance(frame, Progress):
@@ -112,6 +123,18 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def action_choose(self) -> None:
         if self.current is not None:
             self.dismiss(self.current.node)
+
+    def action_summarize(self) -> None:
+        """Show the largest errors by op kind, module and source line."""
+        if self._report is not None:
+            from buddy.app.screens.results import ResultScreen
+
+            result = numerics_result(self._report, self._previous, self._info)
+            self.app.push_screen(ResultScreen(result), self._use_answer)
+
+    def _use_answer(self, answer: Answer | None) -> None:
+        if isinstance(answer, Node):
+            self.dismiss(answer.name)
 
     def action_plot(self) -> None:
         if self._report is None:

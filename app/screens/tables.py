@@ -1,4 +1,4 @@
-"""Screens with a table: runs, fallbacks, and passes tried on a stage. Also the text screen with a bisection result."""
+"""Screens with a table: runs, fallbacks, and passes tried on a stage."""
 
 from __future__ import annotations
 
@@ -13,57 +13,17 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.pane import Column, columns_at, table_head, table_row
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
-from buddy.app.reports.searches import PassPreview, bisection_lines, deltas_text, rank_previews
-from buddy.app.screens.detail import TextScreen
+from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
-from buddy.compiler.protocol import Assigned, BisectionResult, Compile, Preset, Tried, TryPasses
+from buddy.compiler.protocol import Assigned, Compile, Preset, Tried, TryPasses
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.session.session import Session
-
-
-class BisectionScreen(TextScreen[str | None]):
-    """The result of a bisection. Returns `use` (the correct recipe), `save`, `again` (bisect), or `None`."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "answer('use')", show=False, priority=True),
-        Binding("s", "answer('save')", show=False),
-        Binding("b", "answer('again')", show=False),
-    ]
-
-    def __init__(self, result: BisectionResult) -> None:
-        self._has_recipe = bool(result.steps or result.lowerings or result.in_eager)
-        use_key = "enter uses the recipe, " if self._has_recipe else ""
-        super().__init__("Bisection", _result_lines(result), f"{use_key}s saves, b bisects again, y copies, q closes")
-
-    def action_answer(self, action: str) -> None:
-        """Close and return `action`. Returns `None` for `use` if the bisection has found no correct recipe."""
-        self.dismiss(action if action != "use" or self._has_recipe else None)
-
-
-def _result_lines(result: BisectionResult) -> list[Cells]:
-    """The result, followed by the IR before and after the culprit pass."""
-    lines = [_result_line(number, line) for number, line in enumerate(bisection_lines(result))]
-    after = result.after if result.after != result.before else ""
-    for title, text in (("before the pass", result.before), ("after the pass", after)):
-        if text:
-            lines += [[], [(title, "title")], *([(line, "text")] for line in text.splitlines())]
-    return lines
-
-
-def _result_line(number: int, line: str) -> Cells:
-    """A line of the result. The first one (`number` 0) is a title; on the others, the label before `: ` is dim."""
-    label, colon, rest = line.partition(": ")
-    if number == 0:
-        return [(line, "title")]
-    if not colon:
-        return [(line, "text")]
-    return [(label + colon, "dim"), (rest, "text")]
 
 
 Row = TypeVar("Row")

@@ -106,6 +106,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         def control(self) -> CursorView:
             return self.view
 
+    def __init__(self, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._drawn_lines = {}
+
     cursor: int = 0
     ascii_mode: bool = False
     wrapped: bool = False
@@ -190,8 +194,30 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # The cached result of `visible_lines`, and what it depends on.
     _visible_lines: tuple[object, list[RowLine]] | None = None
 
+    # The lines that were drawn last, by their positions.
+    _drawn_lines: dict[int, Strip]
+
     def rows_changed(self) -> None:
         """Update the layout and draw again, after the rows, the head or the foot have changed."""
+        self._update_layout()
+        self.refresh()
+
+    def rows_updated(self) -> None:
+        """Like `rows_changed`, but draw only the lines that differ from those drawn last, for frequent changes."""
+        before = self._layout()
+        self._update_layout()
+        if self._layout() != before:
+            self.refresh()
+            return
+        for y in range(self.size.height):
+            if self._line(y) != self._drawn_lines.get(y):
+                self.refresh(Region(0, y, self.width, 1))
+
+    def _layout(self) -> tuple[object, ...]:
+        """The facts that decide which row is on which line."""
+        return (self._head_height, self._foot_height, self.top, self.page, self.virtual_size, self.size)
+
+    def _update_layout(self) -> None:
         width = self.width
         self._head_height, self._foot_height = len(self.head(width)), len(self.foot(width))
         if self._head_height + MIN_ROWS + self._foot_height > self.size.height:
@@ -203,7 +229,6 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self.virtual_size = Size(width, rows + fixed)
         self._visible_lines = None
         self._scroll_to_cursor()
-        self.refresh()
 
     def on_mount(self) -> None:
         self.vertical_scrollbar.renderer = WholeCells  # type: ignore[misc]
@@ -225,6 +250,11 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # ---- drawing -------------------------------------------------------------------------------------------------
 
     def render_line(self, y: int) -> Strip:
+        self._drawn_lines[y] = strip = self._line(y)
+        return strip
+
+    def _line(self, y: int) -> Strip:
+        """The line at position `y` of the widget."""
         width, height = self.width, self.size.height
         if y < self._head_height:
             return self.look.strip(self.head(width)[y], width)

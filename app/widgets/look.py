@@ -118,6 +118,6 @@ class CellLine(Widget):
             self._on_column_clicked(event.x, self.size.width)
 
     def update(self) -> None:
-        """Draw the line again if its cells have changed."""
-        if self._cells(self.size.width) != self._last:
+        """Draw the line again if it is displayed and its cells have changed."""
+        if self.display and self._cells(self.size.width) != self._last:
             self.refresh()

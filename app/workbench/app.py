@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
+from rich.console import RenderableType
 from textual import events, work
 from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
@@ -41,6 +43,7 @@ from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs, FileWriter
+from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import LongJobs
@@ -53,6 +56,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
+from buddy.app.workbench.changed_cells import TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
@@ -72,9 +76,9 @@ from buddy.compiler.protocol.recipe import PluginFile
 from buddy.themes.palette import DEFAULT, themes
 from buddy.themes.textual_themes import textual_themes
 
-# Changes of these topics are frequent during a compilation, so they are drawn together, this often.
-STAGE_TOPICS: frozenset[Topic] = frozenset({"stages", "passes"})
-STAGE_DRAW_SECONDS = 0.1
+# Changes of these topics are frequent while jobs run, so they are drawn together, at most this often.
+FREQUENT_TOPICS: frozenset[Topic] = frozenset({"stages", "passes", "status", "outputs"})
+DRAW_SECONDS = 0.1
 # How often the files of the program are checked for changes, unless they are watched.
 FILE_CHECK_SECONDS = 3.0
 # The exit code after an internal error (EX_SOFTWARE of sysexits.h).
@@ -125,6 +129,7 @@ class Workbench(App[int]):
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
         self._resizes = ResizeLimiter(self, super().on_event)
+        self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
         self._methods: dict[str, Method] = {}
         self._long_jobs = LongJobs()
@@ -149,6 +154,7 @@ class Workbench(App[int]):
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
         self._undrawn_topics: frozenset[Topic] = frozenset()
+        self._last_draw_time = 0.0
 
     def _make_context(self) -> WorkbenchContext:
         """Create the parts that panes and commands share."""
@@ -158,6 +164,7 @@ class Workbench(App[int]):
         layout, queries = Layout(self, status), StageQueries(session, session.say)
         jobs = Jobs(self, status, queries, self._update_busy)
         dialogs = Dialogs(self, session.say, glyphs)
+        selection = Selection(jobs, dialogs, layout)
         return WorkbenchContext(
             session=session,
             queries=queries,
@@ -165,9 +172,10 @@ class Workbench(App[int]):
             status=status,
             dialogs=dialogs,
             files=FileWriter(dialogs, session.say),
+            results=Results(self, session.say, lambda node: selection.go_node((node,)), lambda: dialogs.is_open),
             jobs=jobs,
             layout=layout,
-            selection=Selection(jobs, dialogs, layout),
+            selection=selection,
             bookmarks=Bookmarks(),
             glyphs=glyphs,
         )
@@ -377,16 +385,19 @@ class Workbench(App[int]):
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
-        """Schedule a redraw: soon, or within `STAGE_DRAW_SECONDS` if only `STAGE_TOPICS` have changed.
+        """Schedule a redraw: soon, or `DRAW_SECONDS` after the last one if only `FREQUENT_TOPICS` have changed.
 
         Changes before that redraw share it.
         """
         scheduled = self._undrawn_topics
         self._undrawn_topics = scheduled | topics
-        if topics <= STAGE_TOPICS:
-            if not scheduled:
-                self.set_timer(STAGE_DRAW_SECONDS, self._draw_changes)
-        elif scheduled <= STAGE_TOPICS:
+        wait = self._last_draw_time + DRAW_SECONDS - time.monotonic()
+        if not topics <= FREQUENT_TOPICS:
+            if scheduled <= FREQUENT_TOPICS:
+                self.call_later(self._draw_changes)
+        elif not scheduled and wait > 0:
+            self.set_timer(wait, self._draw_changes)
+        elif not scheduled:
             self.call_later(self._draw_changes)
 
     def _draw_changes(self) -> None:
@@ -394,6 +405,7 @@ class Workbench(App[int]):
         self._undrawn_topics = frozenset()
         if not self.is_running or not topics:
             return
+        self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
             self.context.selection.name_nodes(self.state.info.rows)
         if "lines" in topics:
@@ -414,9 +426,16 @@ class Workbench(App[int]):
         else:
             self._ticker.pause()
             if self.context.status.message == CANCELLING:
-                self.context.say(formatting.CANCELLED if self.state.opening_cancelled else "Cancelled")
+                self.context.say(self._after_cancelling())
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
+
+    def _after_cancelling(self) -> str:
+        """The message after jobs were cancelled, with the key that starts them again."""
+        if self.state.opening_cancelled:
+            return formatting.CANCELLED
+        is_compiled = self.state.compiled_recipe == self.workspace.recipe
+        return f"Cancelled. Press r to {'run' if is_compiled else 'compile and run'}"
 
     def update_chrome(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
@@ -437,6 +456,7 @@ class Workbench(App[int]):
         if isinstance(event, events.Key | events.Paste) and not event.is_forwarded:
             await self._key_queue.take(event)
         elif isinstance(event, events.Resize):
+            self._terminal_cells.forget()
             await self._resizes.take(event)
         else:
             await super().on_event(event)
@@ -485,6 +505,15 @@ class Workbench(App[int]):
         self.context.layout.show_pane(pane)
 
     # ---- helpers -----------------------------------------------------------------------------------------------------
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Write only the cells that have changed."""
+        super()._display(screen, self._terminal_cells.as_changes(renderable))
+
+    def redraw_screen(self) -> None:
+        """Write every cell again, after another program has written to the terminal."""
+        self._terminal_cells.forget()
+        self.refresh()
 
     def copy_to_clipboard(self, text: str) -> None:
         super().copy_to_clipboard(text)

@@ -56,8 +56,8 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
     A backward graph has no break: the break is reported for its forward graph.
     """
     if aten.part:
-        reason, line = aten.ends
-        return GraphBreak(reason, line, _NUMBER_FIX if reason.endswith(_READS_NUMBER) else "")
+        text, line = aten.ends
+        return GraphBreak(text, line, _NUMBER_FIX if text.endswith(_READS_NUMBER) else "")
     reason: Any = getattr(aten.dynamo, "compile_subgraph_reason", None)
     if reason is None or not reason.graph_break or aten.kind == "backward":
         return NO_BREAK

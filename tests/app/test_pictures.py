@@ -26,6 +26,7 @@ from buddy.app.reports.fallbacks import GraphFacts
 from buddy.app.reports.node_history import NodeRemark
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
+from buddy.app.reports.results import bisection_result, profile_result, tuning_result
 from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
@@ -38,8 +39,9 @@ from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.presets import PresetsScreen
 from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
+from buddy.app.screens.results import LoggedResult, LogScreen, ResultScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.tables import BisectionScreen, FallbacksScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.tables import FallbacksScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
@@ -57,9 +59,12 @@ from buddy.compiler.protocol import (
     Sampling,
     Stage,
     Tried,
+    Tuned,
 )
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+from tests.app.commands.test_tune import TRIES
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
+from tests.app.reports.test_profile import INFO, REPORT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SIZES = {"80": (80, 24), "160": (160, 50)}
@@ -102,6 +107,10 @@ FINDING = BisectionResult(
     name="add", before="func.func @add() {\n  return\n}", after="func.func @add() {\n}", trials=7, seconds=1.0,
 )  # fmt: skip
 PROGRAMS = [Program("samples/bert.py", ("--tiny",)), Program("models/resnet.onnx"), Program("package.module:net")]
+PROFILED = profile_result(REPORT, msgspec.structs.replace(REPORT, nodes=REPORT.nodes[:3]), INFO)
+TUNED = tuning_result(Tuned(1, Recipe(), ("fuse-rows=on",), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0), TRIES, is_better=True)
+LOGGED = [LoggedResult("12:00:00", PROFILED), LoggedResult("12:05:00", TUNED)]
+SAID_BEFORE = [("11:59:59", "profiling: compiling"), ("12:06:00", f"wrote {'a-long-name/' * 20}add.toml")]
 STAGES = [Stage(0, "fx", "torch", "a", 4, language="fx"), Stage(1, "lower", "toplevel", "b", 9)]
 TRACES = [
     NodeTrace("a", 1, 0, (2,), (False,), ("add = …",)),
@@ -182,7 +191,7 @@ SCREENS = {
     "node": Shown(DetailScreen, keys=("o", OPEN)),
     "line": Shown(DetailScreen, "ir", ("5", DRAWN, "o", OPEN)),
     "pass": Shown(DetailScreen, "passes", ("o", OPEN)),
-    "log": Shown(DetailScreen, keys=("L", OPEN)),
+    "log": Shown(LogScreen, made=lambda app: LogScreen(app.state, LOGGED, SAID_BEFORE, None)),
     "help-graph": Shown(DetailScreen, "graph", ("question_mark", OPEN)),
     "help-passes": Shown(DetailScreen, "passes", ("question_mark", OPEN)),
     "help-ir": Shown(DetailScreen, "ir", ("question_mark", OPEN)),
@@ -214,7 +223,9 @@ SCREENS = {
     "numerics": Shown(NumericsScreen, keys=("N", OPEN), text="all nodes within", filled=without_times),
     "palette": Shown(Palette, keys=("ctrl+p", *"diff"), text="Diff against"),
     "flame": Shown(FlameScreen, made=lambda app: FlameScreen(FLAME, "model, 1 s")),
-    "finding": Shown(BisectionScreen, made=lambda app: BisectionScreen(FINDING)),
+    "finding": Shown(ResultScreen, made=lambda app: ResultScreen(bisection_result(FINDING))),
+    "profiled": Shown(ResultScreen, made=lambda app: ResultScreen(PROFILED)),
+    "tuned": Shown(ResultScreen, made=lambda app: ResultScreen(TUNED)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),

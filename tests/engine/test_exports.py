@@ -39,5 +39,7 @@ async def test_a_stopped_export_leaves_neither_a_folder_nor_a_process(
         failed = await bench.end_of(request)
         assert isinstance(failed, Failed)
         assert failed.cancelled
-        assert list(place.iterdir()) == []
+        # A request that takes long to end is answered before it has cleaned up.
+        while list(place.iterdir()):
+            await bench.quiet()
         assert await gone(int(told.read_text()))

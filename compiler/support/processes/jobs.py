@@ -15,6 +15,8 @@ from buddy.compiler.protocol import Diagnostic, Failed, Stage
 
 log = logging.getLogger("buddy.engine")
 Send = Callable[[Any], None]
+# The longest that a cancelled request waits for its answer.
+CANCEL_SECONDS = 0.2
 
 
 class JobFailed(Exception):
@@ -27,12 +29,16 @@ class JobFailed(Exception):
 
 @dataclass
 class Job:
-    """A running request. While `started` is false, a newer request with the same `slot`, if any, replaces it."""
+    """A running request. While `started` is false, a newer request with the same `slot`, if any, replaces it.
+
+    `answered` is set when `Failed` has been sent, although the task is still ending.
+    """
 
     request: int
     slot: Hashable = None
     started: bool = False
     why_cancelled: str = "cancelled"
+    answered: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
 
     def cancel(self, why: str = "cancelled") -> None:
@@ -58,10 +64,15 @@ class Jobs:
         job.task.add_done_callback(lambda task: self._report_end(job, task))
 
     def cancel(self, target: int) -> None:
-        """Cancels request `target`, or all requests if `target` is 0."""
+        """Cancels request `target`, or all requests if `target` is 0.
+
+        A request is answered when its task has ended, or after `CANCEL_SECONDS`. Then its task goes on to clean up: a
+        large process that works for it takes a while to exit. Requests that need this process wait until then.
+        """
         for job in list(self._jobs.values()):
-            if target in (0, job.request):
+            if target in (0, job.request) and job.task is not None and not job.task.done():
                 job.cancel()
+                asyncio.get_running_loop().call_later(CANCEL_SECONDS, self._answer_cancelled, job)
 
     async def close(self) -> None:
         """Cancels all requests and waits until they have ended."""
@@ -79,9 +90,18 @@ class Jobs:
         if self._jobs.get(job.request) is job:
             del self._jobs[job.request]
         if task.cancelled():
-            self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
+            self._answer_cancelled(job)
+        elif job.answered:
+            log.info("request %d: ended after it was cancelled: %s", job.request, task.exception())
         elif (error := task.exception()) is not None:
             self._send(_failure_of(job.request, error))
+
+    def _answer_cancelled(self, job: Job) -> None:
+        """Answers a cancelled request, unless its task has ended in another way or it has been answered."""
+        is_over = job.task is not None and job.task.done() and not job.task.cancelled()
+        if not job.answered and not is_over:
+            job.answered = True
+            self._send(Failed(job.request, Diagnostic(job.why_cancelled, severity="note"), cancelled=True))
 
 
 def _failure_of(request: int, error: BaseException) -> Failed:

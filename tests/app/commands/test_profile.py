@@ -10,6 +10,7 @@ import pytest
 from buddy.app.commands.compare import roofline
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.screens.profile import FlameScreen, FlameTree, HotSpotScreen
+from buddy.app.screens.results import LogScreen, ResultScreen
 from buddy.compiler.support.target import counter
 from tests.app.reports.test_profile import INFO, REPORT
 
@@ -27,7 +28,11 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
         await bench.press("g", "c")
         await bench.sees("engine busy")
         await bench.sees("ctrl+c cancels")
-        await bench.until(lambda: app.state.profile is not None, "the profile")
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the result")
+        assert app.state.profile is not None
+        await bench.sees("by op kind")
+        await bench.sees("aten.addmm")
+        await bench.press("escape")
         await bench.sees("engine ready")
         await bench.settled()
         await bench.sees("in addmm")  # gelu is part of the product before it
@@ -41,7 +46,13 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
         times = [graph.seconds(row) for row in graph.rows]
         assert times == sorted(times, reverse=True)
         assert {row.name for row in graph.rows} >= {"addmm", "addmm_1"}
-        await bench.press("f", "ctrl+u", "enter", "g", "C")
+        await bench.press("f", "ctrl+u", "enter", "L")
+        await bench.until(lambda: isinstance(app.screen, LogScreen), "the log")
+        await bench.pilot.pause(0.05)
+        await bench.press("enter")
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the result again")
+        await bench.pilot.pause(0.05)
+        await bench.press("C")
         await bench.until(lambda: isinstance(app.screen, FlameScreen), "the tree of modules")
         await bench.pilot.pause(0.05)
         tree = app.screen.query_one(FlameTree)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
-from buddy.app.screens.tables import BisectionScreen
+from buddy.app.screens.results import ResultScreen
 from buddy.compiler.protocol import BisectionResult, Criterion, Culprit
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
 
@@ -55,7 +55,7 @@ async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, t
         assert "torch.float32" in said.stdout
 
         bench.app.subgraph_commands._begin_bisection("any", "1, 200 s")
-        await bench.until(lambda: isinstance(bench.app.screen, BisectionScreen), "the answer")
+        await bench.until(lambda: isinstance(bench.app.screen, ResultScreen), "the answer")
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
         assert bench.app.state.graph == 0

@@ -9,7 +9,8 @@ import pytest
 
 from buddy.app.commands.run import parse_tune_request
 from buddy.app.reports.searches import VariationError, attempt_line, tuning_lines, tuning_plot
-from buddy.app.screens.plot import PlotScreen
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.results import LogScreen, ResultScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
 
@@ -93,14 +94,64 @@ async def test_a_result_waits_while_the_user_types(workbench: Open, messages: Ca
         await bench.press("f")
         await bench.type("ad")
         assert app.focused is prompt
-        await bench.until(
-            lambda: any("press f in the Passes pane to see the result" in each for each in said), "the end"
-        )
-        assert not isinstance(app.screen, PlotScreen), "a plot would get the keys that the user types"
+        await bench.until(lambda: any("Press L to see the result" in each for each in said), "the end")
+        assert not isinstance(app.screen, ResultScreen), "a page would get the keys that the user types"
         await bench.type("d")
         assert prompt.value == "add"
         await bench.press("enter")
-        app.context.layout.show_pane("passes")
-        await bench.press("f")
-        await bench.opened(PlotScreen)
+        await bench.press("L")
+        await bench.opened(LogScreen)
+        await bench.press("enter")
+        await bench.opened(ResultScreen)
         await bench.press("q")
+
+
+@pytest.mark.slow
+async def test_the_result_page_applies_the_recipe_that_was_found(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        app = bench.app
+        recipe = app.workspace.recipe
+        step = next(index for index, step in enumerate(recipe.steps) if step.name == "cse")
+        tuned = Tuned(1, recipe.toggled(step), ("cse=off",), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0)
+        app.tune_commands._attempts = list(TRIES)
+        app.tune_commands._show_result(recipe, tuned)
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the page")
+        await bench.sees("1.600 x speedup")
+        await bench.press("escape")
+        assert app.workspace.recipe == recipe, "nothing was chosen"
+        await bench.press("L")
+        await bench.until(lambda: isinstance(app.screen, LogScreen), "the log")
+        await bench.sees("Tuning: tried 4 of 12")
+        await bench.press("enter")
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the page again")
+        await bench.press("u")
+        await bench.until(lambda: app.workspace.recipe == tuned.recipe, "the recipe")
+
+
+@pytest.mark.slow
+async def test_a_result_waits_in_the_log_while_a_dialog_is_open(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        app = bench.app
+        await bench.press("question_mark")
+        help_screen = app.screen
+        tuned = Tuned(1, app.workspace.recipe, ("fuse-rows=on",), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0)
+        app.tune_commands._show_result(app.workspace.recipe, tuned)
+        assert app.screen is help_screen
+        assert app.context.status.message == "Tuning: finished. Press L to see the result"
+        app.context.status.show_progress("tuning: 3")
+        await bench.press("escape", "L")
+        await bench.until(lambda: isinstance(app.screen, LogScreen), "the log")
+        await bench.sees("Tuning: finished")
+        assert not bench.shows("tuning: 3"), "progress is not kept"
+        # The message is longer than the screen is wide; enter shows it in full.
+        long = "wrote " + "a/long/path/" * 10
+        await bench.press("escape")
+        app.context.say(long)
+        await bench.press("L")
+        await bench.until(lambda: isinstance(app.screen, LogScreen), "the log")
+        await bench.press("j")
+        entry = next(index for index, entry in enumerate(app.screen._entries) if entry.content == long)
+        app.screen._rows.move_to(entry)
+        await bench.press("enter")
+        await bench.until(lambda: isinstance(app.screen, DetailScreen), "the message")
+        await bench.sees("a/long/path/")

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from buddy.app.panes.jobs import MESSAGE_SECONDS
 from buddy.app.workspace.session_file import SavedScreen, read_session
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -122,7 +123,7 @@ def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> No
     one.until("compiled in", PATIENCE)
     one.key("r")
     one.until("eager's speed", PATIENCE)
-    assert {character for character in one.text if not character.isascii()} == set()
+    assert {byte for byte in bytes(one.seen) if byte > 127} == set()
 
 
 def test_in_16_colours_no_other_colour_is_written(terminal: Callable[..., Any]) -> None:
@@ -190,6 +191,25 @@ def test_a_burst_of_keys_goes_to_what_the_first_one_opens(terminal: Callable[...
     assert "the first recipe" not in one.text, "no key has edited the recipe"
     assert "Traceback" not in one.text
     assert ends(one) == 0
+
+
+def test_the_cells_that_were_written_add_up_to_the_screen(terminal: Callable[..., Any]) -> None:
+    one = terminal("--no-mouse", colors="truecolor", columns=120, rows=40)
+    one.until("compiled in", PATIENCE)
+    through_stages, dialogs = (
+        ("\t\t", "1", "8", "\x06", "jjj", "G", "\x1b[H"),
+        ("?", "\x06", "\x1b", "+", "+", "L", "q"),
+    )
+    for keys in (*through_stages, *dialogs, "\x10w", "\x03", "T", "\x1b[B", "\r"):
+        one.key(keys, 0.3)
+    one.wait(MESSAGE_SECONDS + 1)
+    one.settle()
+    shown = [list(line) for line in one.screen.cells]
+    one.forget()
+    one.screen.resize(120, 40)
+    one.key("\x0c", 0.5)
+    assert len(one.screen.cells) == 40
+    assert one.screen.cells == shown
 
 
 def test_nothing_is_written_when_idle(terminal: Callable[..., Any]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.support.terminal import TerminalScreen
 from buddy.app.cli.workbench import without_web
 from tests.support.engine_processes import children, gone
 
@@ -59,14 +60,14 @@ def address() -> Iterator[str]:
         yield found
 
 
-async def draws(screen: Any, text: bytes) -> None:
-    """Wait until the workbench has sent `text`."""
-    seen, end = b"", time.monotonic() + PATIENCE
-    while text not in seen:
-        assert time.monotonic() < end, seen[-500:]
-        message = await asyncio.wait_for(screen.receive(), PATIENCE)
+async def draws(socket: Any, text: str, screen: TerminalScreen) -> None:
+    """Wait until `screen`, to which the socket's output goes, shows `text`."""
+    end = time.monotonic() + PATIENCE
+    while text not in screen.text:
+        assert time.monotonic() < end, screen.text
+        message = await asyncio.wait_for(socket.receive(), PATIENCE)
         assert message.type in (aiohttp.WSMsgType.BINARY, aiohttp.WSMsgType.TEXT), message
-        seen += message.data if isinstance(message.data, bytes) else message.data.encode()
+        screen.feed(message.data if isinstance(message.data, bytes) else message.data.encode())
 
 
 async def test_requests_without_the_token_are_rejected(address: str) -> None:
@@ -96,22 +97,23 @@ async def test_the_token_gives_access_to_the_page_and_its_files(address: str) ->
 
 
 async def test_the_screen_is_sent_over_the_web_socket(address: str) -> None:
-    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as screen:
-        await draws(screen, b"arith_add.py")
+    async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws?width=100&height=30") as socket:
+        await draws(socket, "arith_add.py", TerminalScreen(100, 30))
 
 
 @pytest.mark.slow
 async def test_a_flood_of_sizes_delays_no_key_and_no_exit() -> None:
     with serving() as (server, address):
         async with aiohttp.ClientSession() as session:
-            async with session.ws_connect(f"{address}ws?width=100&height=30") as screen:
-                await draws(screen, b"compiled in")
+            async with session.ws_connect(f"{address}ws?width=100&height=30") as socket:
+                screen = TerminalScreen(100, 30)
+                await draws(socket, "compiled in", screen)
                 (workbench,) = children(server.pid)
                 for number in range(20_000):
                     size = {"width": 80 + number % 97, "height": 24 + number % 31}
-                    await screen.send_json(["resize", size])
-                await screen.send_json(["stdin", "?"])
-                await draws(screen, b"Help: Graph")
+                    await socket.send_json(["resize", size])
+                await socket.send_json(["stdin", "?"])
+                await draws(socket, "Help: Graph", screen)
             assert await gone(workbench, within=PATIENCE)
 
 
@@ -119,8 +121,8 @@ async def test_a_flood_of_sizes_delays_no_key_and_no_exit() -> None:
 @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
 async def test_a_workbench_ends_with_its_server(how: signal.Signals) -> None:
     with serving() as (server, address):
-        async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as screen:
-            await draws(screen, b"arith_add.py")
+        async with aiohttp.ClientSession() as session, session.ws_connect(f"{address}ws") as socket:
+            await draws(socket, "arith_add.py", TerminalScreen(80, 24))
             (workbench,) = children(server.pid)
             server.send_signal(how)
             assert await gone(workbench, server.pid, within=PATIENCE)

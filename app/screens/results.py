@@ -1,0 +1,320 @@
+"""The page with the result of a long job, and the log, from which results and messages can be opened again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+from textual import events
+from textual.app import App
+from textual.binding import Binding, BindingType
+
+from buddy.app.reports import formatting
+from buddy.app.reports.results import Answer, Entry, Node, Perform, Result
+from buddy.app.screens.detail import (
+    DIAGNOSTIC_WIDTH,
+    MAX_BOX_WIDTH,
+    DetailScreen,
+    diagnostic_lines,
+    engine_lines,
+    problem_screen,
+    wrap_line,
+    wrap_text,
+)
+from buddy.app.screens.modal import ListScreen
+from buddy.app.session.state import State, keep_newest
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells, length
+from buddy.compiler.protocol import Diagnostic
+
+# The widths of the columns of an entry, in cells: value, share, change. The name and the bar share the rest.
+_VALUE, _SHARE, _CHANGE = 12, 7, 10
+_MIN_BAR = 8
+# The number of results that the log keeps.
+MAX_RESULTS = 50
+
+
+class _Row(NamedTuple):
+    """A line of the page; `entry` is what enter chooses there."""
+
+    cells: Cells
+    entry: Entry | None = None
+
+
+class ResultRows(CursorView):
+    """The conclusions of a result, what to do next, its sections with bars, and its texts. Long lines are wrapped."""
+
+    def __init__(self, result: Result) -> None:
+        super().__init__()
+        self.result = result
+        self._rows: list[_Row] = []
+        self._width = 0
+
+    def on_resize(self) -> None:
+        if self.width != self._width:
+            entry, self._width = self.entry, self.width
+            self._rows = self.rows_at(self.width)
+            entries = [row.entry for row in self._rows]
+            first = next((index for index, other in enumerate(entries) if other is not None and other.answer), 0)
+            self.cursor = entries.index(entry) if entry in entries and entry is not None else first
+        self.rows_changed()
+
+    def rows_at(self, width: int) -> list[_Row]:
+        """All rows, for a view of `width` cells."""
+        result, room = self.result, max(width - 1, 20)
+        rows = [
+            _Row([(piece, "title" if not number else "text")])
+            for number, line in enumerate(result.conclusions)
+            for piece in wrap_text(line, room)
+        ]
+        if result.next:
+            rows += [_Row([]), *(_Row(self._next_cells(entry, room), entry) for entry in result.next)]
+        for section in result.sections:
+            rows += [_Row([]), _Row([(section.title, "title")])]
+            rows += [_Row(self._entry_cells(entry, room), entry) for entry in section.entries]
+            rows += [] if section.entries else [_Row([("  none", "dim")])]
+        for title, text in result.texts:
+            rows += [_Row([]), _Row([(title, "title")])]
+            rows += [
+                _Row(line) for each in text.splitlines() for line in wrap_line([(each.expandtabs(), "text")], room)
+            ]
+        return rows
+
+    def _next_cells(self, entry: Entry, width: int) -> Cells:
+        cells: Cells = [(f"{entry.key:>2}  ", "key"), (entry.name, "text")]
+        return [*cells, (f"  {formatting.clip(entry.value, width - length(cells) - 2, self.glyphs)}", "dim")]
+
+    def _entry_cells(self, entry: Entry, width: int) -> Cells:
+        if not entry.value:
+            return [(f"  {formatting.clip(entry.name, width - 2, self.glyphs)}", entry.role)]
+        has_bar = entry.share >= 0
+        free = width - 2 - _VALUE - _SHARE - _CHANGE
+        bar_width = max(free // 3, _MIN_BAR) if has_bar else 0
+        name_width = max(free - bar_width - 1, _MIN_BAR)
+        bar = formatting.progress_bar(entry.share, bar_width, self.glyphs) if has_bar and entry.share > 0 else ""
+        return [
+            (f"  {formatting.clip(entry.name, name_width, self.glyphs):<{name_width}}", entry.role),
+            (f"{entry.value:>{_VALUE}}", "number"),
+            (f"{entry.share:>{_SHARE}.1%}" if has_bar else " " * _SHARE, "dim"),
+            (f" {bar:<{bar_width}}", "bar"),
+            (f"{entry.change:>{_CHANGE}}", _change_role(entry.change)),
+        ]
+
+    @property
+    def row_count(self) -> int:
+        return len(self._rows)
+
+    @property
+    def entry(self) -> Entry | None:
+        """The entry under the cursor."""
+        return self._rows[self.cursor].entry if self._rows else None
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        return [(">" if row == self.cursor else " ", "key"), *self._rows[row].cells]
+
+    def foot(self, width: int) -> list[Cells]:
+        """The whole name of the entry under the cursor, which its line may truncate."""
+        entry = self.entry
+        text = f"{entry.name}  {entry.value}  {entry.change}".rstrip() if entry is not None else ""
+        pieces = wrap_text(text, width - 2)[:2]
+        return [[], *([(f" {piece}", "dim")] for piece in (*pieces, *[""] * (2 - len(pieces))))]
+
+
+def _change_role(change: str) -> str:
+    """The colour of a change: of less time, of more, of other changes."""
+    return "ok" if change.startswith("-") else "warn" if change.startswith("+") else "dim"
+
+
+class ResultScreen(ListScreen[Answer | None]):
+    """The result of a job. Returns what the user has chosen, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("space", "move('move_page_down')", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(self, result: Result) -> None:
+        self._list = ResultRows(result)
+        super().__init__(result.title, "enter chooses, y copies, q closes; L lists results again", self._list)
+
+    def full_height(self) -> int:
+        # The width is without the border, the padding and the scrollbar of the box; the foot has three lines.
+        width = min(self.app.size.width * 96 // 100, MAX_BOX_WIDTH) - 5
+        return len(self._list.rows_at(width)) + 5
+
+    def on_key(self, event: events.Key) -> None:
+        """Choose the entry with that key."""
+        entry = next((entry for entry in self._list.result.next if entry.key == event.character), None)
+        if entry is not None:
+            event.stop()
+            self.dismiss(entry.answer)
+
+    def action_choose(self) -> None:
+        entry = self._list.entry
+        if entry is not None and entry.answer is not None:
+            self.dismiss(entry.answer)
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+    def action_copy(self) -> None:
+        lines = ("".join(text for text, _ in row.cells).rstrip() for row in self._list.rows_at(DIAGNOSTIC_WIDTH))
+        self.app.copy_to_clipboard("\n".join(lines))
+
+
+# Called with the answers that the job itself has defined.
+UseAnswer = Callable[[str], object]
+
+
+@dataclass(frozen=True)
+class LoggedResult:
+    """A result with the time at which it arrived, and what its own answers do."""
+
+    clock: str
+    result: Result
+    use_answer: UseAnswer | None = None
+
+
+class Results:
+    """The results of jobs, which the log keeps. `go_to` shows a node by its stable name.
+
+    While `is_typing` returns True, the user's keys go to the prompt or to a screen.
+    """
+
+    def __init__(
+        self,
+        app: App[Any],
+        say: Callable[[str], object],
+        go_to: Callable[[str], object],
+        is_typing: Callable[[], bool],
+    ) -> None:
+        self._app, self._say, self._go_to, self._is_typing = app, say, go_to, is_typing
+        self.logged: list[LoggedResult] = []
+
+    def add(self, result: Result, use_answer: UseAnswer | None = None) -> LoggedResult:
+        """Add a result to the log."""
+        logged = LoggedResult(time.strftime("%H:%M:%S"), result, use_answer)
+        self.logged.append(logged)
+        keep_newest(self.logged, MAX_RESULTS)
+        return logged
+
+    def show(self, result: Result, use_answer: UseAnswer | None = None) -> None:
+        """Add a result and show it. While the user is typing, say where it is: the page would receive the keys."""
+        logged = self.add(result, use_answer)
+        if self._is_typing():
+            self._say(f"{result.title}: finished. Press L to see the result")
+        else:
+            self.open(logged)
+
+    def open(self, logged: LoggedResult) -> None:
+        """Show a result, and do what the user chooses."""
+        self._app.push_screen(ResultScreen(logged.result), lambda answer: self._use(answer, logged))
+
+    def _use(self, answer: Answer | None, logged: LoggedResult) -> None:
+        if isinstance(answer, Node):
+            self._go_to(answer.name)
+        elif isinstance(answer, Perform):
+            self._app.call_later(self._app.run_action, f"app.act('{answer.action}')")
+        elif answer is not None and logged.use_answer is not None:
+            logged.use_answer(answer)
+
+
+# ---- the log ---------------------------------------------------------------------------------------------------------
+
+
+class LogEntry(NamedTuple):
+    """A line of the log, and what enter opens: a result, a diagnostic or a message; `None` for other lines."""
+
+    cells: Cells
+    content: LoggedResult | Diagnostic | str | None = None
+
+
+class LogRows(CursorView):
+    """The lines of the log. Long lines are truncated; enter shows them in full."""
+
+    def __init__(self, entries: Sequence[LogEntry]) -> None:
+        super().__init__()
+        self._entries = entries
+        self.cursor = next((index for index, entry in enumerate(entries) if entry.content is not None), 0)
+
+    @property
+    def row_count(self) -> int:
+        return len(self._entries)
+
+    @property
+    def content(self) -> LoggedResult | Diagnostic | str | None:
+        return self._entries[self.cursor].content
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        *cells, (text, role) = [(">" if row == self.cursor else " ", "key"), *self._entries[row].cells]
+        return [*cells, (formatting.clip(text, width - length(cells), self.glyphs), role)]
+
+
+class LogScreen(ListScreen[LoggedResult | None]):
+    """Results, diagnostics and messages, the newest first, and the engine. Returns the chosen result, or `None`."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("enter", "choose", show=False, priority=True),
+        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("space", "move('move_page_down')", show=False),
+        Binding("y", "copy", show=False),
+    ]
+
+    def __init__(
+        self, state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
+    ) -> None:
+        self._entries = log_entries(state, results, messages, path)
+        self._rows = LogRows(self._entries)
+        super().__init__("Log", "enter opens in full, y copies, q closes", self._rows)
+
+    def full_height(self) -> int:
+        return len(self._entries) + 2
+
+    def action_choose(self) -> None:
+        content = self._rows.content
+        if isinstance(content, LoggedResult):
+            self.dismiss(content)
+        elif isinstance(content, Diagnostic):
+            self.app.push_screen(problem_screen(content))
+        elif content is not None:
+            self.app.push_screen(DetailScreen("Message", [[(content, "text")]]))
+
+    def on_cursor_view_opened(self) -> None:
+        self.action_choose()
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard("\n".join("".join(text for text, _ in entry.cells) for entry in self._entries))
+
+
+def log_entries(
+    state: State, results: Sequence[LoggedResult], messages: Sequence[tuple[str, str]], path: Path | None
+) -> list[LogEntry]:
+    """The lines of the log. `messages` are times and texts, the oldest first."""
+    found = [
+        LogEntry([(f"    {logged.clock} ", "dim"), (_first_line(logged.result), "text")], logged)
+        for logged in reversed(results)
+    ]
+    problems = [
+        LogEntry([("    ", "dim"), *diagnostic_lines(entry, DIAGNOSTIC_WIDTH)[0]], entry)
+        for entry in reversed(state.log)
+    ]
+    said = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
+    sections = [("Results", found), ("Diagnostics", problems), ("Messages", said)]
+    sections.append(("Engine", [LogEntry(line) for line in engine_lines(state)]))
+    entries: list[LogEntry] = []
+    for title, section in sections:
+        entries += [
+            LogEntry([(title, "title")]),
+            *(section or [LogEntry([("    none", "dim")])]),
+            LogEntry([("", "dim")]),
+        ]
+    text = str(path) if path else "none: use --log FILE to write one"
+    return [*entries, LogEntry([("Log file   ", "dim"), (text, "text")])]
+
+
+def _first_line(result: Result) -> str:
+    return f"{result.title}: {result.conclusions[0]}" if result.conclusions else result.title

@@ -1,0 +1,230 @@
+"""Writes to the terminal only the cells that differ from what it shows, with as few escape sequences as possible.
+
+Textual repaints whole regions, and sets and resets the colours of each piece of text. Most of the repainted cells are
+the same as before, and two of three bytes are colours. Over a slow connection these bytes are seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple, TypeVar
+
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.console import Console
+from rich.style import Style
+from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual.strip import Strip
+
+# Unchanged cells between changed ones are written again if they are at most this many, since moving costs as much.
+MAX_GAP = 4
+# The second and later cells of a text that is wider than one cell.
+CONTINUATION = ""
+# The parts of a line: its column, and the text from there on.
+Parts = Iterable[tuple[int, Strip]]
+Update = TypeVar("Update")
+
+
+class Pen(NamedTuple):
+    """The state of the terminal that colours text, as parameters of SGR sequences (ECMA-48)."""
+
+    attributes: tuple[str, ...] = ()
+    foreground: tuple[str, ...] = ()
+    background: tuple[str, ...] = ()
+
+
+PLAIN = Pen()
+_PENS: dict[Pen, Pen] = {PLAIN: PLAIN}
+
+
+@lru_cache(maxsize=4096)
+def codes_between(before: Pen | None, pen: Pen) -> str:
+    """The sequence that changes the pen from `before` to `pen`. `None` means that the pen is unknown."""
+    if before is None or not set(before.attributes) <= set(pen.attributes):
+        codes = ["0", *pen.attributes, *pen.foreground, *pen.background]
+    else:
+        codes = [code for code in pen.attributes if code not in before.attributes]
+        codes += (pen.foreground or ("39",)) if pen.foreground != before.foreground else ()
+        codes += (pen.background or ("49",)) if pen.background != before.background else ()
+    return f"\x1b[{';'.join(codes)}m"
+
+
+@lru_cache(maxsize=4096)
+def pen_of(style: Style | None, colors: ColorSystem) -> Pen:
+    """The pen of a style, in a terminal with these colours. Equal pens are the same object."""
+    return _PENS.setdefault(pen := _make_pen(style, colors), pen)
+
+
+def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
+    if style is None:
+        return PLAIN
+    without_colors = Strip.render_ansi(style.without_color, colors)
+    return Pen(
+        tuple(filter(None, without_colors.split(";"))),
+        style.color.downgrade(colors).get_ansi_codes() if style.color else (),
+        style.bgcolor.downgrade(colors).get_ansi_codes(foreground=False) if style.bgcolor else (),
+    )
+
+
+class TerminalLine:
+    """The cells of a line: their texts and pens. A text of `None` is unknown."""
+
+    def __init__(self) -> None:
+        self.texts: list[str | None] = []
+        self.pens: list[Pen] = []
+        # The strips that were written last and are still on the line, by their columns.
+        self._strips: dict[int, Strip] = {}
+
+    def shows(self, x: int, strip: Strip) -> bool:
+        """Whether `strip` is known to be at column `x`. Saves the comparison of cells, and is not always found."""
+        return self._strips.get(x) == strip
+
+    def put(self, x: int, strip: Strip, texts: Sequence[str], pens: Sequence[Pen]) -> None:
+        """Record that `strip`, with these cells, is at column `x`."""
+        end = x + len(texts)
+        self.texts[x:end], self.pens[x:end] = texts, pens
+        self._strips = {at: other for at, other in self._strips.items() if at >= end or at + other.cell_length <= x}
+        self._strips[x] = strip
+
+    def widen(self, width: int) -> None:
+        """Add unknown cells, so that the line has at least `width`."""
+        missing = width - len(self.texts)
+        self.texts += [None] * missing
+        self.pens += [PLAIN] * missing
+
+
+class TerminalCells:
+    """What the terminal shows. `changes` returns the text that makes it show an update.
+
+    After anything else has written to the terminal, or has changed its size, `forget` must be called.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[int, TerminalLine] = {}
+
+    def forget(self) -> None:
+        """Forget what the terminal shows, so that the next update of each cell writes it."""
+        self._lines = {}
+
+    def as_changes(self, update: Update) -> Update | Changes:
+        """An update of the screen as one that writes only the changes; any other object unchanged."""
+        return Changes(self, update) if isinstance(update, LayoutUpdate | ChopsUpdate) else update
+
+    def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
+        """The text that changes the terminal to `update`, which is then what it shows."""
+        colors = ColorSystem(console._color_system or ColorSystem.TRUECOLOR)
+        sequences: list[str] = []
+        pen: Pen | None = None
+        for y, parts in lines_of(update):
+            line = self._lines.setdefault(y, TerminalLine())
+            for x, strip in parts:
+                if line.shows(x, strip):
+                    continue
+                texts, pens = cells_of(strip, colors)
+                line.widen(x + len(texts))
+                for start, end in changed_runs(line, x, texts, pens):
+                    sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
+                    for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
+                        if new_pen is not pen:
+                            sequences.append(codes_between(pen, new_pen))
+                            pen = new_pen
+                        sequences.append(text)
+                line.put(x, strip, texts, pens)
+        return "".join([*sequences, "\x1b[0m"]) if sequences else ""
+
+
+class Changes(CompositorUpdate):
+    """An update that writes only the cells that differ from what the terminal shows."""
+
+    def __init__(self, cells: TerminalCells, update: LayoutUpdate | ChopsUpdate) -> None:
+        self._cells, self._update = cells, update
+
+    def render_segments(self, console: Console) -> str:
+        # Here and not before, because Textual drops updates that it does not write.
+        return self._cells.changes(self._update, console)
+
+
+def lines_of(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, Parts]]:
+    """The lines of an update with their numbers, from 0 on. A line may appear more than once."""
+    if isinstance(update, LayoutUpdate):
+        for y, strips in enumerate(update.strips, update.region.y):
+            yield y, _placed(strips, update.region.x)
+        return
+    for y, first, last in update.spans:
+        places = zip(update.chop_ends[y], update.chops[y].items(), strict=False)
+        yield y, [(x, strip) for end, (x, strip) in places if strip is not None and x < last and end > first]
+
+
+def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
+    for strip in strips:
+        yield x, strip
+        x += strip.cell_length
+
+
+def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
+    """The text and the pen of each cell of `strip`."""
+    texts: list[str] = []
+    pens: list[Pen] = []
+    for text, style, control in strip:
+        if control or not text:
+            continue
+        cells = split_cells(text)
+        texts += cells
+        pens += [pen_of(style, colors)] * len(cells)
+    return texts, pens
+
+
+def split_cells(text: str) -> list[str]:
+    """The text of each cell.
+
+    A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
+    characters.
+    """
+    if text.isascii():
+        return list(text)
+    width = cell_len(text)
+    if not width:
+        return []
+    if width == len(text) and all(cell_len(character) == 1 for character in text):
+        return list(text)
+    return [text, *[CONTINUATION] * (width - 1)]
+
+
+def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
+    """The runs of these cells, start and end, that differ from what `line` shows from column `x` on."""
+    old_texts, old_pens = line.texts[x : x + len(texts)], line.pens[x : x + len(texts)]
+    if old_texts == texts and old_pens == pens:
+        return []
+    changed = [
+        column
+        for column, (text, old_text, pen, old_pen) in enumerate(zip(texts, old_texts, pens, old_pens, strict=True))
+        if text != old_text or pen is not old_pen
+    ]
+    runs: list[tuple[int, int]] = []
+    start = end = changed[0]
+    for column in changed:
+        if column > end and (column - end > MAX_GAP or not _is_uniform(pens[end - 1 : column])):
+            runs.append((start, end))
+            start = column
+        end = column + 1
+    return _with_whole_texts([*runs, (start, end)], texts)
+
+
+def _is_uniform(pens: Sequence[Pen]) -> bool:
+    return all(pen is pens[0] for pen in pens)
+
+
+def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:
+    """The runs, extended so that each text that is wider than one cell is written whole or not at all."""
+    whole: list[tuple[int, int]] = []
+    for start, end in runs:
+        while texts[start] == CONTINUATION:
+            start -= 1
+        while end < len(texts) and texts[end] == CONTINUATION:
+            end += 1
+        if whole and start < whole[-1][1]:
+            whole[-1] = (whole[-1][0], max(end, whole[-1][1]))
+        else:
+            whole.append((start, end))
+    return whole
