@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
@@ -23,7 +23,6 @@ MAX_GAP = 4
 CONTINUATION = ""
 # The parts of a line: its column, and the text from there on.
 Parts = Iterable[tuple[int, Strip]]
-Update = TypeVar("Update")
 
 
 class Pen(NamedTuple):
@@ -107,7 +106,7 @@ class TerminalCells:
         """Forget what the terminal shows, so that the next update of each cell writes it."""
         self._lines = {}
 
-    def as_changes(self, update: Update) -> Update | Changes:
+    def as_changes(self, update: Any) -> Any:
         """An update of the screen as one that writes only the changes; any other object unchanged."""
         return Changes(self, update) if isinstance(update, LayoutUpdate | ChopsUpdate) else update
 
