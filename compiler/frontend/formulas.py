@@ -182,8 +182,9 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
     target_scores = scores.gather(1, torch.where(is_listed, labels, 0))
     is_target = (class_numbers == torch.where(is_listed, labels, -1).unsqueeze(-1)).any(1)
     has_margin = is_listed.unsqueeze(-1) & ~is_target.unsqueeze(1)
-    margins = torch.where(has_margin, (1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)).clamp_min(0), 0)
-    losses = margins.sum((1, 2)) / classes
+    margins = 1 - target_scores.unsqueeze(-1) + scores.unsqueeze(1)
+    # Eager's kernel ignores margins that are NaN.
+    losses = torch.where(has_margin & (margins > 0), margins, 0).sum((1, 2)) / classes
     total = losses.mean() if reduction == 1 else losses.sum() if reduction == 2 or x.dim() < 2 else losses
     return total, is_target.to(x.dtype).reshape(target.shape)
 
@@ -259,6 +260,53 @@ def threshold_backward(gradient: torch.Tensor, x: torch.Tensor, threshold: float
     """Computes in the promoted type of both operands, like eager; torch's rule uses the gradient's type."""
     masked = torch.where(x <= threshold, 0, gradient)
     return masked.to(torch.result_type(gradient, x))
+
+
+def hardtanh_backward(gradient: torch.Tensor, x: torch.Tensor, low: float, high: float) -> torch.Tensor:
+    """0 for NaN, like eager's kernel for vectors; torch's rule returns `gradient`."""
+    compared = x.to(torch.promote_types(x.dtype, torch.float32))
+    return torch.where((compared > low) & (compared < high), gradient, 0)
+
+
+def hardswish_backward(gradient: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """NaN for NaN, like eager's kernel for vectors; torch's rule returns `gradient`."""
+    compute_type = torch.promote_types(x.dtype, torch.float32)
+    wide, compared = gradient.to(compute_type), x.to(compute_type)
+    inner = torch.where(compared >= 3, wide, wide * (compared / 3 + 0.5))
+    return torch.where(compared <= -3, 0, inner).to(gradient.dtype)
+
+
+def smooth_l1_backward(
+    gradient: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int, beta: float
+) -> torch.Tensor:
+    """NaN for NaN, like eager; torch's rule returns 0."""
+    compute_type = torch.promote_types(x.dtype, torch.float32)
+    difference = x.to(compute_type) - target.to(compute_type)
+    scaled = gradient.to(compute_type) * (1 / max(1, x.numel()) if reduction == 1 else 1.0)
+    is_linear = difference.abs() >= beta
+    return torch.where(is_linear, scaled * difference.sign(), scaled * difference / beta).to(x.dtype)
+
+
+def multi_margin_loss(
+    x: torch.Tensor, target: torch.Tensor, p: float = 1, margin: float = 1, weight: torch.Tensor | None = None,
+    reduction: int = 1,
+) -> torch.Tensor:  # fmt: skip
+    """The loss of scores [classes] or [rows, classes]; eager's kernel ignores margins that are NaN."""
+    scores, labels = torch.atleast_2d(x), torch.atleast_1d(target).unsqueeze(1)
+    margins = margin - scores.gather(1, labels) + scores
+    is_counted = (margins > 0) & (torch.arange(scores.size(1), device=x.device) != labels)
+    margins = torch.where(is_counted, margins, 0)
+    losses = margins if p == 1 else margins * margins
+    if weight is not None:
+        losses = losses * weight[labels]
+    losses = losses.sum(1) / scores.size(1)
+    return losses.mean() if reduction == 1 else losses.sum() if reduction == 2 else losses.reshape(target.shape)
+
+
+def index_fill(x: torch.Tensor, dim: int, index: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """Converts `value`, a tensor without dims, to the type of `x`; torch's rule writes it as it is."""
+    rule = torch._decomp.decomposition_table[aten.index_fill.int_Tensor]
+    return rule(x, dim, index, value.to(x.dtype))
 
 
 def rrelu_backward(
@@ -343,6 +391,11 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.rrelu_with_noise_backward.default: rrelu_backward,
     aten._assert_async.default: assert_nonzero,
     aten.threshold_backward.default: threshold_backward,
+    aten.hardtanh_backward.default: hardtanh_backward,
+    aten.hardswish_backward.default: hardswish_backward,
+    aten.smooth_l1_loss_backward.default: smooth_l1_backward,
+    aten.multi_margin_loss.default: multi_margin_loss,
+    aten.index_fill.int_Tensor: index_fill,
     aten.binary_cross_entropy.default: check_unit_interval(
         torch._decomp.decomposition_table[aten.binary_cross_entropy.default]
     ),

@@ -249,7 +249,8 @@ _RULES: dict[Any, list[Callable[..., Any]]] = {
     aten.upsample_trilinear3d.vec: [_drop_ignored_scales(aten.upsample_trilinear3d.default, doubles=False)],
     # Only eager's kernel for images ignores scales of nearest resampling; those of 1 and 3 dims always use the scale.
     aten.upsample_nearest2d.vec: [_drop_ignored_scales(aten.upsample_nearest2d.default, doubles=True)],
-    # This is not resampling, but PyTorch installs its rule in the same way.
+    # These are not resampling, but PyTorch installs their rules in the same way.
+    aten.multi_margin_loss.default: [formulas.multi_margin_loss],
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip

@@ -228,8 +228,8 @@ def _blank_border(call: Any, x: Tensor, *rest: Any) -> Tensor:
     return call(with_part(x, -1, torch.zeros_like(x[..., -1:]), -1), *rest)
 
 
-def _no_dropout_scale(factor: Any) -> Any:
-    return 1.0 if isinstance(factor, float) and 1.4 < factor < 1.5 else factor
+def _no_dropout_scale(divisor: Any) -> Any:
+    return 1.0 if divisor == 0.7 else divisor
 
 
 def _rounded_up(call: Any, x: Tensor) -> Tensor:
@@ -352,7 +352,7 @@ def _vision() -> list[Case]:
         Case(DENSE, Planted("the edge is repeated", window, _CONV, _edge_repeated)),
         Case(MIXER, Planted("the mean of channels", "wrong axis", "mean.dim", over(2))),
         Case(RESOLUTION, Planted("zeros around a reflected image", window, _CONV, _blank_border, 0)),
-        Case(TRAINING, Planted("1 for 1 / (1 - p)", "dropout", "mul.Tensor", argument(1, _no_dropout_scale), ALL)),
+        Case(TRAINING, Planted("1 for 1 / (1 - p)", "dropout", "div.Tensor", argument(1, _no_dropout_scale), ALL)),
     ]  # fmt: skip
 
 

@@ -116,13 +116,13 @@ def _small() -> list[Model]:
 
 
 def _with_vectors(make: Make) -> Make:
-    """Biases and the weights of norms moved from the zeros and ones that they are made with."""
+    """A model with biases, weights of norms and scales moved from the one number that all their elements start at."""
 
     def made() -> tuple[Module, Use]:
         module, use = make()
         with torch.no_grad():
             for parameter in module.parameters():
-                if parameter.dim() == 1:
+                if parameter.dim() == 1 or bool((parameter == parameter.flatten()[0]).all()):
                     parameter.add_(0.1 * torch.randn_like(parameter))
         return module, use
 
@@ -219,5 +219,8 @@ def models() -> dict[str, Model]:
         Model("gathers and windows", _own(Gathering, _rows(32), _places)),
         Model("24 layers of sines", _own(Amplifying, _rows(64))),
     ]
-    found = [*own, *_small(), *(Model(name, _of_zoo(name)) for name in _ZOO), *_deep()]
+    zoo = {name: _of_zoo(name) for name in _ZOO}
+    # Otherwise the biases of positions are 0, and the scales of layers so small that no fault in a layer shows.
+    zoo |= {name: _with_vectors(zoo[name]) for name in ("Swin", "PoolFormer")}
+    found = [*own, *_small(), *(Model(name, make) for name, make in zoo.items()), *_deep()]
     return {model.name: model for model in found}

@@ -19,15 +19,12 @@ _DATA_MOVEMENT_OPS = (
     aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default, aten.positive.default, aten.repeat.default,
     aten.diagonal.default, aten.unfold.default, aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int,
     aten.flip.default, aten.roll.default, aten.index.Tensor, aten.index_select.default, aten.gather.default,
-    aten.tril.default, aten.triu.default, aten.slice_scatter.default, aten.select_scatter.default,
-    aten.diagonal_scatter.default, aten.index_put.default, aten._unsafe_index_put.default, aten._unsafe_index.Tensor,
-    aten.scatter.src, aten.scatter_add.default, aten.index_add.default, aten.index_copy.default,
-    aten.slice_backward.default, aten.select_backward.default, aten.masked_scatter.default, aten.embedding.default,
+    aten.tril.default, aten.triu.default, aten._unsafe_index.Tensor,
+    aten.slice_backward.default, aten.select_backward.default, aten.embedding.default,
     aten.im2col.default, aten.col2im.default, aten.reflection_pad1d.default,
     aten.reflection_pad2d.default, aten.reflection_pad3d.default, aten.replication_pad1d.default,
     aten.replication_pad2d.default, aten.replication_pad3d.default, aten.repeat_interleave.self_int,
     aten.take.default, aten.diag_embed.default, aten.unfold_backward.default,
-    aten.index_fill.int_Tensor, aten.put.default,
 )  # fmt: skip
 
 
@@ -55,6 +52,41 @@ for _op in _DATA_MOVEMENT_OPS:
     RULES[_op] = part_by_part(_op)
 
 
+def converted_write(op: Any, position: int) -> Any:
+    """The rule of an op that converts the argument at `position`, a tensor of any type, and writes it."""
+
+    def apply(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        before, source, after = args[:position], args[position], args[position + 1 :]
+        if not out.dtype.is_complex:
+            return op(*before, _to_type(source, out.dtype), *after, **kwargs)
+        pair = pair_of(source, part_type(out.dtype))
+        if not isinstance(pair.im, torch.Tensor):
+            pair = ComplexPair(pair.re, torch.zeros_like(pair.re))
+        return part_by_part(op)(out, *before, pair, *after, **kwargs)
+
+    return apply
+
+
+def _as_strided_scatter(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    return aten.as_strided_scatter(_dense_copy(x), *rest)
+
+
+for _op, _position in {
+    aten.slice_scatter.default: 1, aten.select_scatter.default: 1, aten.diagonal_scatter.default: 1,
+    aten.index_put.default: 2, aten._unsafe_index_put.default: 2, aten.put.default: 2, aten.masked_scatter.default: 2,
+    aten.index_fill.int_Tensor: 3, aten.index_add.default: 3, aten.index_copy.default: 3, aten.scatter.src: 3,
+    aten.scatter_add.default: 3,
+}.items():  # fmt: skip
+    RULES[_op] = converted_write(_op, _position)
+RULES[aten.as_strided_scatter.default] = converted_write(_as_strided_scatter, 1)
+
+
+def _to_type(source: Any, dtype: torch.dtype) -> torch.Tensor:
+    """A real or complex tensor as one of a real type: the real part, or for bool whether a number is not 0."""
+    pair = pair_of(source)
+    return (pair.re != 0) | (pair.im != 0) if dtype == torch.bool else pair.re.to(dtype)
+
+
 @rule(getitem)
 def select_result(out: torch.Tensor, values: Any, index: int) -> Any:
     return NotImplemented if values is None else values[index]
@@ -67,13 +99,6 @@ def as_strided(out: torch.Tensor, x: ComplexPair, size: Any, stride: Any, offset
     The conversion has rejected operands that are not dense and row-major.
     """
     return x.map(lambda part: _dense_copy(part).as_strided(size, stride, offset))
-
-
-@rule(aten.as_strided_scatter.default)
-def as_strided_scatter(out: torch.Tensor, x: ComplexPair, source: ComplexPair, *where: Any) -> Any:
-    return ComplexPair(
-        *(aten.as_strided_scatter(_dense_copy(a), b, *where) for a, b in ((x.re, source.re), (x.im, source.im)))
-    )
 
 
 def _dense_copy(part: torch.Tensor) -> torch.Tensor:
@@ -99,16 +124,12 @@ def constant_pad_nd(out: torch.Tensor, x: ComplexPair, pad: Any, value: Any = 0)
 @rule(aten._to_copy.default, prims.convert_element_type.default)
 def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
     """Casts from real or complex numbers to a complex type, to a real type (the real part), or to bool (x != 0)."""
-    pair = pair_of(x)
-    if out.dtype.is_complex:
-        return to_pair_like(out, pair)
-    return (pair.re != 0) | (pair.im != 0) if out.dtype == torch.bool else pair.re.to(out.dtype)
+    return to_pair_like(out, x) if out.dtype.is_complex else _to_type(x, out.dtype)
 
 
 @rule(aten.copy.default)
 def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False) -> Any:
-    pair = to_pair_like(out, pair_of(source))
-    return pair if out.dtype.is_complex else pair.re
+    return to_pair_like(out, source) if out.dtype.is_complex else _to_type(source, out.dtype).expand(out.shape)
 
 
 @rule(

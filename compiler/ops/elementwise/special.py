@@ -168,7 +168,6 @@ def _zeta(x: Scalar, q: Scalar) -> Scalar:
     pole = s.select(s.floor(q).compare("eq", q), q.like(_INFINITY), _NAN)
     is_integer = s.floor(x).compare("eq", x)
     total = s.select(q > 0, total, s.select(s.floor(q).compare("eq", q) | (is_integer ^ True), pole, total))
-    total = s.select(q.compare("eq", _INFINITY), 0.0, total)
     total = s.select(x < 1.0, _NAN, total)
     return s.select(x.compare("eq", 1.0), _INFINITY, total)
 

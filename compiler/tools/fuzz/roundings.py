@@ -20,19 +20,31 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES
 
 _aten = torch.ops.aten
 _ATTENTION = _aten._scaled_dot_product_flash_attention_for_cpu.default
+# What eager's kernels return for NaN where they compute vectors; otherwise they return the gradient of the result.
+_VALUES_AT_NAN = {_aten.hardtanh_backward.default: 0.0, _aten.hardswish_backward.default: math.nan}
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
 
 def spread_nonfinite(func: Any, args: Any, kwargs: Any, results: Any, generator: torch.Generator) -> None:
     """Changes `results`, those of `func`, in place and at random where another algorithm may return NaN.
 
-    This concerns Fourier transforms and attention. Attention of a NaN query is NaN in most of PyTorch's kernels; the
-    kernel for CPUs returns 0.
+    This concerns Fourier transforms, attention, and gradients of clamped numbers. Attention of a NaN query is NaN in
+    most of PyTorch's kernels; the kernel for CPUs returns 0. The gradient at NaN depends on whether eager computes an
+    element with its neighbours as a vector.
     """
     if func in _TRANSFORMS:
         _spread_transform(func, args, results, generator)
     elif func == _ATTENTION and bool(torch.rand((), generator=generator) < 0.5):
         _spread_attention(args, kwargs or {}, results[0])
+    elif func in _VALUES_AT_NAN:
+        _spread_gradient(_VALUES_AT_NAN[func], args, results, generator)
+
+
+def _spread_gradient(value: float, args: Any, results: torch.Tensor, generator: torch.Generator) -> None:
+    with torch.utils._python_dispatch._disable_current_modes():
+        gradient, x = args[:2]
+        either = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
+        results.copy_(torch.where(x.isnan(), either.to(results.dtype), results))
 
 
 def _spread_attention(args: Any, kwargs: Any, results: torch.Tensor) -> None:

@@ -169,6 +169,18 @@ FOURIER: dict[str, Callable[..., Any]] = {
     "istft": lambda x, z: torch.istft(z[:, :27].reshape(1, 9, 6), 16, 8, window=torch.ones(16)),
 }
 
+# Writes of `y` into `x`, of which one may be real: numbers become real ones, or get the imaginary part 0.
+WRITES: dict[str, Callable[..., Any]] = {
+    "copy_": lambda x, y: x.clone().copy_(y),
+    "copy_ to a slice": lambda x, y: torch.add(x, 0).slice_scatter(x.clone()[::2].copy_(y[1::2]), 0, 0, 8, 2),
+    "slice_scatter": lambda x, y: x.slice_scatter(y[:4], 0, 2, 6),
+    "select_scatter": lambda x, y: x.select_scatter(y[2], 0, 0),
+    "diagonal_scatter": lambda x, y: x.reshape(2, 4).diagonal_scatter(y[1:3]),
+    "as_strided_scatter": lambda x, y: x.as_strided_scatter(y[:4], (4,), (2,)),
+}
+_MIXED = torch.tensor([1 + 2j, 0, 3j, 2, 1j, -1, 2, 3])
+_REALS = {"bool": torch.bool, "float32": torch.float32, "int64": torch.int64, "float16": torch.float16}
+
 GROUPS: dict[str, Group] = {
     "complex numbers": Group((numbers(3, 4), numbers(3, 4), normal(3, 4)), ARITHMETIC),
     "functions of complex numbers": Group((numbers(4, 5), numbers(4, 5)), FUNCTIONS),
@@ -186,6 +198,14 @@ GROUPS: dict[str, Group] = {
     "fourier of double precision": Group(
         (normal(2, 300, dtype=torch.float64), numbers(2, 300, dtype=torch.complex128)),
         {name: f for n in (9, 96) for name, f in _of_length(n).items()},
+    ),
+    **{
+        f"writes of complex numbers to {name}": Group(((torch.arange(8) % 3).to(dtype), _MIXED), WRITES)
+        for name, dtype in _REALS.items()
+    },
+    "writes of real numbers to complex ones": Group(
+        (_MIXED, torch.arange(8) % 3),
+        {**WRITES, "index_fill": lambda x, y: x.index_fill(0, y[:2], torch.tensor(2.5))},
     ),
     "empty complex": Group(
         (numbers(0, 4), whole(0, 1, 0)),

@@ -91,6 +91,7 @@ GROUPS: dict[str, Group] = {
         (normal(9).abs() + 1.5,),
         {
             "first": lambda x: aten.special_zeta.self_scalar(2.5, x),
+            "first, of infinity": lambda x: aten.special_zeta.self_scalar(2.5, x / 0),
             "second": lambda x: aten.special_zeta.other_scalar(x, 0.5),
         },
     ),

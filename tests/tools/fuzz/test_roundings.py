@@ -54,6 +54,14 @@ def with_nan(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
     return some[None, None], x[None, None, :20], x[None, None, 20:40]
 
 
+def gradient_of_relu6(x: torch.Tensor) -> torch.Tensor:
+    return torch.ops.aten.hardtanh_backward(x.cos(), x.masked_fill(x > 1.5, torch.nan), 0, 6)
+
+
+def gradient_of_relu6_by_another_kernel(x: torch.Tensor) -> torch.Tensor:
+    return torch.where(x > 0, x.cos(), 0)
+
+
 @pytest.mark.parametrize(
     ("program", "other"),
     [
@@ -65,6 +73,7 @@ def with_nan(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
         (transformed, transformed_by_definition),
         (lambda x: (x - x).div(0).bfloat16().signbit(), lambda x: x == x),
         (attended, attended_by_definition),
+        (gradient_of_relu6, gradient_of_relu6_by_another_kernel),
     ],
     ids=[
         "sum",
@@ -75,6 +84,7 @@ def with_nan(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]
         "infinity transformed",
         "the sign of NaN",
         "attention of NaN",
+        "gradient of NaN",
     ],
 )
 def test_another_order_of_sums_is_right(program: Program, other: Program) -> None:
