@@ -20,7 +20,7 @@ _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
 # Actions of the key line in every pane. The last two are shown even if nothing else fits.
-COMMON_ACTIONS = ("run", "undo", "next-pane", "zoom", "palette", "help")
+COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
 
 
 def header_cells(state: State, workspace: Workspace, busy: bool, width: int, glyphs: formatting.Glyphs) -> Cells:
@@ -118,6 +118,18 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if state.opening_cancelled and not state.captured:
         return [(f" {CANCELLED}", "text")]
     return [(" " + _compile_summary(state), "dim")]
+
+
+def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: formatting.Glyphs) -> str:
+    """What the user would lose by quitting now, as a question; an empty string for nothing."""
+    losses = []
+    if workspace.problem:
+        losses.append(workspace.problem)
+    if busy:
+        job = progress_text(state, glyphs)
+        losses.append(f"a job is running ({job})" if job else "a job is running")
+    text = "; ".join(losses)
+    return f"{text[0].upper()}{text[1:]}. Quit?" if text else ""
 
 
 def _stopped_workers(state: State) -> list[str]:
