@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from buddy.app.actions.situation import Situation
+from buddy.app.actions.synonyms import SYNONYMS
 
 # "any" stands for an action of every pane, "app" for one of the whole workbench.
 Pane = Literal["app", "any", "graph", "passes", "ir", "source", "outputs"]
@@ -33,7 +34,8 @@ class Action:
 
     `blocked` returns the reason why the action is disabled, or an empty string. `handler` is `TARGET.METHOD`; the
     target is the id of a pane, `pane` for the pane that has focus, or a name in `Workbench.targets`. With `footer`, the
-    key line lists the action under this name. With `anywhere`, the keys work in all panes.
+    key line lists the action under this name. With `anywhere`, the keys work in all panes. In a pane of `instead`, the
+    action with that id is performed while this one is disabled.
     """
 
     id: str
@@ -45,6 +47,12 @@ class Action:
     blocked: Blocked = lambda situation: ""
     footer: str = ""
     anywhere: bool = False
+    instead: Mapping[Pane, str] = field(default_factory=dict, compare=False)
+
+    @property
+    def synonyms(self) -> tuple[str, ...]:
+        """Words by which the palette finds the action too."""
+        return tuple(SYNONYMS.get(self.id, "").split())
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -16,9 +16,10 @@ A = Action
 ACTIONS: tuple[Action, ...] = (
     A(
         "graph.numerics",
-        ("N",),
+        ("g N",),
         "Compare every node",
-        "Compare the value of every node with eager: the first mismatch, and whether the node alone reproduces it",
+        "Compare the value of every node with eager: the first mismatch, and whether the node alone reproduces it; "
+        "N does it too while no search is active",
         "screens.show_numerics",
         "graph",
         needs_captured,
@@ -56,10 +57,26 @@ ACTIONS: tuple[Action, ...] = (
         "graph.sort",
         ("s",),
         "Sort",
-        "Change the sort column: number, name, target, lowering or, after profiling, time",
-        "graph.sort",
+        "Sort by the column chosen with left and right, or clicked on; again: reversed, then in graph order",
+        "graph.sort_by_column",
         "graph",
         footer="sort",
+    ),
+    A(
+        "graph.column-left",
+        ("left", "h"),
+        "Column to the left",
+        "Choose the column to the left for sorting",
+        "graph.column_left",
+        "graph",
+    ),
+    A(
+        "graph.column-right",
+        ("right", "l"),
+        "Column to the right",
+        "Choose the column to the right for sorting",
+        "graph.column_right",
+        "graph",
     ),
     A(
         "graph.pick",
@@ -108,9 +125,9 @@ ACTIONS: tuple[Action, ...] = (
     ),
     A(
         "graph.neighbours",
-        ("n",),
+        ("g n",),
         "Neighbours",
-        "List the operands and the users of the node, and go to one",
+        "List the operands and the users of the node, and go to one; n does it too while no search is active",
         "graph.choose_neighbour",
         "graph",
         needs_row,

@@ -9,9 +9,10 @@ A = Action
 OUTPUTS_ACTIONS: tuple[Action, ...] = (
     A(
         "outputs.numerics",
-        ("N",),
+        ("g N",),
         "Compare every node",
-        "Compare every node with eager: shows the first mismatch, and whether its node alone reproduces it",
+        "Compare every node with eager: shows the first mismatch, and whether its node alone reproduces it; "
+        "N does it too while no search is active",
         "screens.show_numerics",
         "outputs",
         needs_captured,

@@ -31,7 +31,7 @@ class Situation:
     stage: Stage | None = None
     has_catalogue: bool = False
     has_presets: bool = False
-    has_matches: bool = False
+    has_search: bool = False
     shows_diff: bool = False
     has_problem: bool = False
     is_edited: bool = False
@@ -122,8 +122,8 @@ def needs_truncated_lines(s: Situation) -> str:
     return "long lines are wrapped: press W to truncate them" if s.is_wrapped else ""
 
 
-def needs_matches(s: Situation) -> str:
-    return "" if s.has_matches or s.shows_diff else "no search yet: press / to search"
+def needs_search(s: Situation) -> str:
+    return "" if s.has_search else "no search yet: press / to search"
 
 
 def needs_diff(s: Situation) -> str:

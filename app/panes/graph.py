@@ -24,9 +24,6 @@ from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
 
-# What the table can be sorted by.
-SORTS = ("number", "name", "target", "lowering", "time")
-
 
 class GraphPane(NodeTable):
     """The table of nodes. Moving the cursor selects its node in every pane."""
@@ -34,13 +31,9 @@ class GraphPane(NodeTable):
     pane_id: ClassVar[PaneId] = "graph"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("graph")
     BORDER_TITLE = "Graph"
-    SORT_TITLES: ClassVar[dict[str, str]] = dict(
-        zip(SORTS, ("", "by name", "by target", "by lowering", "by time"), strict=True)
-    )
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
-        self.sort_by = "number"
         self._names: dict[str, str] = {}
         self._columns = self._make_columns()
 
@@ -51,16 +44,18 @@ class GraphPane(NodeTable):
         reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
             Column("", 3, self._state_mark),
-            Column("#", 4, lambda row: (str(row.index), "number"), right=True),
+            Column("#", 4, lambda row: (str(row.index), "number"), right=True, key=lambda row: row.index, rises=True),
             Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             Column("target", 22, lambda row: (short_target(row.target), "dim"), min_pane_width=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
-            Column("lowering", 8, self._lowering),
+            Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
             *(self._error_columns() if self.state.shown.numbers else []),
             *(self._time_columns() if timed else []),
             *reason_columns,
-            Column("memory", 7, lambda row: (self.memory(row), "dim"), min_pane_width=96, right=True),
+            Column(
+                "memory", 7, lambda row: (self.memory(row), "dim"), 96, right=True, key=lambda row: row.bytes or None
+            ),
             Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
             Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
             Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
@@ -70,9 +65,25 @@ class GraphPane(NodeTable):
     def _error_columns(self) -> list[Column[NodeRow]]:
         """The columns with the error of a node in the program, and with its error if it is compiled alone."""
         return [
-            Column("err", 7, lambda row: self._error(row, "error"), min_pane_width=44, right=True),
-            Column("own", 7, lambda row: self._error(row, "own"), min_pane_width=52, right=True),
+            self._error_column("err", "error", 44),
+            self._error_column("own", "own", 52),
         ]
+
+    def _error_column(self, title: str, which: Literal["error", "own"], min_pane_width: int) -> Column[NodeRow]:
+        return Column(
+            title,
+            7,
+            lambda row: self._error(row, which),
+            min_pane_width,
+            right=True,
+            key=lambda row: self._deviation(row, which),
+        )
+
+    def _deviation(self, row: NodeRow, which: Literal["error", "own"]) -> float | None:
+        """The error of a node as a number; `None` if it was not compared."""
+        found = self.state.shown.numbers.get(row.stable)
+        deviation = getattr(found, which) if found is not None else None
+        return numerics.size_of(deviation) if deviation is not None else None
 
     def _error(self, row: NodeRow, which: Literal["error", "own"]) -> Cell:
         numbers = self.state.shown.numbers.get(row.stable)
@@ -88,12 +99,19 @@ class GraphPane(NodeTable):
     def _time_columns(self) -> list[Column[NodeRow]]:
         """The columns of a profile."""
         return [
-            Column("ms?" if self.state.profile_is_stale else "ms", 10, self._time, min_pane_width=44, right=True),
-            Column(
-                "GFLOP/s", 7, lambda row: self._profile_cell(row, lambda node: rate_text(node.rate)), 90, right=True
-            ),
-            Column("peak", 7, lambda row: self._profile_cell(row, share_text), min_pane_width=90, right=True),
+            Column("ms?" if self.state.profile_is_stale else "ms", 10, self._time, 44, True, self.seconds),
+            self._profile_column("GFLOP/s", lambda node: rate_text(node.rate), lambda node: node.rate),
+            self._profile_column("peak", share_text, lambda node: node.share),
         ]
+
+    def _profile_column(
+        self, title: str, text_of: Callable[[TimedNode], str], value_of: Callable[[TimedNode], float]
+    ) -> Column[NodeRow]:
+        def key(row: NodeRow) -> float | None:
+            node = self.times.get(row.stable)
+            return value_of(node) or None if node is not None and not node.time.into else None
+
+        return Column(title, 7, lambda row: self._profile_cell(row, text_of), 90, True, key)
 
     def _time(self, row: NodeRow) -> Cell:
         node = self.times.get(row.stable)
@@ -170,7 +188,7 @@ class GraphPane(NodeTable):
     def _position_text(self) -> str:
         info = self.state.info
         total = len(info.rows) if info else 0
-        order = self.SORT_TITLES[self.sort_by]
+        order = f"by {self.order.by}" if self.order.by and not self.as_tree else ""
         at = self.rows.index(self.current) + 1 if self.current in self.rows else self.cursor + 1
         count = f"{len(self.rows)}/{total}" if self.filter_text else f"{at}/{total}"
         picked = f"{len(self.picked)} picked" if self.picked else ""
@@ -193,11 +211,12 @@ class GraphPane(NodeTable):
         """Filter and sort the nodes again. The cursor stays on its node if possible."""
         current = self.current
         self._read_times()
-        self.rows = sorted(self.filtered_rows(), key=self._sort_key)
+        rows = self.filtered_rows()
         self.picked &= {row.stable for row in self._all_rows()}
-        self.update_entries()
         reasons = any(assignment.reason for assignment in self.state.assignments.values())
         self._columns = self._make_columns(reasons, self.state.profile is not None)
+        self.rows = self.order.sorted(rows, self._columns)
+        self.update_entries()
         self._restore_cursor(current)
         self.rows_changed()
 
@@ -219,12 +238,6 @@ class GraphPane(NodeTable):
         nodes = report.nodes if report is not None else ()
         peak = report.peak if report is not None else Peak()
         self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
-
-    def _sort_key(self, row: NodeRow) -> tuple[float, str, int]:
-        """Orders nodes by `sort_by`, and nodes with equal keys in graph order. Nodes without a value come last."""
-        keys = {"name": row.display_name, "target": row.target, "lowering": self.lowering_of(row) or "~"}
-        seconds = self.seconds(row) if self.sort_by == "time" else None
-        return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
     def mark_node(self, before: str) -> None:
         """Draw the rows of the selected node and of the node `before` again."""
@@ -309,10 +322,9 @@ class GraphPane(NodeTable):
                 recipe.with_choice(row.stable, lowering), f"{row.display_name}: lowering {lowering}"
             )
 
-    def sort(self) -> None:
-        """Sort by the next key; by time only after a profile."""
-        sorts = SORTS if self.state.profile is not None else SORTS[:-1]
-        self.sort_by = sorts[(sorts.index(self.sort_by) + 1) % len(sorts)] if self.sort_by in sorts else sorts[0]
+    def sort_rows(self) -> None:
+        if self.as_tree:
+            self.say("modules are in the order of the graph: press g m for the flat table")
         self.refill()
 
     def open_code(self) -> None:

@@ -20,17 +20,19 @@ from buddy.app.panes.ir_lines import IrLines, IrTypes
 from buddy.app.panes.ir_loader import IrLoader
 from buddy.app.panes.ir_names import IrNames, IrReferences
 from buddy.app.panes.ir_painter import LinePainter, RowPainter
-from buddy.app.panes.ir_search import IrSearch
+from buddy.app.panes.ir_search import StageSearch
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.layout import tab_at, tab_cells
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import waiting_text
+from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.stages import AnnotatedLine, Key, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
+from buddy.app.widgets.search import Found
 from buddy.compiler.protocol import Stage
 
 # The number of columns that a key scrolls sideways.
@@ -68,9 +70,10 @@ class IrPane(Pane):
         self._symbols = symbols = StageSymbols(context.queries)
         self.folds = IrFolds(context, self, document, stages, symbols, jumps, self.assembly)
         self._loader = IrLoader(context, self, document, stages, self.comparison, self.folds)
-        self.search = search = IrSearch(context, self, document, stages, jumps, self.comparison)
+        search = self.search
+        self.stage_search = stage_search = StageSearch(context, stages, jumps, search)
         self.names = names = IrNames(context, self, document)
-        self.references = IrReferences(context, self, document, stages, symbols, names, jumps, search)
+        self.references = IrReferences(context, self, document, stages, symbols, names, jumps, search, stage_search)
         self.types = IrTypes(context, self, document, stages, jumps)
         self.lines = IrLines(context, self, document, stages, self.types)
         self.line_painter = LinePainter(self, search.matches, names, self.types, context.glyphs.ellipsis)
@@ -87,7 +90,7 @@ class IrPane(Pane):
             ("ir_lines", self.lines),
             ("ir_names", self.names),
             ("ir_references", self.references),
-            ("ir_search", self.search),
+            ("ir_search", self.stage_search),
             ("ir_stages", self.stages),
             ("ir_types", self.types),
         ]
@@ -177,6 +180,27 @@ class IrPane(Pane):
         self.types.name_types()
         self.context.status.redraw()
         self.search.repeat()
+
+    # ---- search of the chosen stage ------------------------------------------------------------------------------
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        return None if self.document.text else Found(())
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        result = await self.context.queries.search(self.document.text, pattern)
+        return Found(result.lines, result.more) if result is not None else None
+
+    @property
+    def search_line(self) -> int:
+        return self.line_number
+
+    def preview_match(self, line: int) -> None:
+        """Show a line, or the fold that hides it: only `go_to_match` unfolds."""
+        document = self.document
+        self.center(document.folds.row_of(line) if document.diff is None else document.diff.row_of(line), notify=False)
+
+    def go_to_match(self, line: int) -> None:
+        self.jumps.go_to(line)
 
     # ---- rows and lines ------------------------------------------------------------------------------------------
 

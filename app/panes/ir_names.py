@@ -9,9 +9,10 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_folds import StageSymbols
 from buddy.app.panes.ir_jumps import IrJumps
-from buddy.app.panes.ir_search import IrSearch
+from buddy.app.panes.ir_search import StageSearch
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports.text.search_hits import StageHits, case_sensitive_regex
+from buddy.app.widgets.search import ViewSearch
 from buddy.compiler.protocol import Hits
 
 # SSA values; the results that an op defines, at the start of its line.
@@ -144,11 +145,12 @@ class IrReferences:
         symbols: StageSymbols,
         names: IrNames,
         jumps: IrJumps,
-        search: IrSearch,
+        search: ViewSearch,
+        stage_search: StageSearch,
     ) -> None:
         self._context, self._view, self._document = context, view, document
         self._stages, self._symbols = stages, symbols
-        self._names, self._jumps, self._search = names, jumps, search
+        self._names, self._jumps, self._search, self._stage_search = names, jumps, search, stage_search
         # The row of the operand that was looked up last, and its index on the row.
         self._operand = (-1, 0)
 
@@ -210,11 +212,10 @@ class IrReferences:
         if hits is None:
             return
         below = [use for use in hits.lines if use > line]
-        self._search.matches.clear(case_sensitive_regex(use_pattern(name)))
-        self._search.matches.set_lines(below, hits.more)
+        self._search.use(case_sensitive_regex(use_pattern(name)), below, hits.more)
         self._view.refresh()
         if below:
-            self._search.go_to_match(below[0])
+            self._search.go_to(below[0])
         else:
             self._context.say(f"{name} is not used below")
 
@@ -226,8 +227,8 @@ class IrReferences:
         name, row = self._names.value, self._stages.shown
         hits = await self._uses(name, self._view.line_number)
         if hits is not None and row is not None:
-            self._search.matches.clear(case_sensitive_regex(use_pattern(name)))
-            self._search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
+            self._search.use(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)
+            self._stage_search.list_results(name, f"in {len(hits.lines):,} lines", [StageHits(row, hits)])
 
     async def _uses(self, name: str, line: int) -> Hits | None:
         """The lines of the stage that contain `name`, for a value or a block only those of the function around `line`.

@@ -15,13 +15,13 @@ from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_lines import TAB_WIDTH, IrTypes
 from buddy.app.panes.ir_names import IrNames, use_pattern
-from buddy.app.panes.ir_search import Matches
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRow, Layout
 from buddy.app.reports.text.folds import wrap_segments
 from buddy.app.reports.text.unified import Spans, changed_words
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells, Look, length, underlined
+from buddy.app.widgets.search import Matches
 
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600

@@ -270,6 +270,7 @@ class OutputsPane(Pane):
     pane_id: ClassVar[PaneId] = "outputs"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("outputs")
     BORDER_TITLE = "Outputs"
+    has_broken_lines = True
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
@@ -282,6 +283,9 @@ class OutputsPane(Pane):
     def row_cells(self, row: int, width: int) -> Cells:
         marker = ">" if row == self.cursor and self.has_focus else " "
         return [(marker, "key"), *cut_cells(self._lines[row], width - 1)]
+
+    def row_text(self, row: int) -> str:
+        return "".join(text for text, _ in self._lines[row])
 
     def on_resize(self) -> None:
         self._update_lines()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
@@ -41,6 +43,24 @@ class Pane(CursorView):
     def say(self, message: str) -> None:
         """Show a message for a few seconds."""
         self.context.say(message)
+
+    # ---- search --------------------------------------------------------------------------------------------------
+
+    def ask_search(self) -> None:
+        """Ask for a pattern, and show its matches while the user types."""
+        self.search.ask(self.context.dialogs.prompt)
+
+    def next_match(self) -> None:
+        self.search.step(1)
+
+    def previous_match(self) -> None:
+        self.search.step(-1)
+
+    def end_search(self) -> None:
+        self.search.end()
+
+    def report_search(self, text: str) -> None:
+        self.say(text)
 
     # ---- the selected node ---------------------------------------------------------------------------------------
 
@@ -85,6 +105,10 @@ class Column(Generic[Row]):
     """A column of a table, shown if the pane has at least `min_pane_width` cells. Width 0 means the remaining width.
 
     With `right`, its cells are right-aligned. With `keeps_end`, the start of a text that is too long is left out.
+
+    Rows are sorted by `key`, which returns `None` for a row without a value; without `key`, by the text of the cells,
+    whose digits count as numbers. The first sort of a right-aligned column starts with the greatest value, unless
+    `rises` is set.
     """
 
     title: str
@@ -92,7 +116,75 @@ class Column(Generic[Row]):
     cell: Callable[[Row], Cell]
     min_pane_width: int = 0
     right: bool = False
+    key: Callable[[Row], Any] | None = None
+    rises: bool = False
     keeps_end: bool = False
+
+    @property
+    def name(self) -> str:
+        """The title without the mark of measurements that are out of date."""
+        return self.title.rstrip("?")
+
+    def sort_key(self, row: Row) -> Any:
+        """The value by which a row is sorted; `None` without one. NaN is the greatest number."""
+        if self.key is None:
+            return _natural_key(self.cell(row)[0])
+        value = self.key(row)
+        return math.inf if isinstance(value, float) and math.isnan(value) else value
+
+
+def _natural_key(text: str) -> list[tuple[int, str]] | None:
+    """Orders texts by their letters in lower case, and by the values of their numbers; `None` for an empty text."""
+    pieces = re.split(r"([0-9]+)", text.strip().lower())
+    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in pieces if piece] or None
+
+
+class ColumnSort(Generic[Row]):
+    """The column that is chosen in the head of a table, `chosen`, and the column by which its rows are sorted, `by`.
+
+    Both are names of columns, "" for none. The columns are those that are visible now.
+    """
+
+    def __init__(self) -> None:
+        self.chosen = self.by = ""
+        self.descending = False
+
+    def choose(self, columns: Sequence[Column[Row]], by: int) -> None:
+        """Choose the column `by` columns to the right of the chosen one. At first, none is chosen."""
+        names = [column.name for column in columns if column.name]
+        index = names.index(self.chosen) + by if self.chosen in names else 0
+        self.chosen = names[max(0, min(index, len(names) - 1))] if names else ""
+
+    def sort_by(self, columns: Sequence[Column[Row]], name: str) -> None:
+        """Sort by a column; if the rows are sorted by it, reverse them, and then go back to their initial order."""
+        column = next((column for column in columns if column.name == name), None)
+        if column is None:
+            return
+        starts_descending = column.right and not column.rises
+        if self.by != name:
+            self.chosen, self.by, self.descending = name, name, starts_descending
+        elif self.descending == starts_descending:
+            self.descending = not self.descending
+        else:
+            self.by = ""
+
+    def sorted(self, rows: Iterable[Row], columns: Sequence[Column[Row]]) -> list[Row]:
+        """The rows in the chosen order. Rows without a value come last."""
+        column = next((column for column in columns if column.name == self.by), None)
+        if column is None or not self.by:
+            return list(rows)
+        keyed = [(column.sort_key(row), row) for row in rows]
+        valued = [pair for pair in keyed if pair[0] is not None]
+        valued.sort(key=lambda pair: pair[0], reverse=self.descending)
+        return [row for _, row in (*valued, *(pair for pair in keyed if pair[0] is None))]
+
+    def title_cell(self, column: Column[Row], width: int, glyphs: formatting.Glyphs) -> Cell:
+        """The title of a column, with an arrow if the rows are sorted by it. That of the chosen one is highlighted."""
+        is_sorted = bool(column.name) and column.name == self.by
+        arrow = (glyphs.descending if self.descending else glyphs.ascending) if is_sorted else ""
+        title = formatting.clip(column.title, width - len(arrow), glyphs) + arrow
+        role = "title" if column.name and column.name == self.chosen else "dim"
+        return (_align(title, width, column, glyphs), role)
 
 
 def columns_at(columns: Sequence[Column[Row]], width: int) -> list[Column[Row]]:
@@ -122,11 +214,22 @@ def table_row(columns: Sequence[Column[Row]], row: Row, width: int, glyphs: form
     return cells[:-1]
 
 
-def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs) -> Cells:
+def table_head(columns: Sequence[Column[Row]], width: int, glyphs: formatting.Glyphs, order: ColumnSort[Row]) -> Cells:
     """The titles of the columns."""
-    pairs = zip(columns, widths_at(columns, width), strict=True)
-    titles = (_align(column.title, column_width, column, glyphs) for column, column_width in pairs)
-    return [(" ".join(titles), "dim")]
+    cells: Cells = []
+    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
+        cells += [order.title_cell(column, column_width, glyphs), (" ", "dim")]
+    return cells[:-1]
+
+
+def column_at(columns: Sequence[Column[Row]], width: int, x: int) -> Column[Row] | None:
+    """The column of a table at the cell `x`, if any."""
+    start = 0
+    for column, column_width in zip(columns, widths_at(columns, width), strict=True):
+        if start <= x < start + column_width:
+            return column
+        start += column_width + 1
+    return None
 
 
 def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs) -> str:
@@ -135,11 +238,17 @@ def _align(text: str, width: int, column: Column[Row], glyphs: formatting.Glyphs
     return clipped.rjust(width) if column.right else clipped.ljust(width)
 
 
-class TablePane(Pane, Generic[Row]):
-    """A pane whose rows are a table; a subclass sets `rows` and `_columns`."""
+class TableView(CursorView, Generic[Row]):
+    """A view whose rows are a table; a subclass sets `rows` and `_columns`. The first cell of a line is the marker."""
 
     rows: list[Row]
-    _columns: list[Column[Row]]
+    _columns: Sequence[Column[Row]]
+    # Whether the user may change the order of the rows.
+    sortable: ClassVar[bool] = True
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.order: ColumnSort[Row] = ColumnSort()
 
     @property
     def row_count(self) -> int:
@@ -149,5 +258,47 @@ class TablePane(Pane, Generic[Row]):
         marker = (">" if row == self.cursor else " ", "key")
         return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
 
+    def row_text(self, row: int) -> str:
+        return cells_text(self._columns, self.rows[row])
+
     def head(self, width: int) -> list[Cells]:
-        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
+        columns = columns_at(self._columns, width)
+        return [[(" ", "dim"), *table_head(columns, width - 1, self.glyphs, self.order)]]
+
+    # ---- sorting -------------------------------------------------------------------------------------------------
+
+    def sort_rows(self) -> None:
+        """Put the rows in the order `order`, and draw the table."""
+        raise NotImplementedError
+
+    def column_left(self) -> None:
+        self._choose_column(-1)
+
+    def column_right(self) -> None:
+        self._choose_column(1)
+
+    def _choose_column(self, by: int) -> None:
+        self.order.choose(columns_at(self._columns, self.width), by)
+        self.refresh_edges()
+
+    def sort_by_column(self) -> None:
+        """Sort by the chosen column. The next call reverses the order, one more restores the initial order."""
+        if not self.order.chosen:
+            self.column_right()
+        self.order.sort_by(self._columns, self.order.chosen)
+        self.sort_rows()
+
+    def head_clicked(self, x: int) -> None:
+        column = column_at(columns_at(self._columns, self.width), self.width - 1, x - 1)
+        if column is not None and self.sortable:
+            self.order.sort_by(self._columns, column.name)
+            self.sort_rows()
+
+
+def cells_text(columns: Sequence[Column[Row]], row: Row) -> str:
+    """The text of a row in all columns, for searches."""
+    return "  ".join(filter(None, (column.cell(row)[0] for column in columns)))
+
+
+class TablePane(Pane, TableView[Row]):
+    """A pane whose rows are a table."""

@@ -43,6 +43,7 @@ class PassesPane(TablePane[PassRow]):
     pane_id: ClassVar[PaneId] = "passes"
     BINDINGS: ClassVar[list[BindingType]] = pane_bindings("passes")
     BORDER_TITLE = "Passes"
+    sortable = False  # the order of the rows is that of execution
 
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)

@@ -17,7 +17,7 @@ from buddy.app.panes.node_list import (
     read_filter,
     tree_rows,
 )
-from buddy.app.panes.pane import Column, TablePane, columns_at, table_row
+from buddy.app.panes.pane import Column, TablePane, cells_text, columns_at, table_row
 from buddy.app.reports import formatting
 from buddy.app.reports.profile import TimedNode
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -101,6 +101,10 @@ class NodeTable(TablePane[NodeRow]):
             elif entry.folded and any(row.stable == stable for row in entry.nodes):
                 return index
         return None
+
+    def row_text(self, row: int) -> str:
+        entry = self.entries[row]
+        return entry.name if isinstance(entry, ModuleRow) else cells_text(self._columns, entry)
 
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self.entries[row]

@@ -34,10 +34,12 @@ class Glyphs:
     times: str = "·"
     marks: str = "●×+◆■▲"
     jump: str = "╭╰│├─┼"
+    ascending: str = "▲"
+    descending: str = "▼"
 
 
 UNICODE = Glyphs()
-ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+")
+ASCII = Glyphs("-", ">", "-", "~", "d", "#", " .:-=+*#@", "|", "..", "*", "ox+*#@", ",'|+-+", "^", "v")
 
 
 def milliseconds(value: float) -> str:

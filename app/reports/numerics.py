@@ -29,6 +29,16 @@ def error_text(deviation: Deviation | None) -> str:
     return f"{deviation.largest:.0e}" if deviation.largest else "0"
 
 
+def size_of(deviation: Deviation) -> float:
+    """The maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
+    return math.inf if deviation.share < 0 else deviation.largest
+
+
+def share_of(deviation: Deviation) -> float:
+    """The maximum difference as a multiple of the tolerance, infinite for such an element."""
+    return math.inf if deviation.share < 0 else deviation.share
+
+
 def share_text(deviation: Deviation | None) -> str:
     """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
     if deviation is None:

@@ -28,7 +28,7 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
     """Code with a cursor. Returns the stable names of the nodes that the chosen line comes from, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", show=False, priority=True),
+        Binding("enter", "choose", show=False),
         Binding("space", "move('move_page_down')", show=False),
         Binding("greater_than_sign,right", "sideways(16)", show=False),
         Binding("less_than_sign,left", "sideways(-16)", show=False),
@@ -37,7 +37,7 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
 
     def __init__(self, title: str, cache: LineCache, text: str, lines: int, line: int) -> None:
         self._code = CodeView(cache, text, lines, line)
-        super().__init__(title, "enter goes to the node, < > sideways, y copies, q closes", self._code)
+        super().__init__(title, "enter goes to the node, / searches, < > sideways, y copies, q closes", self._code)
 
     def action_choose(self) -> None:
         line = self._code.line
@@ -52,7 +52,9 @@ class CodeScreen(ListScreen[tuple[str, ...] | None]):
 
 
 class TextLines(CursorView):
-    """Lines of text without a visible cursor. Long lines are wrapped."""
+    """Lines of text without a visible cursor. Long lines are wrapped. The line of the shown match is highlighted."""
+
+    has_broken_lines = True
 
     def __init__(self, lines: Sequence[Cells]) -> None:
         super().__init__()
@@ -69,8 +71,17 @@ class TextLines(CursorView):
     def row_cells(self, row: int, width: int) -> Cells:
         return [(" ", "text"), *self._lines[row]]
 
+    def row_text(self, row: int) -> str:
+        return "".join(text for text, _ in self._lines[row])
+
     def background(self, row: int) -> str:
-        return ""
+        return "cursor" if row == self.search.shown_line else ""
+
+    def preview_match(self, line: int) -> None:
+        self.move_to(line - self.page // 2)
+
+    def go_to_match(self, line: int) -> None:
+        self.preview_match(line)
 
     def move_to(self, row: int, *, notify: bool = True) -> None:
         """Scroll to `row`. The cursor is invisible, so it stays on the first row of the screen."""
@@ -90,7 +101,7 @@ class TextScreen(ListScreen[ScreenResultType]):
         Binding("y", "copy", show=False),
     ]
 
-    def __init__(self, title: str, lines: Sequence[Cells], keys: str = "q closes, y copies") -> None:
+    def __init__(self, title: str, lines: Sequence[Cells], keys: str = "/ searches, y copies, q closes") -> None:
         self._lines = list(lines)
         super().__init__(title, keys, TextLines(self._lines))
 
@@ -107,7 +118,7 @@ class DetailScreen(TextScreen[None]):
     """Shows lines. Returns nothing."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter,question_mark,f1", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "close", "Close", show=False),
     ]
 
 

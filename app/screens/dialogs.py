@@ -31,15 +31,16 @@ class Dialogs:
     @property
     def is_open(self) -> bool:
         """Whether the prompt or a screen over the panes is open."""
-        return len(self._app.screen_stack) > 1 or bool(self._prompt.display)
+        return len(self._app.screen_stack) > 1 or bool(self.prompt.display)
 
     @property
-    def _prompt(self) -> Prompt:
+    def prompt(self) -> Prompt:
+        """The prompt at the bottom of the panes."""
         return self._app.screen_stack[0].query_one(Prompt)
 
     def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
         """Ask for a text in the prompt. Call `use_answer` with the text unless the user cancels."""
-        self._prompt.ask(title, initial, use_answer)
+        self.prompt.ask(title, initial, use_answer)
 
     def confirm(self, question: str, act: Callable[[], object], if_declined: str = "nothing was written") -> None:
         """Call `act` if the user answers `question` with yes. Otherwise, show the message `if_declined`."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from textual import work
 from textual.app import ComposeResult
@@ -11,12 +12,16 @@ from textual.binding import Binding, BindingType
 from textual.containers import Vertical
 from textual.timer import Timer
 from textual.widgets import Static, TextArea
+from textual.widgets.text_area import Selection
 
 from buddy.app.reports import formatting
+from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.modal import AnsweringScreen
 from buddy.app.session.requests import Requester
 from buddy.app.session.session import Session
 from buddy.app.widgets.look import Cells, look_of
+from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.search import Found, ViewSearch
 from buddy.app.workspace.files import EditorDraft
 from buddy.app.workspace.pipeline_text import Completion, PipelineError, check_pipeline, completions, parse
 from buddy.compiler.protocol import CheckIr, PassInfo
@@ -36,6 +41,61 @@ class TextProblem(NamedTuple):
     column: int = 0
 
 
+class AreaSearch:
+    """The text of an editor as a `SearchedView`.
+
+    The match with the index k has the number 2k + 1, and a cursor between two matches an even number.
+    """
+
+    def __init__(self, area: TextArea, report: Callable[[str], object]) -> None:
+        self._area, self._report = area, report
+        # The row, the first column and the column after the end of each match.
+        self._spans: list[tuple[int, int, int]] = []
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        compiled = pattern.compile()
+        self._spans = [
+            (row, *match.span())
+            for row, line in enumerate(self._area.text.split("\n"))
+            for match in compiled.finditer(line)
+            if match.end() > match.start()
+        ]
+        return Found(range(1, 2 * len(self._spans) + 1, 2))
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        raise NotImplementedError  # `find_lines` finds them
+
+    @property
+    def search_line(self) -> int:
+        row, column = min(self._area.selection.start, self._area.selection.end)
+        index = bisect_left(self._spans, (row, column, 0))
+        is_at_match = index < len(self._spans) and self._spans[index][:2] == (row, column)
+        return 2 * index + is_at_match
+
+    def preview_match(self, line: int) -> None:
+        row, start, end = self._spans[line // 2]
+        self._area.selection = Selection((row, start), (row, end))
+        self._area.scroll_cursor_visible(center=True)
+
+    def go_to_match(self, line: int) -> None:
+        """Move the cursor to a match, without selecting it: the next letter must not replace it."""
+        row, start, _ = self._spans[line // 2]
+        self._area.move_cursor((row, start), center=True)
+
+    def reading_position(self) -> object:
+        return self._area.selection, self._area.scroll_offset
+
+    def restore_reading_position(self, position: Any) -> None:
+        self._area.selection, offset = position
+        self._area.scroll_to(offset.x, offset.y, animate=False, force=True)
+
+    def redraw_matches(self) -> None:
+        """A text area shows only the current match."""
+
+    def report_search(self, text: str) -> None:
+        self._report(text)
+
+
 class EditorScreen(AnsweringScreen[str]):
     """Returns the text when the user accepts it and `check` finds no error, `None` when the user goes back.
 
@@ -45,9 +105,12 @@ class EditorScreen(AnsweringScreen[str]):
 
     NOTE_LINES: ClassVar[int] = 1
     TAB: ClassVar[Literal["focus", "indent"]] = "indent"
+    KEYS_TEXT: ClassVar[str] = "ctrl+s accepts, ctrl+z undoes, ctrl+f searches, escape goes back"
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+s", "accept", "Accept", show=False, priority=True),
-        Binding("escape,ctrl+c", "leave", "Cancel", show=False, priority=True),
+        Binding("ctrl+f", "search", "Search", show=False, priority=True),
+        Binding("f3,ctrl+g", "step_search(1)", "Next match", show=False, priority=True),
+        Binding("shift+f3", "step_search(-1)", "Previous match", show=False, priority=True),
     ]
 
     def __init__(
@@ -75,6 +138,7 @@ class EditorScreen(AnsweringScreen[str]):
         elif draft is not None and draft.open_elsewhere and problem is None:
             self._problem = TextProblem(_ALSO_OPEN_TEXT)
         self.area = TextArea(text, soft_wrap=False, show_line_numbers=True, tab_behavior=self.TAB, compact=True)
+        self._search = ViewSearch(AreaSearch(self.area, self._show_search), self)
 
     async def check(self, text: str) -> TextProblem | None:
         """The first error in the text, or `None`."""
@@ -83,9 +147,10 @@ class EditorScreen(AnsweringScreen[str]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box", classes="editor") as box:
             box.border_title = self._title
-            box.border_subtitle = "ctrl+s accepts, ctrl+z undoes, ctrl+c goes back"
+            box.border_subtitle = self.KEYS_TEXT
             yield self.area
             yield Static("", id="note")
+            yield Prompt()
 
     def on_mount(self) -> None:
         area = self.area
@@ -123,7 +188,7 @@ class EditorScreen(AnsweringScreen[str]):
         else:
             self.show_problem(problem)
 
-    def action_leave(self) -> None:
+    def close_unanswered(self) -> None:
         """Go back. A changed text is discarded only on the second call."""
         if self.area.text == self._original or self._has_warned:
             self._close_with(None)
@@ -133,7 +198,23 @@ class EditorScreen(AnsweringScreen[str]):
                 [[("[?] ", "warn"), ("the text has changed: press ctrl+c again to discard the changes", "text")]]
             )
 
+    # ---- search --------------------------------------------------------------------------------------------------
+
+    def action_search(self) -> None:
+        self._search.ask(self.query_one(Prompt))
+
+    def action_step_search(self, by: int) -> None:
+        self._search.step(by)
+
+    def _show_search(self, text: str) -> None:
+        """Show the pattern and the count instead of the keys."""
+        keys = ", f3 next, shift+f3 previous match" if self._search.matches.lines else ""
+        self.query_one("#box").border_subtitle = (f"{text}{keys}" if text else self.KEYS_TEXT).replace(
+            "press / to search", "press ctrl+f to search"
+        )
+
     def on_text_area_changed(self) -> None:
+        self._search.text_replaced()
         self._has_warned = False
         if self._draft_timer is not None:
             self._draft_timer.stop()
@@ -202,6 +283,7 @@ class PipelineScreen(EditorScreen):
     """The editor of the pipeline, with completion. Returns the text of a valid pipeline, or `None`."""
 
     NOTE_LINES = SHOWN_COMPLETIONS + 1
+    KEYS_TEXT = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+f searches, escape goes back"
     # With "indent", the text area would consume tab before the binding.
     TAB = "focus"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -217,7 +299,6 @@ class PipelineScreen(EditorScreen):
         self._completion_index = 0
 
     def on_mount(self) -> None:
-        self.query_one("#box").border_subtitle = "tab completes, ctrl+n ctrl+p choose, ctrl+s accepts, ctrl+c goes back"
         self._update_note()
 
     async def check(self, text: str) -> TextProblem | None:
@@ -284,7 +365,9 @@ class PipelineScreen(EditorScreen):
             self._update_note()
 
     def action_complete(self) -> None:
-        """Insert the chosen completion."""
+        """Insert the chosen completion, unless the search has focus."""
+        if self.focused is not self.area:
+            return
         text, offset = self.area.text, self._offset
         start, candidates = completions(text, offset, self._catalogue)
         if candidates:

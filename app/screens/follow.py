@@ -20,6 +20,7 @@ from buddy.app.session.requests import Requester
 from buddy.app.session.stages import Key, StagePosition, StageRow
 from buddy.app.widgets.code_view import NodeLine, NodeLines
 from buddy.app.widgets.look import Cell
+from buddy.app.widgets.prompt import Prompt
 from buddy.app.workspace.frontends import dialects_of
 from buddy.compiler.protocol import FollowNode, Frame, NodeRow, NodeTrace, Progress, Stage, StageDone
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, Recipe
@@ -41,7 +42,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
     The cursor starts at the stage `current`.
     """
 
-    KEYS_TEXT = "enter goes to the line, q closes"
+    KEYS_TEXT = "enter goes to the line, / searches, s sorts, q closes"
 
     def __init__(self, node: str, steps: Sequence[ProvenanceStep], current: Key | None) -> None:
         super().__init__(_STAGE_COLUMNS, steps)
@@ -72,7 +73,7 @@ def _line_count_cell(step: ProvenanceStep) -> Cell:
 _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
     Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_pane_width=100),
-    Column("lines", 9, _line_count_cell, right=True),
+    Column("lines", 9, _line_count_cell, right=True, key=lambda step: step.trace.own + step.trace.derived),
     Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
     Column("text", 0, _text_cell),
 )
@@ -81,7 +82,7 @@ _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
 class NodeHistoryScreen(TableScreen[NodeRemark]):
     """The history of a node. Returns the chosen remark, whose stage the user wants to see, or `None`."""
 
-    KEYS_TEXT = "enter goes to the stage of the pass, q closes"
+    KEYS_TEXT = "enter goes to the stage of the pass, / searches, s sorts, q closes"
 
     def __init__(self, node: str, history: Sequence[NodeRemark], status: str = "") -> None:
         super().__init__(_HISTORY_COLUMNS, history)
@@ -134,7 +135,6 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("tab,shift+tab", "other_side", show=False, priority=True),
         Binding("right_square_bracket", "next_phase(1)", show=False),
         Binding("left_square_bracket", "next_phase(-1)", show=False),
@@ -162,12 +162,15 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
             box.border_title = self._title
             with Container(id="sides"):
                 yield from self._views
+            yield Prompt()
 
     def fit(self) -> None:
         """Place the sides next to each other on a wide screen, and show the keys that fit. The box fills the screen."""
-        width = self.app.size.width
-        self.query_one("#sides").set_class(width >= MIN_BESIDE_WIDTH, "-beside")
-        self.query_one("#box").border_subtitle = formatting.join_fitting(list(KEYS), ", ", width - 8)
+        self.query_one("#sides").set_class(self.app.size.width >= MIN_BESIDE_WIDTH, "-beside")
+        self.query_one("#box").border_subtitle = self.keys_text()
+
+    def keys_text(self) -> str:
+        return formatting.join_fitting(list(KEYS), ", ", self.app.size.width - 8)
 
     def on_mount(self) -> None:
         self._compile()

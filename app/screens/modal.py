@@ -13,18 +13,36 @@ from textual.widgets import Static
 
 from buddy.app.actions import actions_of_pane
 from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.prompt import Prompt
 
 
 class AnsweringScreen(ModalScreen[ScreenResultType]):
     """A modal screen that returns an answer once; further calls of `dismiss` do nothing.
 
-    A second `enter` that arrives before the screen has closed would otherwise close the screen below as well.
+    A second `enter` that arrives before the screen has closed would otherwise close the screen below as well. Escape
+    and ctrl+c close every screen, or first the prompt that is open in it.
     """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "close", "Close", show=False, priority=True),
+    ]
 
     def dismiss(self, result: ScreenResultType | None = None) -> AwaitComplete:
         if self.app.screen is not self:
             return AwaitComplete.nothing()
         return super().dismiss(result)
+
+    def action_close(self) -> None:
+        """Close the prompt if it is open, else the screen."""
+        prompts = [prompt for prompt in self.query(Prompt) if prompt.display]
+        if prompts:
+            prompts[0].action_cancel()
+        else:
+            self.close_unanswered()
+
+    def close_unanswered(self) -> None:
+        """Close the screen without an answer."""
+        self.dismiss(None)
 
     def set_box_title(self, title: str) -> None:
         """Set the title of the screen's box. Does nothing if the screen is already closed."""
@@ -32,12 +50,18 @@ class AnsweringScreen(ModalScreen[ScreenResultType]):
             box.border_title = title
 
 
-class ConfirmScreen(AnsweringScreen[bool]):
+class ReadOnlyScreen(AnsweringScreen[ScreenResultType]):
+    """A screen in which nothing is typed: `q`, and the keys of help, close it too."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("q,f1,question_mark", "close", "Close", show=False)]
+
+
+class ConfirmScreen(ReadOnlyScreen[bool]):
     """Asks a question. Returns true for yes, false for no."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("y,enter", "dismiss(True)", "Yes"),
-        Binding("n,escape,q,ctrl+c", "dismiss(False)", "No", priority=True),
+        Binding("n", "close", "No"),
     ]
 
     def __init__(self, question: str) -> None:
@@ -49,6 +73,9 @@ class ConfirmScreen(AnsweringScreen[bool]):
             box.border_title = "Sure?"
             box.border_subtitle = "y yes, n no"
             yield Static(self._question, markup=False)
+
+    def close_unanswered(self) -> None:
+        self.dismiss(False)
 
 
 def moving_bindings() -> list[BindingType]:
@@ -62,11 +89,16 @@ def moving_bindings() -> list[BindingType]:
 MIN_BOX_LINES = 6
 
 
-class ListScreen(AnsweringScreen[ScreenResultType]):
-    """Shows `view` in a box with `title` at the top and a summary of the keys, `keys`, at the bottom."""
+class ListScreen(ReadOnlyScreen[ScreenResultType]):
+    """Shows `view` in a box with `title` at the top and a summary of the keys, `keys`, at the bottom.
+
+    `/` searches the view that has focus, `n` and `N` go to other matches.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("slash", "search", "Search", show=False),
+        Binding("n", "step_search(1)", "Next match", show=False),
+        Binding("N", "step_search(-1)", "Previous match", show=False),
         *moving_bindings(),
     ]
 
@@ -76,12 +108,17 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
 
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
-            box.border_title, box.border_subtitle = self._title, self._keys
+            box.border_title, box.border_subtitle = self._title, self.keys_text()
             yield self._view
+            yield Prompt()
 
     def on_mount(self) -> None:
         self._view.focus()
         self.fit()
+
+    def keys_text(self) -> str:
+        """The summary of the keys at the bottom of the box."""
+        return self._keys
 
     def full_height(self) -> int:
         """The height of a box that shows all lines."""
@@ -94,3 +131,18 @@ class ListScreen(AnsweringScreen[ScreenResultType]):
 
     def action_move(self, method: str) -> None:
         getattr(self._view, method)()
+
+    # ---- search --------------------------------------------------------------------------------------------------
+
+    def action_search(self) -> None:
+        if self._view.searchable:
+            self._view.search.ask(self.query_one(Prompt))
+
+    def action_step_search(self, by: int) -> None:
+        self._view.search.step(by)
+
+    def on_cursor_view_searched(self, event: CursorView.Searched) -> None:
+        """Show the pattern and the count instead of the keys, until the search ends."""
+        for box in self.query("#box"):
+            keys = ", n N next and previous match" if event.view.search.matches.lines else ""
+            box.border_subtitle = f"{event.text}{keys}" if event.text else self.keys_text()

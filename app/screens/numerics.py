@@ -38,7 +38,6 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         Binding("e", "compare('eager')", "Eager", show=False),
         Binding("p", "plot", "Plot", show=False),
         Binding("i", "summarize", "Summary", show=False),
-        Binding("s", "switch_order", "Order", show=False),
     ]
 
     def __init__(
@@ -48,7 +47,6 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._rows = numerics.rows_of(info)
         self._report: NumericsReport | None = None
         self._previous: NumericsReport | None = None
-        self._in_graph_order = False
         super().__init__(self._columns())
 
     def on_mount(self) -> None:
@@ -60,14 +58,18 @@ class NumericsScreen(TableScreen[NodeNumbers]):
 
     def _columns(self) -> list[Column[NodeNumbers]]:
         return [
+            Column("#", 4, lambda row: (str(self._index(row)), "number"), right=True, key=self._index, rises=True),
             Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
             Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
             Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
             Column("value", 12, lambda row: (row.seen, "dim")),
-            Column("err", 7, lambda row: _error_cell(row.error), right=True),
-            Column("own", 7, lambda row: _error_cell(row.own), right=True),
-            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), min_pane_width=50, right=True),
+            Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
+            Column("own", 7, lambda row: _error_cell(row.own), right=True, key=lambda row: _size(row.own)),
+            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), 50, True, _largest_share),
         ]
+
+    def _index(self, row: NodeNumbers) -> int:
+        return self._rows[row.node].index
 
     def _node_name(self, row: NodeNumbers) -> str:
         return self._rows[row.node].name
@@ -105,20 +107,13 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._show_rows()
 
     def _show_rows(self) -> None:
-        """Show the compared nodes of the report in the chosen order."""
+        """Show the compared nodes of the report, the worst first."""
         assert self._report is not None
         nodes = numerics.worst_nodes(self._report, len(self._report.nodes))
-        rows = [node for node in nodes if node.node in self._rows]
-        self.show(sorted(rows, key=lambda node: self._rows[node.node].index) if self._in_graph_order else rows)
+        self.show([node for node in nodes if node.node in self._rows])
 
     def action_compare(self, reference: Reference) -> None:
         self._compare(reference)
-
-    def action_switch_order(self) -> None:
-        """Switch between sorting by error and in graph order."""
-        self._in_graph_order = not self._in_graph_order
-        if self._report is not None:
-            self._show_rows()
 
     def action_choose(self) -> None:
         if self.current is not None:
@@ -157,7 +152,20 @@ def _error_cell(deviation: Deviation | None) -> Cell:
     return (numerics.error_text(deviation), role)
 
 
-def _largest_share_text(node: NodeNumbers) -> str:
-    """The larger one of both errors of a node, as a multiple of the tolerance."""
+def _size(deviation: Deviation | None) -> float | None:
+    return numerics.size_of(deviation) if deviation is not None else None
+
+
+def _largest_deviation(node: NodeNumbers) -> Deviation | None:
+    """The larger one of both errors of a node, by their multiples of the tolerance."""
     deviations = [deviation for deviation in (node.error, node.own) if deviation is not None]
-    return numerics.share_text(max(deviations, key=lambda deviation: deviation.share, default=None))
+    return max(deviations, key=numerics.share_of, default=None)
+
+
+def _largest_share(node: NodeNumbers) -> float | None:
+    deviation = _largest_deviation(node)
+    return numerics.share_of(deviation) if deviation is not None else None
+
+
+def _largest_share_text(node: NodeNumbers) -> str:
+    return numerics.share_text(_largest_deviation(node))

@@ -33,7 +33,6 @@ class OptionScreen(AnsweringScreen[Options]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
         Binding("enter", "accept", "Accept", priority=True),
         Binding("down,ctrl+n", "app.focus_next", show=False, priority=True),
         Binding("up,ctrl+k", "app.focus_previous", show=False, priority=True),
@@ -180,7 +179,6 @@ class PickerScreen(AnsweringScreen[Any]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
         Binding("down,ctrl+n,ctrl+j", "move('move_down')", show=False, priority=True),
         Binding("up,ctrl+k", "move('move_up')", show=False, priority=True),
         Binding("pagedown,ctrl+d", "move('move_page_down')", show=False, priority=True),
@@ -198,11 +196,11 @@ class PickerScreen(AnsweringScreen[Any]):
     def compose(self) -> ComposeResult:
         with Vertical(id="box") as box:
             box.border_title = self._title
-            box.border_subtitle = "enter chooses, ctrl+c cancels"
             yield StillInput(placeholder="type to search", compact=True)
             yield ChoiceList(self._choices)
 
     def on_mount(self) -> None:
+        self._show_count()
         box = self.query_one("#box")
         foot = FOOT_LINES + 1 if self.query_one(ChoiceList).foot(self.app.size.width - 10) else 0
         rows = max(len(self._choices), MIN_ROWS) if foot else len(self._choices)
@@ -210,8 +208,14 @@ class PickerScreen(AnsweringScreen[Any]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.query_one(ChoiceList).narrow(event.value)
+        self._show_count()
         if event.value:
             self._preview_current()
+
+    def _show_count(self) -> None:
+        """Show how many of the entries match the query."""
+        count = f"{len(self.query_one(ChoiceList).matches)}/{len(self._choices)}"
+        self.query_one("#box").border_subtitle = f"{count}, enter chooses, escape cancels"
 
     def on_cursor_view_moved(self) -> None:
         self._preview_current()
@@ -234,9 +238,17 @@ class PickerScreen(AnsweringScreen[Any]):
 
 
 def rank_choices(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
-    """The choices that match `query`, best first; all of them for an empty query."""
+    """The choices that match `query`, best first; all of them for an empty query.
+
+    If none does, a slash at its start is ignored: it is the search key elsewhere.
+    """
     if not query.strip():
         return list(choices)
+    found = _ranked(choices, query)
+    return found if found or not query.startswith("/") else rank_choices(choices, query[1:])
+
+
+def _ranked(choices: Sequence[PickerChoice], query: str) -> list[PickerChoice]:
     matcher = Matcher(query.strip())
     words = query.lower().split()
     scored = []

@@ -12,12 +12,12 @@ from textual.containers import Vertical
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot
-from buddy.app.screens.modal import AnsweringScreen
+from buddy.app.screens.modal import ReadOnlyScreen
 from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
 
 
-class PlotScreen(AnsweringScreen[str | None]):
+class PlotScreen(ReadOnlyScreen[str | None]):
     """Shows plots, the one with the index `first` at first. Returns the name of the chosen point, or `None`.
 
     `chooses` is the help text for `enter`, which chooses the point under the cursor. If `chooses` is empty, points
@@ -25,7 +25,6 @@ class PlotScreen(AnsweringScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c,f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", show=False),
         Binding("l,right", "step(1)", show=False),
         Binding("h,left", "step(-1)", show=False),

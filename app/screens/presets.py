@@ -60,12 +60,12 @@ class PresetsScreen(TableScreen[PipelineFacts]):
 
     async def _update_rows(self, measure: Callable[[PipelineFacts], Awaitable[PipelineFacts]]) -> None:
         """Replace each row by the result of `measure`, or, if it fails, set its problem."""
-        for row in list(self._table.rows):
+        for row in list(self._table.given):
             self.show_progress(row.title)
             problems: list[str] = []
             measured = await Requester(self._session, problems.append).await_answer(measure(row))
             new_row = measured or replace(row, problem="".join(problems))
-            self.show([new_row if other.title == row.title else other for other in self._table.rows])
+            self.show([new_row if other.title == row.title else other for other in self._table.given])
         self.show_progress("")
 
     async def _compile(self, row: PipelineFacts) -> PipelineFacts:
@@ -103,24 +103,38 @@ def _run_time_cell(row: PipelineFacts) -> Cell:
     return (formatting.seconds(row.report.compiled.median), "text") if row.report else ("", "dim")
 
 
+def _run_time(row: PipelineFacts) -> float | None:
+    return row.report.compiled.median if row.report else None
+
+
+def _speedup(row: PipelineFacts) -> float | None:
+    """The time of eager divided by that of the compiled code; `None` for a result that does not match."""
+    report = row.report
+    if report is None or report.wrong or report.not_compared or not report.compiled.median:
+        return None
+    return report.eager.median / report.compiled.median
+
+
 def _speedup_cell(row: PipelineFacts) -> Cell:
     if row.report is None:
         return ("", "dim")
     if row.report.wrong:
         return (row.report.word, "bad")
-    median = row.report.compiled.median
     if row.report.not_compared:
         return ("ran", "warn")
-    return (f"{row.report.eager.median / median:.2f}x" if median else "", "ok")
+    speedup = _speedup(row)
+    return (f"{speedup:.2f}x" if speedup is not None else "", "ok")
 
 
 _COLUMNS: tuple[Column[PipelineFacts], ...] = (
     Column("preset", 0, lambda row: (row.title, "accent")),
-    Column("passes", 6, lambda row: _count_cell(row.passes), right=True),
-    Column("changing", 8, lambda row: _count_cell(row.changing), right=True, min_pane_width=70),
-    Column("compile", 8, _compile_time_cell, right=True),
-    Column("ops", 7, lambda row: _count_cell(row.operations), right=True),
-    Column("asm", 8, lambda row: _count_cell(row.assembly_lines), right=True),
-    Column("run", 8, _run_time_cell, right=True),
-    Column("to eager", 8, _speedup_cell, right=True),
+    Column("passes", 6, lambda row: _count_cell(row.passes), right=True, key=lambda row: row.passes),
+    Column("changing", 8, lambda row: _count_cell(row.changing), 70, True, lambda row: row.changing),
+    Column("compile", 8, _compile_time_cell, right=True, key=lambda row: row.milliseconds or None),
+    Column("ops", 7, lambda row: _count_cell(row.operations), right=True, key=lambda row: row.operations or None),
+    Column(
+        "asm", 8, lambda row: _count_cell(row.assembly_lines), right=True, key=lambda row: row.assembly_lines or None
+    ),
+    Column("run", 8, _run_time_cell, right=True, key=_run_time),
+    Column("to eager", 8, _speedup_cell, right=True, key=_speedup),
 )

@@ -99,8 +99,7 @@ class FlameScreen(ListScreen[str | None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
-        Binding("enter", "choose", show=False, priority=True),
+        Binding("enter", "choose", show=False),
         Binding("space,z,right,left", "move('toggle')", show=False),
         Binding("Z", "move('toggle_all')", show=False),
     ]
@@ -148,7 +147,13 @@ def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
 
 def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSpot], ...]:
     return (
-        Column("share", 6, lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"), right=True),
+        Column(
+            "share",
+            6,
+            lambda spot: (f"{spot.samples / sampling.samples:.1%}", "number"),
+            right=True,
+            key=lambda spot: spot.samples,
+        ),
         Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), min_pane_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
         Column(

@@ -104,7 +104,7 @@ class SearchResultsScreen(ListScreen[StagePosition | None]):
     """The matching lines of all stages. Returns the position of the chosen line, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", show=False, priority=True),
+        Binding("enter", "choose", show=False),
         Binding("space,z,right,left", "move('toggle')", show=False),
         Binding("Z", "move('toggle_all')", show=False),
         Binding("right_curly_bracket,J", "move('next_stage')", show=False),

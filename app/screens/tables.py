@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.pane import Column, columns_at, table_head, table_row
+from buddy.app.panes.pane import Column, TableView
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
 from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
-from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
 from buddy.compiler.protocol import Assigned, Compile, Preset, Tried, TryPasses
@@ -29,30 +28,22 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 
 
-class TableRows(CursorView, Generic[Row]):
-    """The table of a `TableScreen`. The text that `about` returns for the row under the cursor is below the rows."""
+class TableRows(TableView[Row]):
+    """The table of a `TableScreen`. The text that `about` returns for the row under the cursor is below the rows.
+
+    `given` are the rows in their initial order.
+    """
 
     def __init__(
         self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str], foot_lines: int
     ) -> None:
         super().__init__()
-        self.rows = list(rows)
+        self.given, self.rows = list(rows), list(rows)
         self._columns, self._about, self._foot_lines = columns, about, foot_lines
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows)
 
     @property
     def current(self) -> Row | None:
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
-
-    def row_cells(self, row: int, width: int) -> Cells:
-        marker = (">" if row == self.cursor else " ", "key")
-        return [marker, *table_row(columns_at(self._columns, width), self.rows[row], width - 1, self.glyphs)]
-
-    def head(self, width: int) -> list[Cells]:
-        return [[(" ", "dim"), *table_head(columns_at(self._columns, width), width - 1, self.glyphs)]]
 
     def foot(self, width: int) -> list[Cells]:
         text = self._about(self.current) if self.current is not None else ""
@@ -64,22 +55,32 @@ class TableRows(CursorView, Generic[Row]):
 
     def show(self, rows: Sequence[Row]) -> None:
         """Replace the rows. A cursor that the user has moved stays on its row if the row still exists."""
-        current, self.rows = self.current, list(rows)
+        self.given = list(rows)
+        self.sort_rows()
+
+    def sort_rows(self) -> None:
+        current = self.current
+        self.rows = self.order.sorted(self.given, self._columns)
         if self.cursor and current in self.rows:
             self.cursor = self.rows.index(current)
         self.rows_changed()
 
 
 class TableScreen(ListScreen[Any], Generic[Row]):
-    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines."""
+    """A table in a box; rows may be added while it is open. Returns the chosen row, or what a subclass defines.
+
+    `s` sorts by the column that left and right choose; a click on the head of a column sorts too.
+    """
 
     TITLE_TEXT: ClassVar[str] = ""
-    KEYS_TEXT: ClassVar[str] = "enter chooses, q closes"
+    KEYS_TEXT: ClassVar[str] = "enter chooses, s sorts, q closes"
     # The number of lines of text under the table.
     FOOT_LINES: ClassVar[int] = 3
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
         Binding("enter", "choose", "Choose", show=False),
+        Binding("s", "move('sort_by_column')", "Sort", show=False),
+        Binding("left,h", "move('column_left')", show=False),
+        Binding("right,l", "move('column_right')", show=False),
     ]
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
@@ -124,17 +125,31 @@ class RunsScreen(TableScreen[RunRecord]):
     def __init__(self, runs: Sequence[RunRecord], presets: Sequence[Preset]) -> None:
         self._presets = {preset.name: preset.recipe for preset in presets}
         columns = (
-            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim")),
+            Column[RunRecord]("at", 8, lambda row: (row.end_time, "dim"), key=lambda row: row.at),
             Column[RunRecord]("recipe", 0, lambda row: (recipe_summary(row.recipe, self._preset(row)), "accent")),
             Column[RunRecord]("inputs", 14, lambda row: (_inputs_text(row), "dim"), min_pane_width=90),
             Column[RunRecord](
-                "buddy", 8, lambda row: (formatting.seconds(row.report.compiled.median), "text"), right=True
+                "buddy",
+                8,
+                lambda row: (formatting.seconds(row.report.compiled.median), "text"),
+                right=True,
+                key=lambda row: row.report.compiled.median,
             ),
-            Column[RunRecord]("eager", 8, lambda row: (formatting.seconds(row.report.eager.median), "dim"), right=True),
             Column[RunRecord](
-                "max|d|", 8, lambda row: (formatting.difference_text(_max_error(row)), "text"), right=True
+                "eager",
+                8,
+                lambda row: (formatting.seconds(row.report.eager.median), "dim"),
+                right=True,
+                key=lambda row: row.report.eager.median,
             ),
-            Column[RunRecord]("", 8, _verdict_cell),
+            Column[RunRecord](
+                "max|d|",
+                8,
+                lambda row: (formatting.difference_text(_max_error(row)), "text"),
+                right=True,
+                key=_max_error,
+            ),
+            Column[RunRecord]("result", 8, _verdict_cell),
         )
         super().__init__(columns, list(reversed(runs)))
 
@@ -291,5 +306,11 @@ _COLUMNS: tuple[Column[PassPreview], ...] = (
     Column("pass", 34, lambda row: (row.step.name, "dim" if row.tried.problem else "accent")),
     Column("on", 6, lambda row: (row.step.anchor.rpartition(".")[2], "dim"), min_pane_width=90),
     Column("ops", 0, _change_cell),
-    Column("time", 8, lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"), right=True),
+    Column(
+        "time",
+        8,
+        lambda row: (formatting.milliseconds(row.tried.milliseconds), "dim"),
+        right=True,
+        key=lambda row: row.tried.milliseconds,
+    ),
 )

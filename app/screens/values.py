@@ -52,6 +52,8 @@ class ValueGrid(CursorView):
     After the cursor has moved, calls `request_missing` to fetch the values on the screen, and `update_text`.
     """
 
+    searchable = False  # the engine has the values
+
     def __init__(self, update_text: Callable[[], object], request_missing: Callable[[], object]) -> None:
         super().__init__()
         self._update_text, self._request_missing = update_text, request_missing
@@ -165,7 +167,6 @@ class ValuesScreen(ListScreen[None]):
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,q,ctrl+c,f1,question_mark", "close", "Close", show=False, priority=True),
         Binding("l,right", "across(1)", show=False),
         Binding("h,left", "across(-1)", show=False),
         Binding("greater_than_sign", "page_across(1)", show=False),
@@ -309,14 +310,6 @@ class ValuesScreen(ListScreen[None]):
         return [(f" [{index}]  ", "dim"), (repr(value) if not isinstance(value, str) else value, "accent")]
 
     # ---- keys ----------------------------------------------------------------------------------------------------
-
-    def action_close(self) -> None:
-        """Close the input line if it is open, else the screen."""
-        prompt = self.query_one(Prompt)
-        if prompt.display:
-            prompt.action_cancel()
-        else:
-            self.dismiss(None)
 
     def action_across(self, by: int) -> None:
         self._grid.move_across(by)

@@ -49,7 +49,7 @@ class Session:
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
-        self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})))
+        self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})), self._find_lines)
         self.notify = notify
         self.auto_run = False
         self.timeout = p.Run(0, Recipe()).timeout
@@ -409,6 +409,9 @@ class Session:
 
     async def _fetch_lines(self, text: str, start: int, count: int) -> p.Lines:
         return await self.request(p.FetchLines(0, text, start, count))
+
+    async def _find_lines(self, text: str, pattern: str, regex: bool, ignore_case: bool) -> p.SearchResult:
+        return await self.request(p.Search(0, text, pattern, regex, ignore_case))
 
     async def fetch_text(self, text: str) -> str:
         """The text with the hash `text`."""

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
-from buddy.compiler.protocol import Lines, Stage
+from buddy.compiler.protocol import Lines, SearchResult, Stage
 from buddy.compiler.protocol.recipe import PassStep
 
 if TYPE_CHECKING:
@@ -27,6 +27,8 @@ PREFETCH_LINES = 100
 SCROLLED_LINES_PER_SECOND = 1500
 
 Fetch = Callable[[str, int, int], Awaitable[Lines]]
+# Searches a text for a pattern, a regular expression if the first flag is set; with the second, the case is ignored.
+FindLines = Callable[[str, str, bool, bool], Awaitable[SearchResult]]
 
 
 class UnavailableError(Exception):
@@ -55,11 +57,12 @@ class LineCache:
     """A cache of lines of the engine's texts, by pages.
 
     `fetch(text, start, count)` returns lines or raises `UnavailableError`. `arrived(text)` is called when a page has
-    been fetched that `get` did not find.
+    been fetched that `get` did not find. `find` searches a whole text, and raises `UnavailableError` too.
     """
 
-    def __init__(self, fetch: Fetch, arrived: Callable[[str], None]) -> None:
+    def __init__(self, fetch: Fetch, arrived: Callable[[str], None], find: FindLines | None = None) -> None:
         self._fetch = fetch
+        self._find = find
         self._arrived = arrived
         self._pages: OrderedDict[tuple[str, int], list[AnnotatedLine]] = OrderedDict()
         self._waiting: list[tuple[str, int]] = []
@@ -98,6 +101,12 @@ class LineCache:
         import asyncio  # headless verbs import this module for its functions on stages
 
         await asyncio.gather(*map(self._fetch_page, missing))
+
+    async def find(self, text: str, pattern: str, regex: bool, ignore_case: bool) -> SearchResult:
+        """The lines of `text` that match a pattern. Raises `UnavailableError`."""
+        if self._find is None:
+            raise UnavailableError("this text cannot be searched")
+        return await self._find(text, pattern, regex, ignore_case)
 
     def add(self, lines: Lines) -> None:
         """Cache a page that was part of the answer to another request."""

@@ -6,9 +6,11 @@ import textwrap
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from buddy.app.session.stages import AnnotatedLine, LineCache
+from buddy.app.reports.text.search_hits import Pattern
+from buddy.app.session.stages import AnnotatedLine, LineCache, UnavailableError
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.widgets.search import Found
 from buddy.app.workspace.inputs import relative_to_current
 
 # Seconds after which the view is drawn again if a line on the screen was not cached.
@@ -79,6 +81,17 @@ class CodeView(CursorView):
         self._redraw_scheduled = False
         self.refresh()
 
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        return None if self._text else Found(())
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        try:
+            result = await self._cache.find(self._text, pattern.source, pattern.regex, pattern.ignore_case)
+        except UnavailableError as error:
+            self.report_search(str(error))
+            return None
+        return Found(result.lines, result.more)
+
     def sideways(self, by: int) -> None:
         """Scroll by `by` columns to the right."""
         self.left = max(0, self.left + by)
@@ -111,6 +124,9 @@ class NodeLines(CursorView):
     @property
     def row_count(self) -> int:
         return len(self.lines)
+
+    def row_text(self, row: int) -> str:
+        return self.lines[row].text
 
     @property
     def current(self) -> NodeLine | None:

@@ -6,6 +6,7 @@ Only rows near the screen are measured, so the cost does not depend on the numbe
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from textual import events
@@ -16,7 +17,9 @@ from textual.scrollbar import ScrollBarRender
 from textual.strip import Strip
 
 from buddy.app.reports import formatting
+from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.widgets.look import Cells, Look, look_of
+from buddy.app.widgets.search import Found, ViewSearch
 
 # Returns the number of screen lines of a row, at least one.
 RowHeight = Callable[[int], int]
@@ -72,6 +75,8 @@ class WholeCells(ScrollBarRender):
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
 
 
+# The width at which a row is drawn to search its text, so that the text is not cut.
+SEARCHED_WIDTH = 1000
 # A view hides its foot if there would be less room than this many lines for its rows.
 MIN_ROWS = 2
 
@@ -106,6 +111,17 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         def control(self) -> CursorView:
             return self.view
 
+    class Searched(Message):
+        """A search has ended, or has gone to a match. `text` is the pattern and the count, or why there is no match."""
+
+        def __init__(self, view: CursorView, text: str) -> None:
+            super().__init__()
+            self.view, self.text = view, text
+
+        @property
+        def control(self) -> CursorView:
+            return self.view
+
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
         self._drawn_lines = {}
@@ -120,6 +136,10 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # The row at which the mouse button was pressed, -1 if it is not pressed; and whether the mouse was dragged then.
     _pressed_row: int = -1
     _was_dragged: bool = False
+    # Whether the rows are lines of text, which can be searched.
+    searchable: ClassVar[bool] = True
+    # Whether a row may continue the text of the row above.
+    has_broken_lines: ClassVar[bool] = False
 
     # ---- for subclasses ------------------------------------------------------------------------------------------
 
@@ -139,6 +159,13 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def empty(self, width: int) -> list[Cells]:
         """The lines that are shown instead of rows if `row_count` is 0."""
         return []
+
+    def row_text(self, row: int) -> str:
+        """The text of a row for searches, also what is not on the screen."""
+        return "".join(text for text, _ in self.row_cells(row, SEARCHED_WIDTH)[1:])
+
+    def head_clicked(self, x: int) -> None:
+        """Called after a click on the last line of the head, in column `x`."""
 
     # ---- geometry ------------------------------------------------------------------------------------------------
 
@@ -228,6 +255,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         rows = self.row_count + self.page - 1 if self.wrapped else self.row_count
         self.virtual_size = Size(width, rows + fixed)
         self._visible_lines = None
+        self.search.text_replaced()
         self._scroll_to_cursor()
 
     def on_mount(self) -> None:
@@ -276,7 +304,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return strips[row_lines[y].line] if strips and row_lines[y].line < len(strips) else self.look.strip([], width)
 
     def row_strip(self, row: int, width: int) -> Strip:
-        return self.look.strip(self.row_cells(row, width), width, self.background(row))
+        return self.look.strip(self.search.marked(row, self.row_cells(row, width)), width, self.background(row))
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
         """The screen lines of a row. A subclass that sets `wrapped` may return several."""
@@ -477,9 +505,51 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         if self._was_dragged:
             return  # the end of a drag
         offset = event.get_content_offset(self)
+        if offset is not None and offset.y == self._head_height - 1:
+            self.head_clicked(offset.x)
         row = self.row_at(offset.y) if offset else -1
         if row < 0:
             return
         self.move_to(row)
         if event.chain == 2:
             self.post_message(self.Opened(self, row))
+
+    # ---- search: see `SearchedView` ------------------------------------------------------------------------------
+
+    @cached_property
+    def search(self) -> ViewSearch:
+        return ViewSearch(self, self)
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        texts = [self.row_text(row) for row in range(self.row_count)]
+        return Found(matching_lines(texts, pattern, joined=self.has_broken_lines))
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        raise NotImplementedError  # `find_lines` finds them
+
+    @property
+    def search_line(self) -> int:
+        return self.cursor
+
+    def preview_match(self, line: int) -> None:
+        self.center(line, notify=False)
+
+    def go_to_match(self, line: int) -> None:
+        self.center(line)
+
+    def reading_position(self) -> object:
+        return self.cursor, self.top
+
+    def restore_reading_position(self, position: Any) -> None:
+        cursor, top = position
+        self.move_to(cursor, notify=False)
+        if self.wrapped:
+            self._scroll_top(top)
+        else:
+            self.scroll_to(y=top.row, animate=False, force=True)
+
+    def redraw_matches(self) -> None:
+        self.refresh()
+
+    def report_search(self, text: str) -> None:
+        self.post_message(self.Searched(self, text))

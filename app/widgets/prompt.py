@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -22,29 +22,53 @@ class StillInput(Input):
     cursor_blink = var(False, init=False)
 
 
+class PromptWatcher(Protocol):
+    """Follows what the user types in a prompt."""
+
+    def text_changed(self, text: str) -> None:
+        """Called when the user has changed the text."""
+
+    def step_requested(self, by: int) -> None:
+        """Called with 1 for the down key, with -1 for the up key."""
+
+    def cancelled(self) -> None:
+        """Called when the user has cancelled the prompt."""
+
+
 class Prompt(Horizontal):
     """Hidden until `ask`. When the user accepts or cancels, it hides again and restores the focus."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True)]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,ctrl+c", "cancel", "Cancel", show=False, priority=True),
+        Binding("down", "step(1)", show=False),
+        Binding("up", "step(-1)", show=False),
+    ]
 
     def __init__(self) -> None:
         super().__init__(id="prompt")
         self._title = ""
         self._use_answer: Callable[[str], object] | None = None
+        self._watcher: PromptWatcher | None = None
+        # The text of which the watcher knows.
+        self._watched_text = ""
         self._previous_focus: Widget | None = None
 
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
         yield StillInput(compact=True)
+        yield Static("", markup=False, id="prompt-note")
 
-    def ask(self, title: str, initial: str, use_answer: Callable[[str], object]) -> None:
+    def ask(
+        self, title: str, initial: str, use_answer: Callable[[str], object], watcher: PromptWatcher | None = None
+    ) -> None:
         """Ask for a text, and call `use_answer` with it unless the user cancels."""
-        self._use_answer = use_answer
+        self._use_answer, self._watcher, self._watched_text = use_answer, watcher, initial
         if not self.display:
             self._previous_focus = self.screen.focused
         self._title = title
-        self.query_one(Static).update(f" {title}: ")
+        self.query(Static).first().update(f" {title}: ")
         self._fit()
+        self.show_note("")
         field = self.query_one(Input)
         field.value = initial
         field.cursor_position = len(initial)
@@ -59,15 +83,36 @@ class Prompt(Horizontal):
     def on_resize(self) -> None:
         self._fit()
 
+    def show_note(self, text: str) -> None:
+        """Show `text` at the right end."""
+        self.query_one("#prompt-note", Static).update(f" {text} " if text else "")
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        event.stop()
+        if self._watcher is not None and event.value != self._watched_text:
+            self._watched_text = event.value
+            self._watcher.text_changed(event.value)
+
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        event.stop()
         use_answer = self._use_answer
         # Hide first: `use_answer` may ask again.
-        self.action_cancel()
+        self._hide()
         if use_answer is not None:
             use_answer(event.value)
 
+    def action_step(self, by: int) -> None:
+        if self._watcher is not None:
+            self._watcher.step_requested(by)
+
     def action_cancel(self) -> None:
+        watcher = self._watcher
+        self._hide()
+        if watcher is not None:
+            watcher.cancelled()
+
+    def _hide(self) -> None:
         self.display = False
-        self._use_answer = None
+        self._use_answer = self._watcher = None
         if self._previous_focus is not None:
             self.screen.set_focus(self._previous_focus)

@@ -16,6 +16,7 @@ from textual.containers import Horizontal, Vertical
 from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.screen import Screen
+from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
@@ -43,6 +44,7 @@ from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
 from buddy.app.reports import formatting
 from buddy.app.screens.dialogs import Dialogs, FileWriter
+from buddy.app.screens.modal import ConfirmScreen
 from buddy.app.screens.results import Results
 from buddy.app.session.client import EngineLocation
 from buddy.app.session.log_file import NO_LOG, LogOptions
@@ -323,7 +325,7 @@ class Workbench(App[int]):
     @property
     def busy(self) -> bool:
         """Whether anything runs that the user can cancel."""
-        jobs_wait = self.context.jobs.waiting or self.ir.comparison.running or self.ir.search.running
+        jobs_wait = self.context.jobs.waiting or self.ir.comparison.running or self.ir.stage_search.running
         return self.state.busy or jobs_wait
 
     def situation(self) -> actions.Situation:
@@ -346,7 +348,7 @@ class Workbench(App[int]):
             stage=self.ir.stage,
             has_catalogue=bool(state.passes),
             has_presets=bool(state.presets),
-            has_matches=bool(self.ir.search.matches.lines),
+            has_search=self.pane.search.is_active,
             shows_diff=self.ir.document.diff is not None,
             has_problem=state.problem is not None,
             is_edited=workspace.recipe != workspace.preset,
@@ -463,7 +465,10 @@ class Workbench(App[int]):
 
     async def _deliver(self, event: events.Event) -> None:
         """Handle a key as a part of a sequence, or pass a key or pasted text to the widget that has focus."""
-        if isinstance(event, events.Paste) and isinstance(self.focused, Pane):
+        if isinstance(event, events.Paste) and isinstance(self.focused, Input):
+            # Textual's input drops all lines after the first.
+            event.text = " ".join(event.text.splitlines())
+        if isinstance(event, events.Paste) and isinstance(self.focused, CursorView | None):
             self.context.say("Pasted text was ignored, because no input has focus")
         elif not isinstance(event, events.Key) or not (
             await self.key_sequences.handle(event) or await self._call_binding(event.key)
@@ -488,7 +493,11 @@ class Workbench(App[int]):
     async def perform(self, action: actions.Action, *arguments: object) -> None:
         """Perform an action, or show the reason why it is disabled."""
         self.context.status.message = ""
-        reason = action.blocked(self.situation())
+        situation = self.situation()
+        reason = action.blocked(situation)
+        other = actions.BY_ID.get(action.instead.get(self.pane.pane_id, ""))
+        if reason and other is not None and not other.blocked(situation):
+            action, reason = other, ""
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return
@@ -587,7 +596,19 @@ class Workbench(App[int]):
                 view.refresh()
 
     def leave(self) -> None:
-        self.exit(0)
+        """Exit. If a job runs or the recipe is not saved, ask first."""
+        question = status_lines.quit_question(self.state, self.workspace, self.busy, self.glyphs)
+        if question:
+            self.context.dialogs.confirm(question, lambda: self.exit(0), if_declined="")
+        else:
+            self.exit(0)
+
+    async def action_quit(self) -> None:
+        """Exit by ctrl+q, which works in every screen: ask like `leave`, unless a question is open already."""
+        if isinstance(self.screen, ConfirmScreen):
+            self.exit(0)
+        else:
+            self.leave()
 
     # ---- internal errors ---------------------------------------------------------------------------------------------
 

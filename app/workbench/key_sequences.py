@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
@@ -237,10 +238,10 @@ class ActionCommands(Provider):
         matcher = self.matcher(query)
         for action in self._sorted_actions():
             title = command_title(action)
-            score = matcher.match(title)
+            score = command_score(action, query) or matcher.match(title) / _FUZZY_DIVISOR
             if score > 0:
                 command = partial(self._bench.perform, action)
-                yield Hit(score, matcher.highlight(title), command, help=self._help(action))
+                yield Hit(score, matcher.highlight(title), command, text=title, help=self._help(action))
 
     def _sorted_actions(self) -> list[Action]:
         situation = self._bench.situation()
@@ -255,6 +256,32 @@ class ActionCommands(Provider):
 def is_listed(action: Action) -> bool:
     """Whether the palette lists an action. Cursor movements are not listed either."""
     return action.id not in UNLISTED_ACTIONS and not action.id.startswith("move.")
+
+
+# Textual's scores for similar titles are below 1000; divided by this, below any score of `command_score`.
+_FUZZY_DIVISOR = 1000.0
+
+
+def command_score(action: Action, query: str) -> float:
+    """How well the words of a query match an action, 0 if a word matches nothing.
+
+    The key of an action counts most, then words at the start of a word of the title, of a synonym, of the description.
+    """
+    typed = query.strip()
+    if typed and any(typed in (key, key.replace(" ", "")) for key in action.keys):
+        return 5.0
+    texts = (command_title(action), " ".join(action.synonyms), action.tooltip)
+    scored_words = [(4.0 - place, word) for place, text in enumerate(texts) for word in _words(text)]
+    best: list[float] = []
+    for part in dict.fromkeys(_words(typed)):
+        best.append(max((score for score, word in scored_words if word.startswith(part)), default=0.0))
+        if not best[-1]:
+            return 0.0
+    return sum(best) / len(best) if best else 0.0
+
+
+def _words(text: str) -> list[str]:
+    return re.findall(r"[^\s,:;()`]+", text.lower())
 
 
 def command_title(action: Action) -> str:

@@ -20,7 +20,7 @@ _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
 # Actions of the key line in every pane. The last two are shown even if nothing else fits.
-COMMON_ACTIONS = ("run", "undo", "next-pane", "zoom", "palette", "help")
+COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
 
 
 def header_cells(state: State, workspace: Workspace, busy: bool, width: int, glyphs: formatting.Glyphs) -> Cells:
@@ -129,6 +129,18 @@ def _changed_text(files: Sequence[str]) -> str:
     """`model.py changed`, with the first names of several files."""
     rest = f" and {len(files) - 2} more" * (len(files) > 2)
     return f"{', '.join(files[:2])}{rest} changed"
+
+
+def quit_question(state: State, workspace: Workspace, busy: bool, glyphs: formatting.Glyphs) -> str:
+    """What the user would lose by quitting now, as a question; an empty string for nothing."""
+    losses = []
+    if workspace.problem:
+        losses.append(workspace.problem)
+    if busy:
+        job = progress_text(state, glyphs)
+        losses.append(f"a job is running ({job})" if job else "a job is running")
+    text = "; ".join(losses)
+    return f"{text[0].upper()}{text[1:]}. Quit?" if text else ""
 
 
 def _stopped_workers(state: State) -> list[str]:

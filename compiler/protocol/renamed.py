@@ -12,7 +12,12 @@ from typing import Any
 # Recipe fields, which are also options of `torch.compile` and parameters of `buddy-tui tune`.
 RECIPE_FIELDS = {"flavour": "dialect"}
 # Ids of actions, as in the table `keys` of the settings.
-ACTION_IDS = {"passes.flavour": "passes.dialect"}
+ACTION_IDS = {
+    "passes.flavour": "passes.dialect",
+    "ir.search": "search",
+    "ir.next-match": "search.next",
+    "ir.previous-match": "search.previous",
+}
 # Fields of the Graph pane's filter.
 FILTER_FIELDS = {"road": "lowering"}
 

@@ -32,7 +32,7 @@ from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
 from buddy.app.screens.editor import EditorScreen, IrEditor, PipelineScreen
 from buddy.app.screens.follow import FollowScreen, FrontendComparisonScreen, NodeHistoryScreen, ProvenanceStep
-from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen
+from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen, ListScreen, ReadOnlyScreen
 from buddy.app.screens.numerics import NumericsScreen
 from buddy.app.screens.picker import OptionScreen, PickerScreen
 from buddy.app.screens.plot import PlotScreen
@@ -76,7 +76,7 @@ IN_EVERY_LOOK = pytest.mark.parametrize(("size", "theme"), [
 ])  # fmt: skip
 Picture = Callable[[str, str], bool]
 # What others are made of, and is on no screen by itself.
-BASES = {AnsweringScreen, EditorScreen, ListScreen, TableScreen, TextScreen}
+BASES = {AnsweringScreen, EditorScreen, ListScreen, ReadOnlyScreen, TableScreen, TextScreen}
 
 
 @dataclass(frozen=True)

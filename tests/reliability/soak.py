@@ -58,7 +58,7 @@ _NOT = frozenset({
     "bisect", "phase.number",
 })  # fmt: skip
 # The panes with a search, and its action.
-_SEARCHES: tuple[tuple[actions.Pane, str], ...] = (("ir", "ir.search"), ("graph", "graph.filter"))
+_SEARCHES: tuple[tuple[actions.Pane, str], ...] = (("ir", "search"), ("graph", "search"), ("graph", "graph.filter"))
 # The texts typed at prompts.
 _TYPED = ("add", "3", "op:mm", "", "%0", "x", "12")
 
@@ -258,7 +258,7 @@ class Day:
         await self.app.perform(actions.BY_ID[action])
         if self._user.typing:
             await self._type(self._chance.choice(("add", "%0", "a.*b", "nothing")), "enter")
-            await self._press(*(("n",) if pane == "ir" else ()))
+            await self._press(*(("n",) if action == "search" else ()))
 
     async def _export(self) -> None:
         self.app.export_commands._export_to(str(self._folder / "made"), ("object",))

@@ -100,7 +100,7 @@ def _with(folder: Path) -> set[int]:
 
 
 def _leave(one: Ending) -> None:
-    os.write(one.terminal.master, b"q")
+    os.write(one.terminal.master, b"qy")  # `y` answers the question that is asked while a job runs
     one.until(lambda: one.terminal.process.poll() is not None, END, "the workbench to leave")
 
 

@@ -84,7 +84,7 @@ async def test_an_editor_answers_once(tmp_path: Path) -> None:
         screen = EditorScreen("Some", "text")
         app.push_screen(screen, answers.append)
         await pilot.pause()
-        screen.action_leave()
+        screen.action_close()
         screen._close_with("text")
         while not answers:
             await pilot.pause(0.05)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import Hits
-from buddy.compiler.protocol.texts import compile_pattern
+from buddy.compiler.protocol.texts import PatternError, compile_pattern
 
 # The prefix of a pattern that is plain text.
 PLAIN_PREFIX = "\\V"
@@ -44,9 +47,36 @@ def read_pattern(typed: str) -> Pattern:
     return Pattern(typed, source, regex=not is_plain, ignore_case=source == source.lower())
 
 
+def pattern_error(pattern: Pattern) -> str:
+    """Why a pattern cannot be used, and what to do; an empty string if it is valid."""
+    try:
+        pattern.compile()
+    except PatternError as error:
+        return f"invalid regular expression: {error.reason}; start with \\V to search for plain text"
+    return ""
+
+
 def case_sensitive_regex(expression: str) -> Pattern:
     """A case-sensitive regular expression."""
     return Pattern(expression, expression)
+
+
+def matching_lines(texts: Sequence[str], pattern: Pattern, *, joined: bool = False) -> list[int]:
+    """The numbers of the texts in which a valid pattern matches.
+
+    With `joined`, a text may continue the one before it: a space in the pattern also matches the end of a text with the
+    indentation of the next. Such a match counts for the text in which it starts.
+    """
+    compiled = pattern.compile()
+    if not joined or " " not in pattern.expression.strip():
+        return [number for number, text in enumerate(texts) if compiled.search(text)]
+    words = pattern._replace(source="(?m)" + r"\s+".join(pattern.expression.replace("\\ ", " ").split()), regex=True)
+    # It is invalid if a space was inside of a construct, such as a set of characters.
+    with contextlib.suppress(PatternError):
+        compiled = words.compile()
+    starts = list(accumulate((len(text) + 1 for text in texts), initial=0))
+    found = (bisect_right(starts, match.start()) - 1 for match in compiled.finditer("\n".join(texts)))
+    return sorted({number for number in found if number < len(texts)})
 
 
 @dataclass(frozen=True)

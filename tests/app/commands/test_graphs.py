@@ -271,7 +271,7 @@ async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -
         node = app.graph.current.stable
         await bench.press("space")
         await bench.settled()
-        await bench.press("g", "n")
+        await bench.press("g", "E")
         await bench.sees("4 graphs")
         await bench.until(lambda: "not compiled yet" not in app.screen._title_text(), "the other graphs")
         rows = app.screen._table.rows
@@ -280,7 +280,7 @@ async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -
         app.graph.move_to(0)
         await bench.press("enter")
         await bench.until(lambda: app.graph.current.stable == node, "the node")
-        await bench.press("g", "n")
+        await bench.press("g", "E")
         await bench.until(lambda: type(app.screen).__name__ == "FallbacksScreen", "the list")
         place = next(k for k, row in enumerate(app.screen._table.rows) if row.kind == "break")
         await bench.press(*["down"] * place, "enter")

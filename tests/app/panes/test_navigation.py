@@ -8,10 +8,10 @@ import pytest
 
 from buddy.app.panes.ir_jumps import JumpHistory
 from buddy.app.panes.ir_names import all_names, defined_values, definition_pattern, op_name, use_pattern, used_values
-from buddy.app.panes.ir_search import Matches
 from buddy.app.panes.layout import PhaseTab, tab_at, tab_labels
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.session.stages import StagePosition
+from buddy.app.widgets.search import Matches
 
 PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops", "llvm", "ir", "asm")
 TABS = [PhaseTab(name, number) for number, name in enumerate(PHASES, 1)]
@@ -50,7 +50,7 @@ def test_matches_go_round_at_both_ends() -> None:
     matches.set_lines([3, 10, 20], False)
     assert [matches.first_from(row) for row in (0, 3, 4, 21)] == [3, 3, 10, 3]
     assert [matches.last_before(row) for row in (21, 10, 3)] == [20, 3, 20]
-    assert matches.position_text(10) == "match 2 of 3"
+    assert matches.position_text(10) == "2/3"
 
 
 def test_what_matches_is_marked_across_syntax() -> None:

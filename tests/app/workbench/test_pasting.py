@@ -23,13 +23,14 @@ BURST = 200
 # The keys that open a prompt, a picker or another screen on a program that has run, by pane; `app` is every pane.
 OPENING = {
     "ir": ["/", ":", "g /", "g f", "w", "f", "g o", "g e", "o", "K", "F", "g w", "'", "g r"],
-    "graph": ["f", "n", "w", "X", "enter", "c", "F", "g w", "g S", "o", "N", "g B"],
-    "outputs": ["v", "N"],
+    "graph": ["/", "f", "n", "g n", "w", "X", "enter", "c", "F", "g w", "g S", "o", "N", "g N", "g B"],
+    "source": ["/"],
+    "outputs": ["/", "v", "N", "g N"],
     "app": [
         *("B", "H", "I", "S", "U", "t", "b", "p", "T", "L", "?", "ctrl+p", "ctrl+s"),
         *("g F", "g i", "g x", "g X", "g p", "g v"),
     ],
-    "passes": ["i", "e", "w", "o", "P", "f"],
+    "passes": ["/", "i", "e", "w", "o", "P", "f"],
 }
 
 
@@ -96,9 +97,10 @@ def main_screen(bench: Any) -> tuple[object, ...]:
 
 
 def typed(bench: Any) -> str:
-    """The text of the input that is open."""
-    screen = bench.app.screen if len(bench.app.screen_stack) > 1 else prompt(bench)
-    return str(screen.query_one(Input).value if screen.query(Input) else screen.query_one(TextArea).text)
+    """The text of the input that has focus."""
+    field = bench.app.focused
+    assert isinstance(field, Input | TextArea), field
+    return field.value if isinstance(field, Input) else field.text
 
 
 async def idle(bench: Any) -> None:
@@ -117,7 +119,7 @@ async def test_a_burst_goes_to_what_its_first_key_opens(workbench: Open) -> None
         await bench.settled()
         await bench.press("p", *"loops", "enter", "/", "=", "space", *"mem", "enter")
         await bench.until(lambda: "= mem" in app.ir.line_at(app.ir.cursor).text, "the line with a name and an op")
-        await bench.press("M")
+        await bench.press("M", "escape", "g", "P")
         await bench.settled()
         for pane, keys in OPENING.items():
             app.context.layout.show_pane("graph" if pane == "app" else pane)
@@ -179,6 +181,72 @@ async def test_pasted_text_goes_into_the_input_and_is_no_command(workbench: Open
         send(bench, "/", events.Paste("linalg.contract"), "!")
         await idle(bench)
         assert typed(bench) == "linalg.contract!"
+
+
+# 10 kB with letters that are commands, lines, tabs and what is no character of a regular expression.
+LONG_TEXT = "xq dzu\tJ([*r\n" * 853
+# What takes a paste, by pane: the prompts, a list of choices, the editors.
+TAKING = {
+    "graph": ["/", "f", "enter"],
+    "passes": ["/", "i", "e"],
+    "ir": ["/", ":", "g e"],
+    "source": ["/"],
+    "outputs": ["/"],
+    "app": ["ctrl+p", "B"],
+}
+# A list in a screen takes no paste until its search is open.
+LISTS = ["?", "H", "L"]
+
+
+@pytest.mark.slow
+async def test_ten_kilobytes_are_pasted_into_every_pane_and_run_no_command(workbench: Open) -> None:
+    assert len(LONG_TEXT) > 10_000
+    async with workbench("arith_add.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.press("r", "p", *"toplevel", "enter", "g", "P")
+        await bench.until(lambda: app.state.report is not None, "the report")
+        await bench.settled()
+        for pane, keys in TAKING.items():
+            app.context.layout.show_pane("graph" if pane == "app" else pane)
+            await bench.settled()
+            before = main_screen(bench)
+            app.context.say("")
+            send(bench, events.Paste(LONG_TEXT))
+            await bench.sees("no input has focus")
+            await idle(bench)
+            assert main_screen(bench) == before, pane
+            assert not is_open(bench), pane
+            for key in keys:
+                await takes_paste(bench, key, f"{key} in {pane}")
+        for key in LISTS:
+            before = main_screen(bench)
+            send(bench, key, events.Paste(LONG_TEXT))
+            await bench.until(lambda: is_open(bench), f"what {key} opens")
+            await idle(bench)
+            screen = bench.app.screen
+            send(bench, "/", events.Paste(LONG_TEXT))
+            await idle(bench)
+            assert bench.app.screen is screen, key
+            assert screen.query_one(Input).value == " ".join(LONG_TEXT.splitlines()), key
+            await bench.press("escape", "escape")
+            assert not is_open(bench), key
+            assert main_screen(bench) == before, key
+
+
+async def takes_paste(bench: Any, key: str, where: str) -> None:
+    """Press a key together with a paste and a letter, and check that both are in what the key opens, in full."""
+    before = main_screen(bench)
+    send(bench, *key.split(), events.Paste(LONG_TEXT), "j")
+    await bench.until(lambda: is_open(bench), f"what {where} opens")
+    await idle(bench)
+    assert main_screen(bench) == before, where
+    text = typed(bench)
+    assert LONG_TEXT in text or " ".join(LONG_TEXT.splitlines()) + "j" in text, where
+    for _ in range(4):
+        if is_open(bench):
+            await bench.press("ctrl+c")
+    assert not is_open(bench), where
+    assert main_screen(bench) == before, where
 
 
 @pytest.mark.slow

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from buddy.app.screens.modal import ConfirmScreen
 from buddy.compiler.support.machine_load import seconds_waited
 from buddy.themes.palette import themes
 
@@ -377,3 +378,26 @@ async def test_keys_work_while_the_engine_is_busy(workbench: Open) -> None:
             await bench.pilot.press("j" if len(waits) % 2 == 0 else "k")
             waits.append(loop.time() - start - (seconds_waited(os.getpid()) - late))
         assert sorted(waits)[len(waits) // 2] < 0.5, "a compile in this process would block for its whole length"
+
+
+async def test_quitting_asks_while_a_job_runs_or_the_recipe_is_not_saved(workbench: Open) -> None:
+    async with workbench("arith_add.py", wait=False) as bench:
+        app = bench.app
+        await bench.until(lambda: app.busy, "a job")
+        await bench.press("q")
+        await bench.opened(ConfirmScreen)
+        await bench.sees("A job is running")
+        await bench.press("q")
+        assert len(app.screen_stack) == 1, "q closes the question"
+        await bench.settled()
+        app.workspace.problem = "the recipe could not be saved: disk full"
+        await bench.press("ctrl+q")
+        screen = await bench.opened(ConfirmScreen)
+        assert screen._question == "The recipe could not be saved: disk full. Quit?"
+        await bench.press("escape")
+        assert not app._exit
+        app.workspace.problem = ""
+        await bench.until(lambda: not app.busy, "the end of all jobs")
+        await bench.press("q")
+        assert app._exit
+        assert app.return_value == 0

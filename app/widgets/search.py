@@ -1,0 +1,311 @@
+"""Incremental search in a view: the prompt, the lines that match, their count, and steps from match to match."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+from textual.dom import DOMNode
+
+from buddy.app.reports.text.search_hits import NO_PATTERN, Pattern, pattern_error, read_pattern
+from buddy.app.widgets.background import start_worker
+from buddy.app.widgets.look import Cells
+from buddy.app.widgets.prompt import Prompt
+
+NO_SEARCH = "no search yet: press / to search"
+
+
+class Found(NamedTuple):
+    """The numbers of the lines that match, in order. `more` is true if the search has stopped at its limit."""
+
+    lines: Sequence[int]
+    more: bool = False
+
+
+class Matches:
+    """The pattern of a search, and the numbers of the lines that match it, in order."""
+
+    def __init__(self) -> None:
+        self.pattern = NO_PATTERN
+        self.lines: list[int] = []
+        self._line_set: set[int] = set()
+        self._is_incomplete = False
+
+    def __contains__(self, line: int) -> bool:
+        return line in self._line_set
+
+    def clear(self, pattern: Pattern | None = None) -> None:
+        """Remove the lines, and set the pattern if one is given."""
+        self.pattern = self.pattern if pattern is None else pattern
+        self.set_lines((), False)
+
+    def set_lines(self, lines: Sequence[int], more: bool) -> None:
+        """Set the lines. `more` is true if the search has stopped at its limit, so there are further lines."""
+        self.lines, self._line_set, self._is_incomplete = list(lines), set(lines), more
+
+    def first_from(self, line: int) -> int | None:
+        """The first matching line from `line` on, wrapping around at the end."""
+        if not self.lines:
+            return None
+        return self.lines[bisect_left(self.lines, line) % len(self.lines)]
+
+    def last_before(self, line: int) -> int | None:
+        """The last matching line before `line`, wrapping around at the start."""
+        return self.lines[bisect_left(self.lines, line) - 1] if self.lines else None
+
+    def position_text(self, line: int) -> str:
+        """The position of a line among the matches: `2/7`; `2/7+` if there are more than 7."""
+        number = bisect_left(self.lines, line) + 1
+        return f"{number}/{len(self.lines)}{'+' if self._is_incomplete else ''}"
+
+    def highlight(self, cells: Cells) -> Cells:
+        """Gives the matches in `cells` the role `match`."""
+        text = "".join(part for part, _ in cells)
+        matching = {k for match in self.pattern.compile().finditer(text) for k in range(*match.span())}
+        if not matching:
+            return cells
+        highlighted: Cells = []
+        offset = 0
+        for part, role in cells:
+            for character in part:
+                new_role = "match" if offset in matching else role
+                if highlighted and highlighted[-1][1] == new_role:
+                    highlighted[-1] = (highlighted[-1][0] + character, new_role)
+                else:
+                    highlighted.append((character, new_role))
+                offset += 1
+        return highlighted
+
+
+class SearchedView(Protocol):
+    """A view whose lines can be searched. Every `CursorView` is one; its lines are its rows."""
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        """The lines that match a valid pattern; `None` if only `request_lines` can find them."""
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        """The lines that match, found by the engine; `None` if the request has failed."""
+
+    @property
+    def search_line(self) -> int:
+        """The line at the cursor."""
+
+    def preview_match(self, line: int) -> None:
+        """Show a line while the user types a pattern. Selects nothing."""
+
+    def go_to_match(self, line: int) -> None:
+        """Move the cursor to a line."""
+
+    def reading_position(self) -> object:
+        """What is on the screen, for `restore_reading_position`."""
+
+    def restore_reading_position(self, position: object) -> None:
+        """Show what was on the screen."""
+
+    def redraw_matches(self) -> None:
+        """Draw again after the matches have changed."""
+
+    def report_search(self, text: str) -> None:
+        """Show the pattern and the count after a step, or why there is no match; "" after the search has ended."""
+
+
+class ViewSearch:
+    """Searches a view. While the user types, the view shows the first match from the cursor on, and the prompt a count.
+
+    `node` is the widget that runs requests to the engine. Escape in the prompt restores the position and the search
+    from before; an empty pattern ends the search.
+    """
+
+    def __init__(self, view: SearchedView, node: DOMNode) -> None:
+        self._view, self._node = view, node
+        self.matches = Matches()
+        # The line of the match that is shown, and the line at the cursor since then. They differ at the end of a view
+        # without a visible cursor, which cannot scroll so far that the match is its first line.
+        self._shown_line = self._cursor_line = -1
+        # Whether the lines of `matches` are those of its pattern, and what to do once they are.
+        self._is_loaded = True
+        self._after_loading: list[Callable[[], object]] = []
+        self._prompt: Prompt | None = None
+        self._origin: tuple[object, Pattern] = (None, NO_PATTERN)
+
+    @property
+    def is_active(self) -> bool:
+        """Whether there is a pattern."""
+        return bool(self.matches.pattern.source)
+
+    @property
+    def shown_line(self) -> int:
+        """The line of the match that is shown, unless the user has moved since then; -1 without one."""
+        has_moved = self._cursor_line != self._view.search_line
+        return -1 if has_moved or not self.is_active else self._shown_line
+
+    # ---- the prompt ----------------------------------------------------------------------------------------------
+
+    def ask(self, prompt: Prompt) -> None:
+        """Ask for a pattern in `prompt`."""
+        self._prompt = prompt
+        self._origin = (self._view.reading_position(), self.matches.pattern)
+        prompt.ask("search", self.matches.pattern.typed, self._accept, watcher=self)
+
+    def text_changed(self, text: str) -> None:
+        """Show the first match of what the user has typed so far."""
+        self._load(read_pattern(text), self._preview)
+
+    def step_requested(self, by: int) -> None:
+        """Show the next match (the previous one if `by` is negative) while the prompt is open."""
+        self._after_loading_do(lambda: self._show_in_prompt(self._line_after_step(by)))
+
+    def cancelled(self) -> None:
+        """Restore the search and the position from before the prompt was opened."""
+        self._prompt = None
+        position, pattern = self._origin
+        self._view.restore_reading_position(position)
+        self._load(pattern, self._view.redraw_matches)
+
+    def _preview(self) -> None:
+        self._view.restore_reading_position(self._origin[0])
+        self._show_in_prompt(self.matches.first_from(self._view.search_line))
+
+    def _show_in_prompt(self, line: int | None) -> None:
+        """Show a match, and its position among the matches in the prompt."""
+        if self._prompt is None:
+            return
+        if line is not None:
+            self._view.preview_match(line)
+            self._note_shown(line)
+            self._prompt.show_note(self.matches.position_text(line))
+        else:
+            self._prompt.show_note("no match" if self.is_active else "")
+        self._view.redraw_matches()
+
+    def _accept(self, typed: str) -> None:
+        pattern = read_pattern(typed)
+        self._prompt = None
+        # The user may have gone on to another match in the prompt.
+        line = self.shown_line if pattern == self.matches.pattern and self._is_loaded else -1
+        self._view.restore_reading_position(self._origin[0])
+        if line >= 0:
+            self.go_to(line)
+        else:
+            self.find(pattern, jump=True)
+
+    # ---- searching -----------------------------------------------------------------------------------------------
+
+    def find(self, pattern: Pattern, *, jump: bool) -> None:
+        """Search the view; with `jump`, go to the first match from the cursor on. An empty pattern ends the search."""
+
+        def show() -> None:
+            self._view.redraw_matches()
+            if not self.is_active:
+                self._view.report_search("")
+            elif not self.matches.lines:
+                self.go_to(None)
+            elif jump:
+                self.go_to(self.matches.first_from(self._view.search_line))
+
+        self._load(pattern, show)
+
+    def use(self, pattern: Pattern, lines: Sequence[int] = (), more: bool = False) -> None:
+        """Set the pattern of the next steps, and its lines if they are known. Without them, `repeat` finds them."""
+        self.matches.clear(pattern)
+        self.matches.set_lines(lines, more)
+        self._shown_line, self._is_loaded, self._after_loading = -1, True, []
+
+    def repeat(self) -> None:
+        """Search for the same pattern in the text that the view shows now."""
+        if self.is_active:
+            self._is_loaded = False
+            self._load(self.matches.pattern, self._view.redraw_matches)
+
+    def end(self) -> None:
+        """End the search."""
+        if self.is_active:
+            self.find(NO_PATTERN, jump=False)
+
+    def step(self, by: int) -> None:
+        """Go to the next match, or to the previous one if `by` is negative."""
+        if self.is_active:
+            self._after_loading_do(lambda: self.go_to(self._line_after_step(by)))
+        else:
+            self._view.report_search(NO_SEARCH)
+
+    def _line_after_step(self, by: int) -> int | None:
+        line = self.shown_line if self.shown_line >= 0 else self._view.search_line
+        return self.matches.first_from(line + 1) if by > 0 else self.matches.last_before(line)
+
+    def go_to(self, line: int | None) -> None:
+        """Go to a line with a match, and show its position among the matches. `None` stands for no match."""
+        typed = self.matches.pattern.typed
+        if line is None:
+            self._view.report_search(f"no match for {typed!r}")
+            return
+        self._view.go_to_match(line)
+        self._note_shown(line)
+        self._view.redraw_matches()
+        self._view.report_search(f"/{typed}  {self.matches.position_text(line)}")
+
+    def _note_shown(self, line: int) -> None:
+        self._shown_line, self._cursor_line = line, self._view.search_line
+
+    def _after_loading_do(self, act: Callable[[], object]) -> None:
+        if self._is_loaded:
+            act()
+        else:
+            self._after_loading.append(act)
+
+    def _load(self, pattern: Pattern, then: Callable[[], object]) -> None:
+        """Find the lines that match `pattern`, then call `then`. Replaces the search that waits for the engine."""
+        if pattern == self.matches.pattern and self._is_loaded:
+            then()
+            return
+        self._after_loading = [then]
+        self._shown_line = -1
+        self.matches.clear(pattern)
+        self._is_loaded = False
+        if not pattern.source:
+            self._set_found(Found(()))
+        elif reason := pattern_error(pattern):
+            self._fail(reason)
+        elif (found := self._view.find_lines(pattern)) is not None:
+            self._set_found(found)
+        else:
+            start_worker(self._node, "search", self._request, pattern)
+
+    async def _request(self, pattern: Pattern) -> None:
+        found = await self._view.request_lines(pattern)
+        if pattern != self.matches.pattern or self._is_loaded:
+            return
+        if found is not None:
+            self._set_found(found)
+        else:
+            self._fail("not searched" if self._prompt is not None else "")  # the request has shown the reason
+
+    def _set_found(self, found: Found) -> None:
+        self.matches.set_lines(*found)
+        self._is_loaded = True
+        actions, self._after_loading = self._after_loading, []
+        for act in actions:
+            act()
+
+    def _fail(self, reason: str) -> None:
+        """Drop the pattern, and show the reason unless it is empty."""
+        self.matches.clear(NO_PATTERN)
+        self._is_loaded, self._after_loading = True, []
+        self._view.redraw_matches()
+        report = self._prompt.show_note if self._prompt is not None else self._view.report_search
+        if reason:
+            report(reason)
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    def text_replaced(self) -> None:
+        """Find the lines again before the next use, after the rows of the view have changed."""
+        if self.is_active and self._is_loaded and (found := self._view.find_lines(self.matches.pattern)) is not None:
+            if list(found.lines) != self.matches.lines:
+                self._shown_line = -1
+            self.matches.set_lines(*found)
+
+    def marked(self, row: int, cells: Cells) -> Cells:
+        """The cells of a row, with the matches highlighted except in the first cell, which is the gutter."""
+        return [*cells[:1], *self.matches.highlight(cells[1:])] if row in self.matches else cells
