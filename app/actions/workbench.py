@@ -200,7 +200,7 @@ ACTIONS: tuple[Action, ...] = (
         "source",
         ("g P",),
         "Source pane",
-        "Show or hide a pane with the Python file. It shows the selected node; while focused, it selects nodes itself",
+        "Show or hide the Python code of the selected node, with colours that link its lines to nodes and IR",
         "app.toggle_source",
     ),
     A("theme", ("T",), "Themes", "Choose a theme, with a preview of each", "screens.choose_theme"),

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
+    from buddy.app.panes.source import SourcePane
 
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
@@ -36,8 +37,8 @@ Remarks = tuple[tuple[str, str, str], ...]
 class ProvenanceCommands:
     """Opens screens about the node under the cursor of the graph pane or the IR pane."""
 
-    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
-        self._context, self._graph, self._ir = context, graph, ir
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane, source: SourcePane) -> None:
+        self._context, self._graph, self._ir, self._source = context, graph, ir, source
         # A cache with at most one entry: LLVM's remarks on the recipe for which they were requested last.
         self._llvm_remarks: dict[Recipe, Remarks] = {}
 
@@ -50,8 +51,8 @@ class ProvenanceCommands:
         self.with_node(lambda row: self._context.jobs.open_after("node", self._open_history, row))
 
     def open_python(self) -> None:
-        """Show the Python file that a node comes from, at its line."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_python, row))
+        """Go to the line that a node comes from in the source pane."""
+        self.with_node(self._open_python)
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
@@ -159,27 +160,13 @@ class ProvenanceCommands:
         elif remark is not None:
             self._context.say(f"no stage was recorded for {remark.source}")
 
-    async def _open_python(self, row: NodeRow) -> None:
-        path, _, line = row.location.rpartition(":")
-        if not path:
+    def _open_python(self, row: NodeRow) -> None:
+        place = self._context.selection.lines.place_of(row.stable)
+        if place is None:
             self._context.say(f"the Python line of {row.name} is unknown")
             return
-        file = await self._context.queries.await_answer(self._context.session.open_python(path))
-        if file is not None:
-            from buddy.app.screens.detail import CodeScreen
-
-            screen = CodeScreen(
-                self._context.session.display_path(path),
-                self._context.session.cache,
-                file.text,
-                file.lines,
-                int(line) - 1,
-            )
-            self._context.dialogs.open(screen, self._go_to_nodes)
-
-    def _go_to_nodes(self, nodes: tuple[str, ...] | None) -> None:
-        if nodes:
-            self._context.selection.go_node(nodes)
+        self._context.selection.select_node(row.stable)
+        self._source.show_place(place)
 
 
 def _is_about(stage: Stage, remark: NodeRemark) -> bool:

@@ -74,6 +74,11 @@ class Session:
         self._closing_tasks: dict[EngineClient, asyncio.Future[None]] = {}
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the engine runs on another machine, whose files this one may not have."""
+        return isinstance(self._location, RemoteHost)
+
+    @property
     def inputs(self) -> InputChoice:
         """The inputs of the next run."""
         return self.state.next_inputs
@@ -263,7 +268,7 @@ class Session:
             self._begin_workspace(frame)
         if isinstance(frame, p.Captured):
             # A remote path may name a different file on this machine.
-            self.file_states.record(() if isinstance(self._location, RemoteHost) else frame.files)
+            self.file_states.record(() if self.is_remote else frame.files)
             self.workspace.plugins = frame.plugins
             self.workspace.set_graphs(frame.graphs)
         if isinstance(frame, p.Captured | p.Presets):
@@ -404,7 +409,7 @@ class Session:
         return (await self.request(p.FetchText(0, text))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
-        """The text of a Python file that nodes of the graph on the screen come from."""
+        """The Python code with that path that nodes of the graph on the screen come from, as it was captured."""
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 

@@ -126,7 +126,7 @@ class Workbench(App[int]):
         self.session.watching = watch
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
-        self.source, self.outputs = SourcePane(context), OutputsPane(context)
+        self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
         panes: tuple[Pane, ...] = (self.graph, self.passes, self.ir, self.source, self.outputs)
         self.panes = {pane.pane_id: pane for pane in panes}
         context.layout.panes = self.panes
@@ -170,7 +170,7 @@ class Workbench(App[int]):
         self.backend_commands = BackendCommands(context)
         self.graph_commands = GraphCommands(context, graph, ir)
         self.compare_commands = CompareCommands(context, ir)
-        self.provenance_commands = ProvenanceCommands(context, graph, ir)
+        self.provenance_commands = ProvenanceCommands(context, graph, ir, self.source)
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
@@ -251,7 +251,7 @@ class Workbench(App[int]):
 
     def on_resize(self, event: events.Resize) -> None:
         clear_region_caches()
-        self.context.layout.arrange(event.size.width)
+        self.context.layout.arrange(event.size.width, event.size.height)
 
     def pop_screen(self) -> AwaitComplete:
         """Close a screen, and release its widgets."""
@@ -351,7 +351,7 @@ class Workbench(App[int]):
         if not self.is_running or not topics:
             return
         if "graph" in topics and self.state.info is not None:
-            self.context.selection.name_nodes(self.state.info.rows)
+            self.context.selection.name_nodes(self.state.info)
         if "lines" in topics:
             self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -468,6 +468,7 @@ class Workbench(App[int]):
         layout.toggle_source()
         if layout.with_source and not selection.node:
             selection.select_row(self.graph.current)
+        self.source.redraw_links()
         self.source.go_to_selected_node()
 
     def toggle_auto(self) -> None:
