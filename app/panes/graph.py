@@ -226,6 +226,11 @@ class GraphPane(NodeTable):
         seconds = self.seconds(row) if self.sort_by == "time" else None
         return (-(seconds or 0.0), keys.get(self.sort_by, ""), row.index)
 
+    def after_move(self) -> None:
+        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
+        self.context.selection.select_row(self.current)
+        super().after_move()
+
     def mark_node(self, before: str) -> None:
         """Draw the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
         self.refresh_marks()

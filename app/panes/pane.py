@@ -84,9 +84,7 @@ class LinkedPane(Pane):
 
     def refresh_marks(self) -> None:
         """Draw the rows on the screen again whose marks have changed."""
-        for row in self.rows_on_screen():
-            if self.mark_of(row) != self._drawn_marks.get(row):
-                self.refresh_row(row)
+        self.refresh_rows([row for row in self.rows_on_screen() if self.mark_of(row) != self._drawn_marks.get(row)])
 
     def background(self, row: int) -> str:
         mark = self._drawn_marks[row] = self.mark_of(row)

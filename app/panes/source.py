@@ -285,9 +285,12 @@ class SourcePane(Pane, CodeView):
     # ---- synchronisation ---------------------------------------------------------------------------------------------
 
     def mark_node(self, before: str) -> None:
+        row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
-        self.refresh_row(self.cursor)
-        self.refresh_edges()
+        # A move has drawn both rows and the foot already.
+        if row == self.cursor or facts is None:
+            self.refresh_row(row)
+            self.refresh_edges()
 
     def after_move(self) -> None:
         super().after_move()

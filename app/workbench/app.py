@@ -482,9 +482,7 @@ class Workbench(App[int]):
         self.context.say(on if self.session.watching else off)
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
-        if isinstance(event.view, GraphPane):
-            self.context.selection.select_row(self.graph.current)
-        elif isinstance(event.view, PassesPane):
+        if isinstance(event.view, PassesPane):
             self._show_pass_stage()
         self.update_chrome()
 
