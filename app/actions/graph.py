@@ -184,7 +184,7 @@ ACTIONS: tuple[Action, ...] = (
         "graph.python",
         ("g S",),
         "Python source",
-        "Open the Python file at the line of the node; enter on a line goes to its nodes",
+        "Go to the Python line of the node in the source pane; enter there goes to a line's nodes",
         "provenance.open_python",
         "graph",
         needs_captured,

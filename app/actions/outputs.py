@@ -54,8 +54,8 @@ SOURCE_ACTIONS: tuple[Action, ...] = (
     A(
         "source.node",
         ("enter",),
-        "Go to the node",
-        "Select the node of this line in the graph pane",
+        "Go to the nodes",
+        "Go to a node of this line in the graph pane, or say why no node comes from the line",
         "source.go_to_node_of_line",
         "source",
         needs_captured,

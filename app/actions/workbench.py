@@ -247,7 +247,7 @@ ACTIONS: tuple[Action, ...] = (
         "source",
         ("g P",),
         "Source pane",
-        "Show or hide a pane with the Python file. It shows the selected node; while focused, it selects nodes itself",
+        "Show or hide the Python code of the selected node, with colours that link its lines to nodes and IR",
         "app.toggle_source",
     ),
     A("redraw", ("ctrl+l",), "Redraw", "Draw the whole screen again", "app.redraw_screen"),

@@ -13,6 +13,7 @@ from buddy.app.reports.node_history import (
     is_computed,
     node_history,
 )
+from buddy.app.reports.python_lines import read_place
 from buddy.app.session.stages import StagePosition, StageRow
 from buddy.compiler.protocol import (
     ExplainCode,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
     from buddy.app.panes.ir import IrPane
+    from buddy.app.panes.source import SourcePane
 
 # The number of a node's lines that are shown for each stage.
 _MAX_LINES_PER_STAGE = 50
@@ -36,8 +38,8 @@ Remarks = tuple[tuple[str, str, str], ...]
 class ProvenanceCommands:
     """Opens screens about the node under the cursor of the graph pane or the IR pane."""
 
-    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
-        self._context, self._graph, self._ir = context, graph, ir
+    def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane, source: SourcePane) -> None:
+        self._context, self._graph, self._ir, self._source = context, graph, ir, source
         # A cache with at most one entry: LLVM's remarks on the recipe for which they were requested last.
         self._llvm_remarks: dict[Recipe, Remarks] = {}
 
@@ -50,8 +52,8 @@ class ProvenanceCommands:
         self.with_node(lambda row: self._context.jobs.open_after("node", self._open_history, row))
 
     def open_python(self) -> None:
-        """Show the Python file that a node comes from, at its line."""
-        self.with_node(lambda row: self._context.jobs.open_after("node", self._open_python, row))
+        """Go to the line that a node comes from in the source pane."""
+        self.with_node(self._open_python)
 
     # ---- which node ----------------------------------------------------------------------------------------------
 
@@ -161,34 +163,21 @@ class ProvenanceCommands:
         elif remark is not None:
             self._context.say(f"no stage was recorded for {remark.source}")
 
-    async def _open_python(self, row: NodeRow) -> None:
-        await self._open_location(row.location, row.display_name)
-
     def open_line(self, location: str, subject: str) -> None:
-        """Open a Python file at `location` (`file:line`), which belongs to `subject`."""
-        self._context.jobs.open_after("line", self._open_location, location, subject)
-
-    async def _open_location(self, location: str, subject: str) -> None:
-        path, _, line = location.rpartition(":")
-        if not path:
+        """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""
+        place = read_place(location)
+        if place is None:
             self._context.say(f"the Python line of {subject} is unknown")
+        else:
+            self._source.show_place(place)
+
+    def _open_python(self, row: NodeRow) -> None:
+        place = self._context.selection.lines.place_of(row.stable)
+        if place is None:
+            self._context.say(f"the Python line of {row.display_name} is unknown")
             return
-        file = await self._context.queries.await_answer(self._context.session.open_python(path))
-        if file is not None:
-            from buddy.app.screens.detail import CodeScreen
-
-            screen = CodeScreen(
-                self._context.session.display_path(path),
-                self._context.session.cache,
-                file.text,
-                file.lines,
-                int(line) - 1,
-            )
-            self._context.dialogs.open(screen, self._go_to_nodes)
-
-    def _go_to_nodes(self, nodes: tuple[str, ...] | None) -> None:
-        if nodes:
-            self._context.selection.go_node(nodes)
+        self._context.selection.select_node(row.stable)
+        self._source.show_place(place)
 
 
 def _is_about(stage: Stage, remark: NodeRemark) -> bool:

@@ -9,7 +9,7 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.pane import Column
+from buddy.app.panes.pane import Column, RowMark
 from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
 from buddy.app.reports.formatting import short_place, waiting_text
@@ -44,7 +44,7 @@ class GraphPane(NodeTable):
         reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
             Column("", 3, self._state_mark),
-            Column("#", 4, lambda row: (str(row.index), "number"), right=True, key=lambda row: row.index, rises=True),
+            Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
             Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
             Column("target", 22, lambda row: (short_target(row.target), "dim"), min_pane_width=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
@@ -61,6 +61,10 @@ class GraphPane(NodeTable):
             Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
             Column("line", 20, lambda row: (short_place(row.location), "dim"), min_pane_width=150),
         ]
+
+    def _number(self, row: NodeRow) -> Cell:
+        """The number of a node, in the colour of its Python line."""
+        return (str(row.index), self.context.selection.colour_of((row.stable,)) or "number")
 
     def _error_columns(self) -> list[Column[NodeRow]]:
         """The columns with the error of a node in the program, and with its error if it is compiled alone."""
@@ -239,11 +243,20 @@ class GraphPane(NodeTable):
         peak = report.peak if report is not None else Peak()
         self.times = {node.node: TimedNode(by_name[node.node], node, peak) for node in nodes if node.node in by_name}
 
+    def after_move(self) -> None:
+        # Called directly instead of by a message, so that the move and the change of the selection are drawn together.
+        self.context.selection.select_row(self.current)
+        super().after_move()
+
     def mark_node(self, before: str) -> None:
-        """Draw the rows of the selected node and of the node `before` again."""
-        for index, entry in enumerate(self.entries):
-            if isinstance(entry, NodeRow) and entry.stable in (before, self.context.selection.node):
-                self.refresh_row(index)
+        """Draw the rows again whose marks have changed: the selected node, and the nodes of its Python line."""
+        self.refresh_marks()
+
+    def mark_of(self, row: int) -> RowMark:
+        entry, selection = self.entries[row], self.context.selection
+        if not isinstance(entry, NodeRow):
+            return RowMark()
+        return RowMark(entry.stable == selection.node, entry.stable in selection.linked)
 
     def show_graph(self, node: str) -> None:
         """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is no input."""

@@ -23,7 +23,7 @@ from buddy.app.panes.ir_painter import LinePainter, RowPainter
 from buddy.app.panes.ir_search import StageSearch
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.layout import tab_at, tab_cells
-from buddy.app.panes.pane import Pane
+from buddy.app.panes.pane import LinkedPane, RowMark
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import waiting_text
 from buddy.app.reports.text.search_hits import Pattern
@@ -39,7 +39,7 @@ from buddy.compiler.protocol import Stage
 SCROLL_COLUMNS = 16
 
 
-class IrPane(Pane):
+class IrPane(LinkedPane):
     """Shows the chosen stage of `stages`. `document` is the text on the screen, which changes when lines are loaded.
 
     Rows are lines of the stage or, if the stage is compared with another one, rows of the diff. Each component has one
@@ -61,7 +61,6 @@ class IrPane(Pane):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.left = 0
-        self._marked_rows: set[int] = set()
         self.document = document = IrDocument(context.session.cache)
         self.stages = stages = IrStages(context, self)
         self.jumps = jumps = IrJumps(context, self, document, stages)
@@ -311,11 +310,14 @@ class IrPane(Pane):
 
     def mark_node(self, before: str) -> None:
         """Draw again the rows that come from the selected node, or from the node that was selected before."""
-        marked_rows = {row for row in self.rows_on_screen() if self.context.selection.node in self.nodes_of(row)}
-        for row in marked_rows ^ self._marked_rows:
-            self.refresh_row(row)
-        self._marked_rows = marked_rows
+        self.refresh_marks()
         self.refresh_row(self.cursor)
+
+    def mark_of(self, row: int) -> RowMark:
+        line, selection = self.line_at(row), self.context.selection
+        if line is None or not line.nodes:
+            return RowMark()
+        return RowMark(selection.node in line.nodes, not selection.linked.isdisjoint(line.own_nodes))
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:

@@ -225,7 +225,11 @@ class RowPainter:
             return self._context.glyphs.line, "linked"
         if number in self._matches:
             return "*", "warn"
-        return ("#", "accent") if self._jumps.has_bookmark(number) else (" ", "number")
+        if line is not None and not self._context.selection.linked.isdisjoint(line.own_nodes):
+            return "=", self._context.selection.colour_of(line.own_nodes)
+        if self._jumps.has_bookmark(number):
+            return "#", "accent"
+        return " ", (self._context.selection.colour_of(line.own_nodes) if line is not None else "") or "number"
 
     # ---- notes at the right end ----------------------------------------------------------------------------------
 

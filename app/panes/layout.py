@@ -16,11 +16,14 @@ from buddy.app.widgets.look import Cells
 # With fewer columns, only one pane is visible; with more, the wide layout is used.
 MIN_WIDTH_OF_SEVERAL_PANES = 100
 MIN_WIDE_WIDTH = 140
+# With fewer columns but at least this many lines, the source pane stays below the only pane.
+MIN_HEIGHT_OF_SPLIT = 20
 
 
 class Layout:
     """Shows all panes or, on a narrow screen or when zoomed, only the pane that has focus, `pane_id`.
 
+    On a narrow screen, the source pane, if it is shown at all, stays below the pane that has or had focus.
     `panes` are the widgets that it arranges, by their ids; the application sets them before it runs.
     """
 
@@ -30,6 +33,8 @@ class Layout:
         self.pane_id: actions.Pane = "graph"
         self.zoomed = False
         self.with_source = False
+        # The pane that had focus last, other than the source pane.
+        self._companion: actions.Pane = "graph"
 
     @property
     def order(self) -> tuple[actions.Pane, ...]:
@@ -41,19 +46,27 @@ class Layout:
         """Whether only one pane is shown."""
         return self._app.screen_stack[0].has_class("-folded")
 
-    def arrange(self, width: int | None = None) -> None:
-        """Arrange the panes on a screen of `width` cells (default: that of the screen)."""
-        width = width or self._app.size.width
+    def arrange(self, width: int | None = None, height: int | None = None) -> None:
+        """Arrange the panes on a screen of `width` cells and `height` lines (default: those of the screen)."""
+        width, height = width or self._app.size.width, height or self._app.size.height
         screen = self._app.screen_stack[0]
-        screen.set_class(width < MIN_WIDTH_OF_SEVERAL_PANES or self.zoomed, "-folded")
+        narrow = width < MIN_WIDTH_OF_SEVERAL_PANES
+        is_split = narrow and self.with_source and not self.zoomed and height >= MIN_HEIGHT_OF_SPLIT
+        if self.pane_id != "source":
+            self._companion = self.pane_id
+        shown = {self._companion, "source"} if is_split else {self.pane_id}
+        screen.set_class(narrow or self.zoomed, "-folded")
+        screen.set_class(is_split, "-split")
         screen.set_class(width >= MIN_WIDE_WIDTH, "-wide")
         screen.set_class(self.with_source, "-source")
         for pane_id, pane in self.panes.items():
-            pane.set_class(pane_id == self.pane_id, "-shown")
-            pane.border_title = "" if self.folded else actions.PANE_TITLES[pane_id]
+            pane.set_class(pane_id in shown, "-shown")
+            pane.border_title = "" if self.folded and not is_split else actions.PANE_TITLES[pane_id]
         for side in ("left", "right"):
             column = screen.query_one(f"#{side}")
-            column.set_class(self.panes[self.pane_id].parent is column, "-shown")
+            in_column = {pane_id for pane_id in shown if self.panes[pane_id].parent is column}
+            column.set_class(bool(in_column), "-shown")
+            column.set_class(in_column == {"source"} and is_split, "-strip")
 
     def take_focus(self, pane: actions.Pane) -> None:
         """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
@@ -88,12 +101,12 @@ class Layout:
     def toggle_source(self) -> None:
         """Show or hide the source pane."""
         self.with_source = not self.with_source
-        if self.with_source and self.folded:
+        if not self.with_source and self.pane_id == "source":
+            self.show_pane(self._companion)
+            return
+        self.arrange()
+        if self.with_source and self.folded and not self.panes["source"].has_class("-shown"):
             self.show_pane("source")
-        elif not self.with_source and self.pane_id == "source":
-            self.show_pane("graph")
-        else:
-            self.arrange()
 
     def zoom(self) -> None:
         """Show only the pane that has focus, or all panes again."""

@@ -6,18 +6,20 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.reports import formatting
 from buddy.app.session.stages import PAGE_LINES
-from buddy.app.session.state import State, Topic
+from buddy.app.session.state import State, Topic, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.workspace import Workspace
 
 Row = TypeVar("Row")
+# The number of rows for which a pane keeps the marks that it has drawn: more than a screen has.
+MAX_DRAWN_MARKS = 1000
 
 
 class Pane(CursorView):
@@ -98,6 +100,34 @@ class Pane(CursorView):
                 return
         found = [cache.get(text, number) for text, number in lines]
         self.context.dialogs.copy("\n".join(line.text if line is not None else "" for line in found), what)
+
+
+class RowMark(NamedTuple):
+    """Whether a row comes from the selected node, and whether it comes from a node of the linked Python line."""
+
+    is_selected: bool = False
+    is_linked: bool = False
+
+
+class LinkedPane(Pane):
+    """A pane whose rows come from nodes. It draws the rows of the linked Python line on another background."""
+
+    def __init__(self, context: WorkbenchContext) -> None:
+        super().__init__(context)
+        # The marks of rows when they were drawn last.
+        self._drawn_marks: dict[int, RowMark] = {}
+
+    def mark_of(self, row: int) -> RowMark:
+        raise NotImplementedError
+
+    def refresh_marks(self) -> None:
+        """Draw the rows on the screen again whose marks have changed."""
+        self.refresh_rows([row for row in self.rows_on_screen() if self.mark_of(row) != self._drawn_marks.get(row)])
+
+    def background(self, row: int) -> str:
+        mark = self._drawn_marks[row] = self.mark_of(row)
+        keep_newest(self._drawn_marks, MAX_DRAWN_MARKS)
+        return super().background(row) or ("linked-line" if mark.is_linked else "")
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from buddy.app.panes.node_list import (
     read_filter,
     tree_rows,
 )
-from buddy.app.panes.pane import Column, TablePane, cells_text, columns_at, table_row
+from buddy.app.panes.pane import Column, LinkedPane, TablePane, cells_text, columns_at, table_row
 from buddy.app.reports import formatting
 from buddy.app.reports.profile import TimedNode
 from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -29,7 +29,7 @@ from buddy.compiler.protocol.recipe import EAGER
 DRAWING_DISTANCE = 2
 
 
-class NodeTable(TablePane[NodeRow]):
+class NodeTable(LinkedPane, TablePane[NodeRow]):
     """A table of nodes. `rows` are the nodes that match the filter; `entries` are the rows of the table.
 
     `picked` are the stable names of the picked nodes, `times` are the times of nodes in a profile by stable name.
@@ -109,7 +109,8 @@ class NodeTable(TablePane[NodeRow]):
     def row_cells(self, row: int, width: int) -> Cells:
         entry = self.entries[row]
         picked = isinstance(entry, NodeRow) and entry.stable in self.picked
-        marker = (">" if row == self.cursor else "+" if picked else " ", "key")
+        linked = self.mark_of(row).is_linked
+        marker = (">" if row == self.cursor else "+" if picked else "=" if linked else " ", "key")
         if isinstance(entry, ModuleRow):
             return [marker, *self._module_cells(entry, width - 1)]
         cells = table_row(columns_at(self._columns, width), entry, width - 1, self.glyphs)

@@ -10,8 +10,9 @@ from textual.timer import Timer
 from buddy.app.panes.jobs import Jobs
 from buddy.app.panes.layout import Layout
 from buddy.app.reports.formatting import short_place
+from buddy.app.reports.python_lines import Place, PythonLines
 from buddy.app.screens.dialogs import Dialogs
-from buddy.compiler.protocol import NodeRow
+from buddy.compiler.protocol import GraphInfo, NodeRow
 
 # How long the cursor must stay on a node before other panes go to the node.
 FOLLOW_SECONDS = 0.12
@@ -37,14 +38,24 @@ class Selection:
         self._jobs, self._dialogs, self._layout = jobs, dialogs, layout
         self.views: Sequence[SelectionView] = ()
         self._follow_timer: Timer | None = None
+        self._info: GraphInfo | None = None
         self._names: dict[str, str] = {}
         self._locations: dict[str, str] = {}
         self.node = ""
+        self.lines = PythonLines()
+        # The line under the cursor of the source pane, if that has moved last.
+        self._line: Place | None = None
+        # The linked nodes, with the line and the graph that they are of.
+        self._linked: tuple[Place | None, PythonLines, frozenset[str]] = (None, self.lines, frozenset())
 
-    def name_nodes(self, rows: Sequence[NodeRow]) -> None:
+    def name_nodes(self, info: GraphInfo) -> None:
         """Set the names and the Python lines of the graph's nodes, by stable name."""
-        self._names = {row.stable: row.display_name for row in rows}
-        self._locations = {row.stable: row.location for row in rows}
+        if info is self._info:
+            return
+        self._info, self._line = info, None
+        self._names = {row.stable: row.display_name for row in info.rows}
+        self._locations = {row.stable: row.location for row in info.rows}
+        self.lines = PythonLines(info.rows, info.places)
 
     def name_of(self, stable: str) -> str:
         """The name in the graph of the node with that stable name."""
@@ -55,13 +66,30 @@ class Selection:
         return short_place(self._locations.get(stable, ""))
 
     @property
-    def python_line(self) -> tuple[str, int]:
-        """The Python file and the line (starting at 0) of the selected node; ("", 0) if unknown."""
-        path, _, line = self._locations.get(self.node, "").rpartition(":")
-        return (path, int(line) - 1) if path and line.isdecimal() else ("", 0)
+    def place(self) -> Place | None:
+        """The Python line that is linked: of the source pane's cursor if that moved last, else of the selected node."""
+        return self._line or self.lines.place_of(self.node)
+
+    @property
+    def linked(self) -> frozenset[str]:
+        """The nodes of the linked line, which all panes highlight; none while the source pane is hidden."""
+        if not self._layout.with_source:
+            return frozenset()
+        place, lines = self.place, self.lines
+        if self._linked[:2] != (place, lines):
+            self._linked = (place, lines, frozenset(lines.nodes_of(place)) if place is not None else frozenset())
+        return self._linked[2]
+
+    def colour_of(self, nodes: Sequence[str]) -> str:
+        """The role that colours the Python line of `nodes` in all panes; "" while the source pane is hidden."""
+        return self.lines.colour_of(nodes) if self._layout.with_source else ""
 
     def select_node(self, stable: str) -> None:
         """Select a node in every pane."""
+        self._line = None
+        self._select(stable)
+
+    def _select(self, stable: str) -> None:
         before, self.node = self.node, stable
         for view in self.views:
             view.mark_node(before)
@@ -81,10 +109,15 @@ class Selection:
         for view in self.views:
             view.follow_selection()
 
-    def go_to_line_nodes(self, nodes: Sequence[str]) -> None:
-        """Go to the first node of a Python line in every pane, unless a node of the line is selected."""
-        if self.node not in nodes:
-            self._show(nodes[0])
+    def link_line(self, place: Place) -> None:
+        """Link a Python line. Go to its first node in every pane, unless one of its nodes is selected."""
+        self._line = place
+        nodes = self.lines.nodes_of(place)
+        is_selected = not nodes or self.node in nodes
+        self._select(self.node if is_selected else nodes[0])
+        if not is_selected:
+            for view in self.views:
+                view.show_node(self.node)
             self._schedule_follow()
 
     def select_one_of(self, nodes: Sequence[str]) -> None:

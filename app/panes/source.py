@@ -1,4 +1,4 @@
-"""The source pane: the Python file of the selected node."""
+"""The source pane: the Python code of the selected node, linked line by line to the graph and the IR."""
 
 from __future__ import annotations
 
@@ -9,17 +9,42 @@ from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.graph import GraphPane
 from buddy.app.panes.pane import Pane
+from buddy.app.reports import formatting
+from buddy.app.reports.python_lines import (
+    LineFacts,
+    LineTimes,
+    Place,
+    PythonLines,
+    facts_text,
+    line_facts,
+    missing_nodes_text,
+    read_place,
+)
 from buddy.app.screens.detail import wrap_text
+from buddy.app.session.file_watch import SizeAndTime, size_and_time
 from buddy.app.session.requests import Requester
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.code_view import CodeView
-from buddy.app.widgets.look import Cells
-from buddy.compiler.protocol import GraphInfo
+from buddy.app.widgets.look import Cells, align_both_ends
+from buddy.compiler.protocol import GraphInfo, NodeRow, PythonOpened
+from buddy.compiler.protocol.recipe import EAGER
 
 # Columns per step to the left or to the right.
 SCROLL_COLUMNS = 16
+# How often the pane checks whether the file on the screen has changed on disk.
+CHECK_SECONDS = 2.0
+# With fewer columns, the time of a line is not shown.
+MIN_WIDTH_FOR_TIMES = 60
+# The message about a file that is not as it was captured, by its state on disk.
+DISK_NOTES = {
+    "changed": "changed on disk since the capture: lines marked ~ are old, R captures again",
+    "deleted": "deleted on disk since the capture: R captures again",
+    "uncertain": "written while the program ran: lines may be wrong, R captures again",
+    "none": "code without a file",
+}
 
 
 class SourcePane(Pane, CodeView):
@@ -30,97 +55,259 @@ class SourcePane(Pane, CodeView):
     BORDER_TITLE = "Source"
     selects_rows = True
 
-    def __init__(self, context: WorkbenchContext) -> None:
+    def __init__(self, context: WorkbenchContext, graph: GraphPane) -> None:
         CodeView.__init__(self, context.session.cache)
-        self.context, self.id = context, self.pane_id
-        # The path of the file that is shown or requested, and the graph whose node comes from it.
-        self._path = ""
+        self.context, self.id, self._graph = context, self.pane_id, graph
+        # The graph of `_files`, which are its files as far as they were opened; for others, why they cannot be shown.
         self._info: GraphInfo | None = None
-        self._problem = ""
+        self._files: dict[str, PythonOpened] = {}
+        self._problems: dict[str, str] = {}
+        self._stamps: dict[str, SizeAndTime | None] = {}
+        # The line to go to as soon as its file is opened, and the path of the file on the screen.
+        self._place: Place | None = None
+        self._path = ""
+        self._facts: dict[int, LineFacts] = {}
+        self._times: LineTimes | None = None
+        self._breaks: dict[Place, str] = {}
+        self._old: frozenset[int] = frozenset()
+        self._rows: dict[str, NodeRow] = {}
+        self._other_graphs: dict[str, PythonLines] = {}
+
+    def on_mount(self) -> None:
+        super().on_mount()
+        self.set_interval(CHECK_SECONDS, self._check_file)
+
+    def on_focus(self) -> None:
+        super().on_focus()
+        if self.context.session.is_remote and self._path:
+            self._open_files([self._path])
 
     def update_from(self, topics: frozenset[Topic]) -> None:
-        if "graph" in topics and self.state.info is not self._info:
-            self.go_to_selected_node()
+        if "graph" in topics:
+            self._read_graph()
+            if self.state.info is not self._info:
+                self.go_to_selected_node()
+            self.rows_changed()
         if "lines" in topics:
             self.refresh()
-            self._select_line_node()
+
+    def _read_graph(self) -> None:
+        """Read the nodes, the graph breaks and the profile again."""
+        info = self.state.info
+        self._facts = {}
+        self._rows = {row.stable: row for row in info.rows} if info is not None else {}
+        report = self.state.profile
+        self._times = LineTimes({time.node: time for time in report.nodes}, report.whole) if report else None
+        places = ((read_place(info.broke_at), info.broke) for info in self.state.graphs)
+        self._breaks = {place: reason for place, reason in places if place is not None}
+
+    @property
+    def _leads(self) -> bool:
+        """Whether the cursor of this pane moves the selection, because the keys belong to this pane."""
+        return self.context.layout.pane_id == self.pane_id
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
 
     def head(self, width: int) -> list[Cells]:
-        path = self.context.session.display_path(self._path)
-        return [[(f" {path[-(width - 1) :]}", "dim")]]
+        opened = self._files.get(self._path)
+        note = DISK_NOTES.get(opened.on_disk, "") if opened is not None else ""
+        room = max(width - len(note) - 4, 12)
+        path = self.context.session.display_path(self._path or (self._place.path if self._place else ""))
+        path = path if len(path) <= room else f"{self.glyphs.ellipsis}{path[1 - room :]}"
+        return [align_both_ends([(f" {path}", "dim")], [(f"{note} ", "warn")] if note else [], width)]
 
     def empty(self, width: int) -> list[Cells]:
-        message = self._problem or "the Python line of the selected node is unknown"
+        problem = self._problems.get(self._place.path, "") if self._place else ""
+        if problem and self._place is not None:
+            problem = f"line {self._place.line + 1}: {problem}"
+        message = problem or "the Python line of the selected node is unknown"
         return [[(f" {piece}", "dim")] for piece in wrap_text(message, max(width - 2, 10))]
+
+    def foot(self, width: int) -> list[Cells]:
+        if not self._lines:
+            return []
+        text, role = self.line_text()
+        return [[(f" {formatting.clip(text, width - 2, self.glyphs)}", role)]]
+
+    def line_text(self) -> tuple[str, str]:
+        """What the line under the cursor computes, or why no node comes from it, and the role of this text."""
+        place, facts = Place(self._path, self.cursor), self._facts_of(self.cursor)
+        old = "the file on disk has another line here; " if self.cursor in self._old else ""
+        if place in self._breaks:
+            return f"{old}graph break: {self._breaks[place]}", "bad"
+        if facts.nodes:
+            node = self._node_of(facts.nodes)
+            text = facts_text(facts, self.context.selection.name_of(node))
+            assignment = self.state.assignments.get(node)
+            reason = assignment.reason if assignment is not None and assignment.lowering == EAGER else ""
+            return f"{old}{text}{f': {reason}' if reason else ''}", "warn" if old or facts.n_eager else "dim"
+        opened, lines = self._files.get(self._path), self.context.selection.lines
+        reason = missing_nodes_text(place, opened.structure, lines, self._other_graphs) if opened is not None else ""
+        return f"{old}no node: {reason}", "warn" if old else "dim"
+
+    def _node_of(self, nodes: tuple[str, ...]) -> str:
+        """The selected node if it is one of `nodes`, else the first one that runs in eager, else the first one."""
+        if self.context.selection.node in nodes:
+            return self.context.selection.node
+        assignments = self.state.assignments
+        eager = (node for node in nodes if node in assignments and assignments[node].lowering == EAGER)
+        return next(eager, nodes[0])
+
+    def gutter_cells(self, row: int) -> Cells:
+        place, facts, selection = Place(self._path, row), self._facts_of(row), self.context.selection
+        mark = ">" if row == self.cursor else "=" if place == selection.place else " "
+        number_role = selection.lines.colour_at(place) or ("key" if row == self.cursor else "number")
+        is_old, breaks = row in self._old, place in self._breaks
+        cells: Cells = [(mark, "key"), (f"{row + 1:>5}", number_role), ("~" if is_old else " ", "stale")]
+        cells.append(("! ", "bad") if breaks else (f"{facts.mark} ", facts.role))
+        if self._times is not None and self.width >= MIN_WIDTH_FOR_TIMES:
+            is_own = facts.mark != ":" and not self.state.profile_is_stale
+            cells.append((f"{facts.time_text:>8} {facts.share_text:>4} ", "number" if is_own else "faint"))
+        return cells
+
+    def background(self, row: int) -> str:
+        is_linked = Place(self._path, row) == self.context.selection.place
+        return super().background(row) if self._leads or not is_linked else "linked-line"
+
+    def _facts_of(self, row: int) -> LineFacts:
+        if row not in self._facts:
+            lines, place = self.context.selection.lines, Place(self._path, row)
+            nodes = lines.nodes_of(place)
+            lowerings = {node: self._graph.lowering_of(self._rows[node]) for node in nodes if node in self._rows}
+            self._facts[row] = line_facts(lines, place, lowerings, self._times)
+        return self._facts[row]
+
+    # ---- files -------------------------------------------------------------------------------------------------------
+
+    def go_to_selected_node(self) -> None:
+        """Go to the line of the selected node, unless this pane has focus or is hidden. Opens a new graph's files."""
+        if not self.context.layout.with_source:
+            return
+        selection = self.context.selection
+        place = selection.place
+        if self.state.info is not self._info:
+            self._info, self._files, self._problems = self.state.info, {}, {}
+            self._read_graph()
+            others = (info for info in self.state.graphs if info is not self._info)
+            self._other_graphs = {info.name: PythonLines(info.rows, info.places) for info in others}
+            paths = [*([place.path] if place is not None else []), *selection.lines.paths]
+            self._place = place
+            self._open_files(list(dict.fromkeys(paths)))
+        elif place is not None and not (self._leads and self._path):
+            self._go_to(place)
+
+    def show_place(self, place: Place) -> None:
+        """Show the pane with the cursor on this line, and focus it."""
+        layout = self.context.layout
+        layout.with_source = True
+        layout.show_pane("source")
+        self.redraw_links()
+        self.go_to_selected_node()
+        self._go_to(place)
+
+    def redraw_links(self) -> None:
+        """Draw all panes again after this pane was shown or hidden: only with it, lines have colours in all panes."""
+        for pane in self.context.layout.panes.values():
+            pane.refresh()
+
+    def _go_to(self, place: Place) -> None:
+        """Go to a line, as soon as its file is opened. If it cannot be shown, the pane shows the reason instead."""
+        self._place = place
+        opened = self._files.get(place.path)
+        if opened is not None and place.line >= opened.lines:
+            self._problems[place.path] = f"{place.path} has only {opened.lines} lines"
+        if opened is None or place.path in self._problems:
+            if place.path in self._problems:
+                self._show_file("", None, 0)
+            return
+        if place.path != self._path or opened.text != self._text:
+            self._show_file(place.path, opened, place.line)
+        self.center(place.line, notify=False)
+
+    def _show_file(self, path: str, opened: PythonOpened | None, line: int) -> None:
+        """Show a file with the cursor on `line`, or no file."""
+        text, lines = (opened.text, opened.lines) if opened is not None else ("", 0)
+        if path != self._path:
+            self.left = 0
+        self._path, self._text, self._lines, self._facts = path, text, lines, {}
+        ranges = opened.old if opened is not None else ()
+        self._old = frozenset(row for first, count in ranges for row in range(first, first + count))
+        self.cursor = line
+        self.rows_changed()
+
+    @work(exclusive=True, group="source-files")
+    async def _open_files(self, paths: list[str]) -> None:
+        """Open the files of the graph one after the other, so that going to a node of another file does not wait."""
+        for path in paths:
+            await self._open_file(path)
+
+    @work(exclusive=True, group="source-file")
+    async def _reopen_file(self, path: str) -> None:
+        await self._open_file(path)
+
+    async def _open_file(self, path: str) -> None:
+        problems: list[str] = []
+        info, session = self._info, self.context.session
+        stamp = None if session.is_remote else size_and_time(path)
+        opened = await Requester(session, problems.append).await_answer(session.open_python(path))
+        if info is not self._info:
+            return
+        self._stamps[path] = stamp
+        if opened is None:
+            self._files.pop(path, None)
+            self._problems[path] = "".join(problems)
+        else:
+            self._files[path] = opened
+            self._problems.pop(path, None)
+        self._show_opened(path)
+
+    def _show_opened(self, path: str) -> None:
+        """Show a file that was opened or opened again, if it is on the screen or the cursor has to go to it."""
+        opened = self._files.get(path)
+        if opened is not None and path == self._path and self._leads:
+            # The user reads this file: keep the cursor on its line.
+            self._show_file(path, opened, min(self.cursor, opened.lines - 1))
+        elif self._place is not None and self._place.path == path:
+            self._path = self._path if opened is not None else ""
+            self._text = ""
+            self._go_to(self._place)
+        elif self._path not in self.context.selection.lines.paths:
+            self._show_file("", None, 0)
+
+    def _check_file(self) -> None:
+        """Open the file on the screen again if it has changed on disk, to mark the lines that are old."""
+        session, path = self.context.session, self._path
+        opened = self._files.get(path)
+        if not self.context.layout.with_source or session.is_remote or opened is None or opened.on_disk == "none":
+            return
+        if size_and_time(path) != self._stamps.get(path):
+            self._reopen_file(path)
 
     # ---- synchronisation ---------------------------------------------------------------------------------------------
 
     def mark_node(self, before: str) -> None:
+        row, facts = self.cursor, self._facts.get(self.cursor)
         self.go_to_selected_node()
-
-    def go_to_selected_node(self) -> None:
-        """Go to the line of the selected node, unless this pane has focus or is hidden."""
-        if not self.context.layout.with_source:
-            return
-        path, line = self.context.selection.python_line
-        if self.state.info is not self._info:
-            self._show_new_graph(path)
-        elif not path or (self.has_focus and self._path):
-            return
-        elif path != self._path:
-            self._path = path
-            self._load_file(path)
-        elif self._lines:
-            self.center(min(line, self._lines - 1), notify=False)
-
-    def _show_new_graph(self, path: str) -> None:
-        """Load the file of another graph or of a graph that was captured again; the file may have changed."""
-        self._info = self.state.info
-        # If the user reads this file, keep the cursor on its line.
-        line = self.cursor if self.has_focus and path == self._path else -1
-        self._path = path
-        if path:
-            self._load_file(path, line)
-        else:
-            self._set_text("", 0)
-
-    @work(exclusive=True, group="source")
-    async def _load_file(self, path: str, line: int = -1) -> None:
-        """Load a file, and show it at `line`; for -1, at the line of the node that is selected by then."""
-        problems: list[str] = []
-        file = await Requester(self.context.session, problems.append).await_answer(
-            self.context.session.open_python(path)
-        )
-        text, lines = (file.text, file.lines) if file is not None else ("", 0)
-        self._set_text(text, lines, "".join(problems))
-        selected_path, selected_line = self.context.selection.python_line
-        line = selected_line if line < 0 and selected_path == path else line
-        if lines and line >= 0:
-            self.center(min(line, lines - 1), notify=False)
-
-    def _set_text(self, text: str, lines: int, problem: str = "") -> None:
-        self._text, self._lines, self._problem = text, lines, problem
-        self.cursor = self.left = 0
-        self.rows_changed()
+        # A move has drawn both rows and the foot already.
+        if row == self.cursor or facts is None:
+            self.refresh_row(row)
+            self.refresh_edges()
 
     def after_move(self) -> None:
         super().after_move()
-        self._select_line_node()
-
-    def _select_line_node(self) -> None:
-        """Select a node of the line under the cursor, if this pane has focus."""
-        line = self.line if self.has_focus else None
-        if line is not None and line.nodes:
-            self.context.selection.go_to_line_nodes(line.nodes)
+        if self._leads and self._path:
+            self._place = Place(self._path, self.cursor)
+            self.context.selection.link_line(self._place)
 
     # ---- actions -----------------------------------------------------------------------------------------------------
 
     def go_to_node_of_line(self) -> None:
-        """Go to a node of the line under the cursor in the graph pane."""
-        if self.line is not None and self.line.nodes:
-            self.context.selection.go_node(self.line.nodes)
-        else:
-            self.say("this line comes from no node of the graph")
+        """Go to a node of the line under the cursor in the graph pane, or say why no node comes from it."""
+        nodes = self._facts_of(self.cursor).nodes if self._path else ()
+        if nodes:
+            self.context.selection.go_node(nodes)
+        elif self._path:
+            self.say(f"line {self.cursor + 1}: {self.line_text()[0]}")
 
     def source_left(self) -> None:
         self.sideways(-SCROLL_COLUMNS)

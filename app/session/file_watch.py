@@ -30,18 +30,19 @@ class FileStates:
 
     def record(self, files: Iterable[str]) -> None:
         """Record the current state of `files`, instead of the files recorded before."""
-        self._recorded = {file: _size_and_time(file) for file in files}
+        self._recorded = {file: size_and_time(file) for file in files}
 
     def changed_names(self) -> list[str]:
         """The names, without folders, of the files that were changed or deleted since `record`."""
         return [
             Path(file).name
             for file, recorded in self._recorded.items()
-            if recorded is not None and _size_and_time(file) != recorded
+            if recorded is not None and size_and_time(file) != recorded
         ]
 
 
-def _size_and_time(file: str) -> SizeAndTime | None:
+def size_and_time(file: str) -> SizeAndTime | None:
+    """The size and the modification time of a file, `None` if it does not exist."""
     try:
         status = os.stat(file)
     except (OSError, ValueError):

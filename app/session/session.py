@@ -79,6 +79,11 @@ class Session:
         return self._location is None
 
     @property
+    def is_remote(self) -> bool:
+        """Whether the engine runs on another machine, whose files this one may not have."""
+        return isinstance(self._location, RemoteHost)
+
+    @property
     def inputs(self) -> InputChoice:
         """The inputs of the next run."""
         return self.state.next_inputs
@@ -281,7 +286,7 @@ class Session:
 
     def _record_files(self, files: Sequence[str]) -> None:
         """Record the states of the program's files. A remote path may name a different file on this machine."""
-        self.file_states.record(() if isinstance(self._location, RemoteHost) else files)
+        self.file_states.record(() if self.is_remote else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""
@@ -418,7 +423,7 @@ class Session:
         return (await self.request(p.FetchText(0, text))).content
 
     async def open_python(self, path: str) -> p.PythonOpened:
-        """The text of a Python file that nodes of the graph on the screen come from."""
+        """The Python code with that path that nodes of the graph on the screen come from, as it was captured."""
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 

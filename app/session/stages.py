@@ -52,6 +52,11 @@ class AnnotatedLine(NamedTuple):
     machine: str = ""
     full: bool = False
 
+    @property
+    def own_nodes(self) -> tuple[str, ...]:
+        """The nodes that the line names itself, without the derived ones."""
+        return tuple(node for node in self.nodes if node not in self.derived) if self.derived else self.nodes
+
 
 class LineCache:
     """A cache of lines of the engine's texts, by pages.

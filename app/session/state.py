@@ -23,7 +23,9 @@ MAX_CACHED_FORMS = 32
 
 def keep_newest(items: dict[Any, Any] | list[Any], limit: int) -> None:
     """Delete the oldest of `items` until at most `limit` are left."""
-    excess = max(0, len(items) - limit)
+    excess = len(items) - limit
+    if excess <= 0:
+        return
     if isinstance(items, list):
         del items[:excess]
     else:

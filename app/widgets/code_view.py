@@ -8,13 +8,20 @@ from typing import NamedTuple
 
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.stages import AnnotatedLine, LineCache, UnavailableError
+from buddy.app.session.state import keep_newest
 from buddy.app.widgets.cursor_view import CursorView
-from buddy.app.widgets.look import Cells, cut_cells
+from buddy.app.widgets.look import Cells, cut_cells, length
 from buddy.app.widgets.search import Found
 from buddy.app.workspace.inputs import relative_to_current
 
 # Seconds after which the view is drawn again if a line on the screen was not cached.
 REDRAW_SECONDS = 0.05
+# The number of drawn lines that are cached.
+MAX_CACHED_LINES = 600
+# The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
+LEXED_BEYOND_EDGE = 64
+# The number of lines above the screen that one drawing scans for open strings.
+MAX_SCANNED_LINES = 2000
 # FX writes this prefix before the source path of a node.
 _FILE_PREFIX = "# File: "
 
@@ -28,6 +35,7 @@ class CodeView(CursorView):
         self.cursor = line
         self.left = 0
         self._redraw_scheduled = False
+        self._drawn: dict[tuple[str, int, int, int, str], Cells] = {}
         # For each line of `_quoted_text`, as far as they are cached, the quotes of the string that the line starts in.
         self._quotes: list[str] = []
         self._quoted_text = ""
@@ -45,31 +53,47 @@ class CodeView(CursorView):
         self.call_after_refresh(self.center, self.cursor)
 
     def row_cells(self, row: int, width: int) -> Cells:
-        from buddy.themes.lexers import python_spans
-
         line = self._cache.get(self._text, row)
         if line is None:
             self._schedule_redraw()
             return []
-        gutter = (f"{'>' if row == self.cursor else ' '}{row + 1:>5} ", "key" if row == self.cursor else "number")
-        code, prefix, path = line.text.partition(_FILE_PREFIX)
-        text = (code + prefix + relative_to_current(path)).expandtabs()
-        cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, self._quotes_before(row))]
-        return cut_cells([gutter, *cut_cells(cells, width, self.left)], width)
+        gutter = self.gutter_cells(row)
+        return [*gutter, *self._code_cells(row, line.text, max(width - length(gutter), 0))]
+
+    def gutter_cells(self, row: int) -> Cells:
+        """The cells before the code of a line."""
+        at_cursor = row == self.cursor
+        return [(f"{'>' if at_cursor else ' '}{row + 1:>5} ", "key" if at_cursor else "number")]
+
+    def _code_cells(self, row: int, line: str, room: int) -> Cells:
+        """The part of a line's code that is on the screen. It is cached, because lexing takes most of the time."""
+        from buddy.themes.lexers import python_spans
+
+        key = (self._text, row, self.left, room, self._quotes_before(row))
+        if key not in self._drawn:
+            code, prefix, path = line.partition(_FILE_PREFIX)
+            text = (code + prefix + relative_to_current(path)).expandtabs()[: self.left + room + LEXED_BEYOND_EDGE]
+            cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, key[-1])]
+            self._drawn[key] = cut_cells(cells, room, self.left)
+            keep_newest(self._drawn, MAX_CACHED_LINES)
+        return self._drawn[key]
 
     def _quotes_before(self, row: int) -> str:
-        """The quotes of the string that is open before a line; "" while the lines above are not cached."""
+        """The quotes of the string that is open before a line; "" while the lines above are not known."""
         from buddy.themes.lexers import open_string
 
         if self._quoted_text != self._text:
             self._quoted_text, self._quotes = self._text, [""]
-        while len(self._quotes) <= row:
+        last = min(row, len(self._quotes) - 1 + MAX_SCANNED_LINES)
+        while len(self._quotes) <= last:
             line = self._cache.get(self._text, len(self._quotes) - 1)
             if line is None:
-                self._schedule_redraw()
-                return ""
+                break
             self._quotes.append(open_string(line.text, self._quotes[-1]))
-        return self._quotes[row]
+        if row < len(self._quotes):
+            return self._quotes[row]
+        self._schedule_redraw()
+        return ""
 
     def _schedule_redraw(self) -> None:
         """Schedule one redraw for all lines that are missing now."""

@@ -5,7 +5,7 @@ Only rows near the screen are measured, so the cost does not depend on the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -325,6 +325,19 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             y, height = (ys[0], len(ys)) if ys else (-1, 0)
         if 0 <= y < self.page:
             self.refresh(Region(0, y + self._head_height, self.width, height))
+
+    def refresh_rows(self, rows: Sequence[int]) -> None:
+        """Draw rows on the screen, in increasing order, again; adjacent ones together, which is faster."""
+        if self.wrapped:
+            for row in rows:
+                self.refresh_row(row)
+            return
+        start = 0
+        for index, row in enumerate(rows):
+            if index + 1 == len(rows) or rows[index + 1] != row + 1:
+                y = rows[start] - self.first_row + self._head_height
+                self.refresh(Region(0, y, self.width, row - rows[start] + 1))
+                start = index + 1
 
     def refresh_edges(self) -> None:
         """Draw the head and the foot again."""

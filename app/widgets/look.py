@@ -31,6 +31,7 @@ class Look:
             "panel": Style(bgcolor=data.colors["panel"].removeprefix("ansi_")),
             "cursor": self.roles["cursor"],
             "cursor-blurred": self.roles["cursor-blurred"],
+            "linked-line": self.roles["linked-line"],
         }
         self.syntax = {"": self.roles["text"], **{key: Style.parse(text) for key, text in data.syntax.items()}}
 
@@ -41,7 +42,7 @@ class Look:
 
     def strip(self, cells: Iterable[Cell], width: int, background: str = "") -> Strip:
         """Converts `cells` to a strip of exactly `width` columns, on the background with the given name."""
-        strip = Strip([Segment(text, self.style(role)) for text, role in cells if text])
+        strip = Strip([Segment(visible(text), self.style(role)) for text, role in cells if text])
         return self.over(strip.adjust_cell_length(width), background)
 
     def over(self, strip: Strip, background: str = "") -> Strip:
@@ -53,6 +54,21 @@ class Look:
 def look_of(theme: str) -> Look:
     """The look of the theme with that name; the default look for an unknown theme."""
     return Look(theme)
+
+
+# Control characters, which a terminal would obey, and the directions of text, which would reorder a line.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
+
+
+def visible(text: str) -> str:
+    """`text` with each control character replaced by one character that is printed: `^[` becomes `\u241b`."""
+    return text if text.isprintable() else _CONTROL.sub(_picture_of, text)
+
+
+def _picture_of(match: re.Match[str]) -> str:
+    """The picture of an ASCII control character, and a replacement character for others."""
+    code = ord(match[0])
+    return chr(0x2400 + code) if code < 0x20 else "\u2421" if code == 0x7F else "\ufffd"
 
 
 def length(cells: Sequence[Cell]) -> int:

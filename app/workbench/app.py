@@ -149,7 +149,7 @@ class Workbench(App[int]):
         self.session.watching = watch
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
-        self.source, self.outputs = SourcePane(context), OutputsPane(context)
+        self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
         panes: tuple[Pane, ...] = (self.graph, self.passes, self.ir, self.source, self.outputs)
         self.panes = {pane.pane_id: pane for pane in panes}
         context.layout.panes = self.panes
@@ -189,7 +189,7 @@ class Workbench(App[int]):
         self.text_edit_commands = TextEditCommands(context, ir)
         self.backend_commands = BackendCommands(context)
         self.compare_commands = CompareCommands(context, ir)
-        self.provenance_commands = ProvenanceCommands(context, graph, ir)
+        self.provenance_commands = ProvenanceCommands(context, graph, ir, self.source)
         self.graph_commands = GraphCommands(context, graph, ir, self.provenance_commands)
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
@@ -304,7 +304,7 @@ class Workbench(App[int]):
 
     def on_resize(self, event: events.Resize) -> None:
         clear_region_caches()
-        self.context.layout.arrange(event.size.width)
+        self.context.layout.arrange(event.size.width, event.size.height)
 
     def pop_screen(self) -> AwaitComplete:
         """Close a screen, and release its widgets."""
@@ -409,7 +409,7 @@ class Workbench(App[int]):
             return
         self._last_draw_time = time.monotonic()
         if "graph" in topics and self.state.info is not None:
-            self.context.selection.name_nodes(self.state.info.rows)
+            self.context.selection.name_nodes(self.state.info)
         if "lines" in topics:
             self.ir.draw_fetched_lines()
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
@@ -550,6 +550,7 @@ class Workbench(App[int]):
         layout.toggle_source()
         if layout.with_source and not selection.node:
             selection.select_row(self.graph.current)
+        self.source.redraw_links()
         self.source.go_to_selected_node()
 
     def toggle_auto(self) -> None:
@@ -563,9 +564,7 @@ class Workbench(App[int]):
         self.context.say(on if self.session.watching else off)
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
-        if isinstance(event.view, GraphPane):
-            self.context.selection.select_row(self.graph.current)
-        elif isinstance(event.view, PassesPane):
+        if isinstance(event.view, PassesPane):
             self._show_pass_stage()
         self.update_chrome()
 

@@ -197,8 +197,8 @@ class Terminal:
     def wait(self, seconds: float) -> None:
         """Reads for a while."""
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            self.read(0.05)
+        while (left := end - time.monotonic()) > 0:
+            self.read(min(left, 0.05))
 
     def settle(self, quiet: float = 0.4) -> None:
         """Reads until there is no output for a while."""

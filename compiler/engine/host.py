@@ -46,6 +46,7 @@ from buddy.compiler.protocol.worker_messages import (
     Measure,
     NodesExtracted,
     ProgramLoaded,
+    PythonText,
     Ready,
     Refused,
     RemarkHere,
@@ -102,7 +103,7 @@ class Host:
                 self._channel.send(self._handle_in_host(request))
 
     def _load(self, request: LoadProgram) -> Reply:
-        started = time.perf_counter()
+        started, started_at = time.perf_counter(), time.time()
         try:
             problems, before = _load_plugins(request), registrations.plugin_registrations()
             self._program = _load_program(request, self._progress)
@@ -111,7 +112,8 @@ class Host:
             graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
             own = _hash_registrations(self._program, before)
-            return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, self._program.files)
+            files, texts = self._program.files, _python_texts(self._program, started_at)
+            return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, files, texts)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             return Refused(_load_diagnostic(error, request.source))
@@ -232,6 +234,13 @@ def _load_program(request: LoadProgram, progress: Any) -> Any:
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
     return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
+
+
+def _python_texts(program: Any, started_at: float) -> tuple[PythonText, ...]:
+    """Returns the code that nodes of a program come from, which was started at this time (seconds since the epoch)."""
+    from buddy.compiler.importers.sources.program import python_texts
+
+    return python_texts([captured.info for captured in program.graphs], program.files, started_at)
 
 
 def _graph_data(captured: Any) -> CapturedGraphData:

@@ -24,25 +24,32 @@ from buddy.compiler.protocol import (
     OriginsFound,
     PythonOpened,
 )
+from buddy.compiler.protocol.provenance import DiskState
 from buddy.compiler.protocol.text import structure
+from buddy.compiler.protocol.text.diff import hunks
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps
+from buddy.compiler.protocol.text.python_code import decode_python, python_structure
 from buddy.compiler.protocol.text.store import TextStore, text_name
+from buddy.compiler.protocol.worker_messages import PythonText
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 _EXCERPT_CHARACTERS = 240
 _MAX_JUMPS = 20_000
-# No script is this long; a larger file is not a script.
-_MAX_FILE_BYTES = 8 << 20
 
 # Returns the rows of a graph of an opened program, by source, arguments and number.
 RowsOf = Callable[[str, tuple[str, ...], int], tuple[NodeRow, ...]]
+# Returns the Python code with that name that nodes of an opened program come from, by source and arguments.
+TextOf = Callable[[str, tuple[str, ...], str], PythonText | None]
 
 
 class ProvenanceHandler:
-    """Answers requests about the nodes of the store's texts; `rows_of` returns the nodes of a graph."""
+    """Answers requests about the nodes of the store's texts.
 
-    def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf) -> None:
-        self._store, self._send, self._rows_of = store, send, rows_of
+    `rows_of` returns the nodes of a graph, `text_of` the Python code that they come from.
+    """
+
+    def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf, text_of: TextOf) -> None:
+        self._store, self._send, self._rows_of, self._text_of = store, send, rows_of, text_of
 
     async def follow(self, frame: FollowNode, job: Job) -> None:
         stored_texts = [
@@ -64,21 +71,24 @@ class ProvenanceHandler:
         self._send(Jumps(job.request, frame.text, *jumps_and_lines))
 
     async def python(self, frame: OpenPython, job: Job) -> None:
-        rows = self._rows_of(frame.source, frame.arguments, frame.graph)
-        lines: defaultdict[int, list[str]] = defaultdict(list)
-        for row in rows:
-            path, line = split_location(row.location)
-            if path == frame.path:
-                lines[line].append(row.stable)
-        if not lines:
+        python_text = self._text_of(frame.source, frame.arguments, frame.path)
+        if python_text is None:
             # The engine may be remote, so a client must not read other files through it.
             todo = "choose a file that nodes of the graph come from"
             raise JobFailed(Diagnostic(f"no node of the graph comes from {frame.path}", "the request", todo))
-        content = await asyncio.to_thread(_read, frame.path)
-        name, text = _with_nodes(content, lines)
+        if python_text.problem:
+            raise JobFailed(Diagnostic(python_text.problem, frame.path))
+        lines: defaultdict[int, list[str]] = defaultdict(list)
+        for row in self._rows_of(frame.source, frame.arguments, frame.graph):
+            path, line = split_location(row.location)
+            if path == frame.path:
+                lines[line].append(row.stable)
+        name, text = _with_nodes(python_text.content, lines)
+        on_disk, old = await asyncio.to_thread(_compare_with_disk, python_text)
+        structure = await asyncio.to_thread(python_structure, python_text.content)
         self._store.put(name, text)
         self._store.pin(("python", frame.path), [name])
-        self._send(PythonOpened(job.request, frame.path, name, text.total))
+        self._send(PythonOpened(job.request, frame.path, name, text.total, on_disk, old, structure))
 
     def _text(self, name: str) -> IndexedText:
         text = self._store.get(name)
@@ -113,14 +123,20 @@ def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], 
     return tuple(pairs[:_MAX_JUMPS]), function.first, function.last
 
 
-def _read(path: str) -> str:
-    file = Path(path)
+def _compare_with_disk(text: PythonText) -> tuple[DiskState, tuple[tuple[int, int], ...]]:
+    """Returns the state of the file of `text`, and the ranges of its lines that the file does not have any more."""
+    if not text.is_file:
+        return "none", ()
+    lines = text.content.split("\n")
     try:
-        if not file.is_file() or file.stat().st_size > _MAX_FILE_BYTES:
-            raise JobFailed(Diagnostic(f"{path} is not a regular file of at most {_MAX_FILE_BYTES >> 20} MiB", path))
-        return file.read_text("utf-8", errors="replace")
-    except OSError as error:
-        raise JobFailed(Diagnostic(f"{path} cannot be read: {error.strerror or error}", path)) from error
+        current = decode_python(Path(text.path).read_bytes()).split("\n")
+    except OSError:
+        return "deleted", ((0, len(lines)),)
+    if text.changed:
+        return "uncertain", ((0, len(lines)),)
+    if current == lines:
+        return "same", ()
+    return "changed", tuple((hunk.before, hunk.removed) for hunk in hunks(lines, current) if hunk.removed)
 
 
 def _with_nodes(content: str, lines: dict[int, list[str]]) -> tuple[str, IndexedText]:

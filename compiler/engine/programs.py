@@ -11,7 +11,7 @@ from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe, digest
 from buddy.compiler.protocol.run_report import NodeCounts
-from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded
+from buddy.compiler.protocol.worker_messages import CapturedGraphData, ProgramLoaded, PythonText
 
 _MAX_CACHED_RESULTS = 16
 
@@ -49,6 +49,7 @@ class OpenedProgram:
     """An opened program: first the captured graphs, then the extracted subgraphs.
 
     `extracts` has an entry for each subgraph: the number of the graph that it was extracted from, and its nodes.
+    `texts` are the Python code that nodes come from.
     """
 
     key: ProgramKey
@@ -57,6 +58,7 @@ class OpenedProgram:
     seconds: float
     files: tuple[str, ...] = ()
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
+    texts: tuple[PythonText, ...] = ()
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
         """Returns the number of the subgraph that consists of `nodes` of graph number `graph`, or `None`."""
@@ -93,7 +95,7 @@ class CompileResult:
 
 def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:
     graphs = tuple(record_of(data, loaded.own) for data in loaded.graphs)
-    return OpenedProgram(key, graphs, loaded.notes, loaded.seconds, loaded.files)
+    return OpenedProgram(key, graphs, loaded.notes, loaded.seconds, loaded.files, texts=loaded.texts)
 
 
 def record_of(data: CapturedGraphData, own: str) -> GraphRecord:

@@ -115,7 +115,7 @@ class Server:
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
         self._reprinting = ReprintHandler(self._store, self._send)
-        self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of)
+        self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of, self._session.python_text)
         self._parts = SubgraphHandler(self._session, self._send)
         self._exports = ExportHandler(self._session, self._store, self._send)
         self._numerics = NumericsHandler(self._session, self._send)

@@ -62,6 +62,7 @@ from buddy.compiler.protocol.worker_messages import (
     LoadProgram,
     Message,
     NativeCode,
+    PythonText,
     RemarkCode,
     RemarkHere,
     RunnerState,
@@ -327,6 +328,11 @@ class EngineSession:
         program = self._programs.find(Recipe(source=source, arguments=arguments))
         graphs = program.graphs[graph : graph + 1] if program is not None else ()
         return graphs[0].info.rows if graphs else ()
+
+    def python_text(self, source: str, arguments: tuple[str, ...], path: str) -> PythonText | None:
+        """Returns the code named `path` that nodes of the latest program come from, or `None`."""
+        program = self._programs.find(Recipe(source=source, arguments=arguments))
+        return next((text for text in program.texts if text.path == path), None) if program is not None else None
 
     def load_of(self, recipe: Recipe) -> LoadProgram:
         """Returns the request that loads the program of `recipe` in another process."""

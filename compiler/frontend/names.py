@@ -67,9 +67,13 @@ def _to_dotted(path: str) -> str:
 
 def python_line(node: Any) -> str:
     """`file:line` of the innermost frame of `node` in the user's or the model's code, excluding torch's and ours."""
+    return next(iter(reversed(python_frames(node))), "")
+
+
+def python_frames(node: Any) -> list[str]:
+    """`file:line` of each frame of `node` in the user's or the model's code, the outermost call first."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user_frames = [(file, line) for file, line in frames if not is_library(file)]
-    return ":".join(user_frames[-1]) if user_frames else ""
+    return [f"{file}:{line}" for file, line in frames if not is_library(file)]
 
 
 def is_library(file: str) -> bool:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.graph_break import NO_BREAK, GraphBreak
+from buddy.compiler.frontend.names import python_frames
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
@@ -56,19 +57,22 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
     graph = conversion.graph
     pairs = zip(graph.body, conversion.fx_nodes, strict=True)
     positions = {node: index for index, node in enumerate(conversion.fx_nodes)}
+    places: dict[str, int] = {}
     return GraphInfo(
         name,
-        tuple(_row(index, op, node, positions) for index, (op, node) in enumerate(pairs)),
+        tuple(_row(index, op, node, positions, places) for index, (op, node) in enumerate(pairs)),
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
         broke=graph_break.reason,
         broke_at=graph_break.line,
         broke_fix=graph_break.fix,
+        places=tuple(places),
     )
 
 
-def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int]) -> NodeRow:
+def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int], places: dict[str, int]) -> NodeRow:
+    """The row of a node. Adds the lines that call it to `places`, each with its index."""
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")
     items = result if isinstance(result, (list, tuple)) else [result]
@@ -89,6 +93,7 @@ def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int]) -> NodeRow
         bytes=sum(_bytes(tensor) for tensor in tensors),
         # FX nodes of symbolic sizes have no Buddy node, and so no row: they are left out.
         inputs=tuple(positions[source] for source in node.all_input_nodes if source in positions),
+        callers=tuple(places.setdefault(line, len(places)) for line in python_frames(node)[:-1] if op.location),
     )
 
 

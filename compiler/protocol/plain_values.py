@@ -50,7 +50,8 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `stable` is a name that does not change if nodes are renumbered. `shape` and `strides` are printed as `128x768`,
     those of several results joined by `, `. `bytes` is the size of all results, 0 if it is known only at the call.
-    `inputs` are the indices of the nodes that the node reads.
+    `inputs` are the indices of the nodes that the node reads. `location` is the Python line that computes the node,
+    `file:line`; `callers` are the lines that call it, the outermost first, as indices of `GraphInfo.places`.
     """
 
     index: int
@@ -67,6 +68,7 @@ class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
     strides: str = ""
     bytes: int = 0
     inputs: tuple[int, ...] = ()
+    callers: tuple[int, ...] = ()
 
     @property
     def display_name(self) -> str:
@@ -124,7 +126,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`), `broke_fix` how to avoid it.
     `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
-    as Python.
+    as Python. `places` are the Python lines (`file:line`) from which nodes are called.
 
     A graph that starts as IR enters the pipeline at the phase `enters`, with ops of `dialects`. `compared` says whether
     its results can be compared with a reference.
@@ -144,6 +146,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     enters: str = ""
     dialects: tuple[str, ...] = ()
     compared: bool = True
+    places: tuple[str, ...] = ()
 
     def nodes_named(self, name: str) -> list[NodeRow]:
         """The nodes with that stable name or FX name.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.text.python_code import PythonStructure
 
 
 class FollowNode(Request["Followed"], frozen=True):
@@ -69,7 +72,7 @@ class OriginsFound(Frame, frozen=True):
 
 
 class OpenPython(Request["PythonOpened"], frozen=True):
-    """Open the Python file `path` that nodes of the program come from, each line with its nodes.
+    """Open the Python code `path` that nodes of the program come from, as it was captured, each line with its nodes.
 
     Answered by `PythonOpened`.
     """
@@ -80,13 +83,24 @@ class OpenPython(Request["PythonOpened"], frozen=True):
     path: str
 
 
+# The state on disk of a file that was captured. "uncertain" is a file that was written while the program ran, so
+# its lines may be other than those that ran; "none" is code that has no file.
+DiskState = Literal["same", "changed", "deleted", "uncertain", "none"]
+
+
 class PythonOpened(Frame, frozen=True):
-    """The file is stored as the text `text`, which has `lines` lines, each with the nodes that come from it."""
+    """The code as it was captured is stored as the text `text` with `lines` lines, each with the nodes from it.
+
+    `old` are the ranges of lines (the first one, and the number of lines) that the file on disk does not have any more.
+    """
 
     request: int
     path: str
     text: str
     lines: int
+    on_disk: DiskState = "same"
+    old: tuple[tuple[int, int], ...] = ()
+    structure: PythonStructure = PythonStructure()
 
 
 class FindJumps(Request["Jumps"], frozen=True):

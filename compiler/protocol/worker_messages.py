@@ -320,11 +320,25 @@ class CapturedGraphData(msgspec.Struct, frozen=True):
     code: TextData
 
 
+class PythonText(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The Python code that nodes come from, as it was captured, under the name `path` of their locations.
+
+    `problem` is the reason why `content` is empty. `is_file` is false for code without a file; `changed` means that the
+    file was written after the program had started, so its code may be other than the code that ran.
+    """
+
+    path: str
+    content: str = ""
+    problem: str = ""
+    is_file: bool = True
+    changed: bool = False
+
+
 class ProgramLoaded(Reply, frozen=True):
     """The captured graphs of a program.
 
     `own` is a hash of the code by which the script added to the registries, "" if it added nothing. `files` are the
-    source files of the program.
+    source files of the program, `texts` the Python code that nodes of the graphs come from.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -332,6 +346,7 @@ class ProgramLoaded(Reply, frozen=True):
     seconds: float
     own: str = ""
     files: tuple[str, ...] = ()
+    texts: tuple[PythonText, ...] = ()
 
 
 class GraphImported(Reply, frozen=True):

@@ -165,7 +165,8 @@ PANES = {
     "passes": Shown(pane="passes"),
     "ir": Shown(pane="ir", keys=("3", DRAWN)),
     "outputs": Shown(pane="outputs"),
-    "source": Shown(keys=("g", "P"), text="def ", back=("g", "P")),
+    "source": Shown(keys=("3", DRAWN, "g", "P"), text="def ", back=("g", "P")),
+    "source-focused": Shown(keys=("3", DRAWN, "g", "S"), text="def ", back=("g", "P")),
     "graph-filtered": Shown(keys=("plus", "f", *"op:add", "enter"), back=("f", "ctrl+u", "enter", "plus")),
     "graph-prompt": Shown(keys=("f", *"op:"), text="op:", back=("escape",)),
     "export-prompt": Shown(keys=("g", "x"), text="export", back=("escape",)),
@@ -187,7 +188,6 @@ PANES = {
     "ir-generic": Shown(pane="ir", keys=("3", DRAWN, "g", "G"), text='"builtin.module"', back=("g", "G", DRAWN)),
 }
 SCREENS = {
-    "python": Shown(CodeScreen, keys=("g", "S", OPEN)),
     "node": Shown(DetailScreen, keys=("o", OPEN)),
     "line": Shown(DetailScreen, "ir", ("5", DRAWN, "o", OPEN)),
     "pass": Shown(DetailScreen, "passes", ("o", OPEN)),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
+from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.protocol.text.python_code import decode_python
+from buddy.compiler.protocol.worker_messages import PythonText
 from buddy.compiler.runtime.captured import CapturedGraph
 
 
@@ -42,6 +48,72 @@ def program_files(script: Path | None) -> tuple[str, ...]:
         if os.path.isfile(path) and not f"{path}{os.sep}".startswith(library_prefixes):
             paths.append(path)
     return tuple(dict.fromkeys(paths))
+
+
+# No script is this long; a larger file is not a script.
+_MAX_FILE_BYTES = 8 << 20
+# The size of all code of a program, in characters.
+_MAX_CHARACTERS = 64 << 20
+
+
+def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: float) -> tuple[PythonText, ...]:
+    """The Python code that nodes of `graphs` come from, or the reason why it is unknown.
+
+    Code of a file is shown only if the file is one of the program's `files` or of a loaded module: other code may have
+    any name, also that of a file. `started_at` is when the program was started, in seconds since the epoch.
+    """
+    known_files = {*files, *filter(None, (getattr(module, "__file__", None) for module in list(sys.modules.values())))}
+    texts: list[PythonText] = []
+    room = _MAX_CHARACTERS
+    for path in _paths_of(graphs):
+        text = _file_text(path, started_at) if path in known_files else _text_without_file(path)
+        if len(text.content) > room:
+            text = PythonText(path, problem=f"{path} is not shown: the code of this program is too long")
+        room -= len(text.content)
+        texts.append(text)
+    return tuple(texts)
+
+
+def _paths_of(graphs: Sequence[GraphInfo]) -> list[str]:
+    """The files of the nodes' locations, of the lines that call nodes, and of graph breaks, without repetition."""
+    lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.broke_at))
+    return list(dict.fromkeys(path for line in lines if (path := line.rpartition(":")[0])))
+
+
+def _file_text(path: str, started_at: float) -> PythonText:
+    """The code of a Python file, decoded as Python does, with `\\n` after each line."""
+    try:
+        with open(path, "rb") as file:
+            data, modified_at = file.read(_MAX_FILE_BYTES + 1), os.fstat(file.fileno()).st_mtime
+    except OSError as error:
+        return PythonText(path, problem=f"{path} cannot be read: {error.strerror or error}")
+    if len(data) > _MAX_FILE_BYTES:
+        return PythonText(path, problem=f"{path} is larger than {_MAX_FILE_BYTES >> 20} MiB")
+    return PythonText(path, decode_python(data), changed=modified_at > started_at)
+
+
+def _text_without_file(path: str) -> PythonText:
+    """Code that was registered under a name, as cells of a notebook are."""
+    content = _registered_code(path)
+    if content:
+        return PythonText(path, content.replace("\r\n", "\n").replace("\r", "\n"), is_file=False)
+    what = "is no file of the program" if os.path.isabs(path) else "has no file"
+    return PythonText(path, problem=f"the code {path} {what}: it was made by exec, or in a notebook or another process")
+
+
+def _registered_code(path: str) -> str:
+    """The code that was registered in `linecache` under the name `path`, or "".
+
+    Not `linecache.getlines`, which returns the text of any file that has this name in a folder of `sys.path`.
+    """
+    entry: Sequence[Any] = linecache.cache.get(path, ())
+    try:
+        if len(entry) == 1:
+            return str(entry[0]() or "")
+        # Entries of files have a modification time.
+        return "".join(entry[2]) if len(entry) == 4 and entry[1] is None else ""
+    except Exception:  # a loader of the user
+        return ""
 
 
 @lru_cache(maxsize=4096)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from buddy.app.reports.node_history import NodeRemark, node_history
-from buddy.app.screens.detail import CodeScreen, DetailScreen
+from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.follow import FollowScreen, NodeHistoryScreen
 from buddy.app.screens.picker import PickerScreen
 from buddy.compiler.protocol import NOT_APPLIED, Assignment, NodeRow, Stage
@@ -47,10 +46,10 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
         app.context.layout.show_pane("graph")
         await bench.press("g", "S")
-        screen = await bench.opened(CodeScreen)
-        await bench.until(lambda: screen._view.line is not None, "the file's lines")
-        assert "self.act(" in screen._view.line.text
-        assert any("gelu" in node for node in screen._view.line.nodes)
+        assert app.pane is app.source
+        await bench.until(lambda: app.source.line is not None, "the file's lines")
+        assert "self.act(" in app.source.line.text
+        assert any("gelu" in node for node in app.source.line.nodes)
 
 
 @pytest.mark.slow
@@ -110,67 +109,3 @@ def test_remarks_are_told_in_the_order_of_the_line() -> None:
         NodeRemark("lowering", "error path: eager raises its error if i is 9"),
         NodeRemark("pack", "packed", 2),
     ]
-
-
-TWO_LINES = """import torch
-
-
-def model(x):
-    y = x.exp()
-    return y.neg()
-
-
-example_inputs = (torch.ones(8),)
-"""
-
-
-@pytest.mark.slow
-async def test_the_source_pane_follows_the_others_and_leads_them(workbench: Open, tmp_path: Path) -> None:
-    (tmp_path / "two.py").write_text(TWO_LINES)
-    async with workbench(tmp_path / "two.py", size=(160, 50)) as bench:
-        app = bench.app
-        await bench.press("g", "P")
-        source = app.source
-        await bench.until(lambda: source.line is not None, "the file's lines")
-        for name, line in (("neg", 5), ("exp", 4)):
-            app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == name))
-            await bench.until(lambda at=line: source.cursor == at, f"the line of {name}")
-        await bench.sees("y = x.exp()")
-        assert ("def ", "syntax:keyword") in source.row_cells(3, 80)
-        assert ("return ", "syntax:keyword") in source.row_cells(5, 80)
-        app.context.layout.show_pane("source")
-        await bench.press("j")
-        assert app.graph.current.name == "neg"
-        assert source.cursor == 5
-        ir = app.ir
-        await bench.until(lambda: any("neg" in node for node in ir.nodes_of(ir.cursor)), "the IR of the line")
-        await bench.press("enter")
-        assert app.pane is app.graph
-        await bench.press("g", "P")
-        assert "source" not in app.context.layout.order
-
-
-@pytest.mark.slow
-async def test_the_source_pane_shows_the_file_that_was_loaded(workbench: Open, tmp_path: Path) -> None:
-    file = tmp_path / "two.py"
-    file.write_text(TWO_LINES)
-    async with workbench(file, size=(160, 50)) as bench:
-        app, source = bench.app, bench.app.source
-        file.unlink()
-        await bench.press("g", "P")
-        await bench.until(lambda: "regular" in str(source.empty(source.width)), "the message about the missing file")
-        file.write_text(TWO_LINES)
-        app.session.reload((str(file),))
-        await bench.until(lambda: source.line is not None, "the file's lines")
-        lines = source.row_count
-        app.context.layout.show_pane("source")
-        await bench.press("home")
-        app.session.build()
-        await bench.settled()
-        assert source.cursor == 0, "a compilation moves nothing"
-        app.context.layout.show_pane("graph")
-        file.write_text(f"# A line more.\n{TWO_LINES}")
-        app.session.reload((str(file),))
-        await bench.until(lambda: source.row_count == lines + 1, "the new file")
-        app.graph.move_to(next(k for k, row in enumerate(app.graph.rows) if row.name == "neg"))
-        await bench.until(lambda: source.cursor == 6, "the line of neg")
