@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import CRITERIA, parse_criterion, write_bisection
 from buddy.app.workspace.command_line import ScreenState, write_script
@@ -139,7 +140,7 @@ class SubgraphCommands:
         self._context, self._graph, self._graphs = context, graph, graphs
         self.origins: dict[int, int] = {}
         self.bisection_result: BisectionResult | None = None
-        self.bisection = context.jobs.single("bisect", "a bisection is running: press ctrl+c to stop it")
+        self.bisection = context.jobs.single("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     # ---- extracts ------------------------------------------------------------------------------------------------
 
@@ -159,7 +160,9 @@ class SubgraphCommands:
         self._graph.picked = set()
         self._context.session.add_extract(extract, replace(recipe, graph=extract.graph, choices=choices))
         self._graphs.show(extract.graph)
-        self._context.say(f"extracted {extract.info.name} with the inputs of a real run; press g b to go back")
+        self._context.say(
+            f"extracted {extract.info.name} with the inputs of a real run; press {key_of('graph-back')} to go back"
+        )
 
     @property
     def is_extract(self) -> bool:
@@ -244,7 +247,7 @@ class SubgraphCommands:
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
         show_progress = self._context.jobs.progress(
-            lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
         request = self._context.session.request(Bisect(0, recipe, criterion), show_progress)
         answer = await self.bisection.result_of(request, "bisection failed", "the bisection was stopped")
@@ -253,7 +256,7 @@ class SubgraphCommands:
         self.bisection_result = answer.finding
         if self._context.dialogs.is_open:
             # Do not open the result now: it would receive the keys that the user is typing.
-            self._context.say("the bisection has finished: press b to see the result")
+            self._context.say(f"the bisection has finished: press {key_of('bisect')} to see the result")
         else:
             self._show_result(answer.finding)
 

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column
 from buddy.app.panes.picking import NodeTable
@@ -174,7 +175,9 @@ class GraphPane(NodeTable):
 
     def empty(self, width: int) -> list[Cells]:
         if self.filter_text:
-            return [[(f" no node matches {self.filter_text!r}; press f to change the filter", "dim")]]
+            return [
+                [(f" no node matches {self.filter_text!r}; press {key_of('graph.filter')} to change the filter", "dim")]
+            ]
         if "open" in self.state.problems:
             return [[(" the program could not be captured: see Outputs", "dim")]]
         return [[(f" {waiting_text(self.state, 'graph', self.glyphs)}", "dim")]]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, layout_at
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.session.stages import StageRow, key_stages
+from buddy.app.session.stages import StageRow, counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
@@ -45,10 +47,11 @@ class ComparedStages(NamedTuple):
     title: str
     stages: tuple[Stage, ...]
 
-    def counterpart(self, row: StageRow) -> Stage | None:
-        """The stage that corresponds to that of `row`: the one with the same key, else the last one of its phase."""
+    def counterpart(self, row: StageRow, rows: Sequence[StageRow]) -> Stage | None:
+        """The stage of the same pass as that of `row`, one of `rows`; without one, the last one of its phase."""
         of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return dict(key_stages(self.stages)).get(row.key) or (of_phase[-1] if of_phase else None)
+        aligned = counterpart(row.stage, [other.stage for other in rows], self.stages)
+        return aligned or (of_phase[-1] if of_phase else None)
 
 
 class OtherStage(NamedTuple):
@@ -97,7 +100,7 @@ class IrComparison:
         if against == "edit":
             return self._context.state.board.before_edit(row.key)
         if against == "other":
-            return self.others.counterpart(row) if self.others is not None else None
+            return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
         return rows[index - 1].stage if index > 0 else None
@@ -141,7 +144,7 @@ class IrComparison:
     def state_cells(self) -> Cells:
         """The badge of the comparison: that it is running, or that there is no change."""
         if self.running:
-            return [(f" comparing{self._context.glyphs.ellipsis} ctrl+c cancels ", "notice")]
+            return [(f" comparing{self._context.glyphs.ellipsis} {key_of('cancel')} cancels ", "notice")]
         diff = self._document.diff
         return no_change_badge(self._document.content, diff) if diff is not None else []
 
@@ -164,8 +167,16 @@ class IrComparison:
             edit = ", and no edit changed this stage" * (self.against == "previous")
             return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language]}{edit}"
         if self.against == "other":
-            return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
-        reasons = {"previous": "this is the first stage", "marked": "m marks a stage", "edit": "no edit changed it"}
+            return (
+                f"{self.others.title} has no such stage"
+                if self.others is not None
+                else f"press {key_of('compare-recipes')} to choose another recipe"
+            )
+        reasons = {
+            "previous": "this is the first stage",
+            "marked": f"press {key_of('ir.mark')} to mark a stage",
+            "edit": "no edit changed it",
+        }
         return reasons[self.against]
 
     # ---- actions -------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
@@ -82,7 +83,7 @@ class IrTypes:
             for name, long_type in types
         ]
         if choices:
-            title = "Types" if self.short else "Types: press a to draw the names in the text"
+            title = "Types" if self.short else f"Types: press {key_of('ir.short')} to draw the names in the text"
             self._context.dialogs.open(PickerScreen(title, choices), self._go_to_type)
         else:
             self._context.say("this stage has no long type that occurs more than once")
@@ -144,7 +145,8 @@ class IrLines:
         lines: list[Cells] = [[(characters.content.strip(), "text")]]
         if characters.total > len(characters.content):
             rest = characters.total - len(characters.content)
-            lines += [[], [(f"{formatting.count(rest)} more characters: w writes the stage to a file", "dim")]]
+            todo = f"press {key_of('ir.write')} to write the stage to a file"
+            lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
         info = self._context.state.info
         locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
         if line.machine:
@@ -176,7 +178,7 @@ class IrLines:
             say(
                 "constants are elided again"
                 if was_expanded
-                else "nothing is elided on this line: o shows the full line"
+                else f"nothing is elided on this line: press {key_of('ir.whole-line')} to show the full line"
             )
         else:
             index, gap = next_gap
@@ -187,7 +189,11 @@ class IrLines:
             total = characters.total - gap.start if gap.tail else gap.missing
             rest = total - len(characters.content)
             expansions.fill(text, number, index, characters.content, rest)
-            of_total = f" of {formatting.count(total)}: w writes the stage to a file" if rest else ""
+            of_total = (
+                f" of {formatting.count(total)}: press {key_of('ir.write')} to write the stage to a file"
+                if rest
+                else ""
+            )
             say(f"expanded {formatting.count(len(characters.content))} characters{of_total}")
         self._view.rows_changed()
 

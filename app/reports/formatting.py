@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from buddy.app.actions import key_of
 from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.app.session.state import State
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
@@ -228,7 +229,8 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     return f"{progress.what} {bar} {progress.done:.0%}{time}"
 
 
-CANCELLED = "Cancelled. Press R to run the script again"
+def cancelled_text() -> str:
+    return f"Cancelled. Press {key_of('rerun')} to run the script again"
 
 
 def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
@@ -236,5 +238,5 @@ def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
     if state.problem is not None:
         return f"no {content}: see Outputs"
     if state.opening_cancelled:
-        return CANCELLED
+        return cancelled_text()
     return progress_text(state, glyphs) or f"the {content} appears after capture"

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from buddy.app.actions import key_of
 from buddy.app.session.file_watch import FileStates, Watcher, change_text
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import Heartbeat
@@ -127,7 +128,11 @@ class Session:
         if self._restart_requested.is_set():
             self._reset_state()
             return
-        todo = "press R to restart it; details are in its log" if self._needs_user else "restarting the engine"
+        todo = (
+            f"press {key_of('rerun')} to restart it; details are in its log"
+            if self._needs_user
+            else "restarting the engine"
+        )
         self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {reason}", todo=todo))
         self.cache.clear()
         self.notify(ALL)

@@ -17,6 +17,7 @@ from textual.screen import Screen
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
+from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
 from buddy.app.commands.compare import CompareCommands, ProfileCommands
 from buddy.app.commands.edit_text import TextEditCommands
@@ -370,7 +371,7 @@ class Workbench(App[int]):
         else:
             self._ticker.pause()
             if self.context.status.message == CANCELLING:
-                self.context.say(formatting.CANCELLED if self.state.opening_cancelled else "Cancelled")
+                self.context.say(formatting.cancelled_text() if self.state.opening_cancelled else "Cancelled")
         if self._long_jobs.has_ended(busy, self.settings.bell_after):
             self.bell()
 
@@ -472,7 +473,7 @@ class Workbench(App[int]):
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
-        automatic, manual = "the program runs after each edit", "the program runs only when you press r"
+        automatic, manual = "the program runs after each edit", f"the program runs only when you press {key_of('run')}"
         self.context.say(automatic if self.session.auto_run else manual)
 
     def toggle_watch(self) -> None:
