@@ -14,7 +14,7 @@ class Situation:
     """The state of the workbench that the preconditions of actions read.
 
     `node`, `assignment` and `step` are those under the cursors of the graph pane and of the passes pane, `stage` is the
-    stage in the IR pane. `n_picked` counts the picked nodes, or those under the cursor if none is picked.
+    stage in the IR pane. `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked.
     """
 
     engine: str = "starting"

@@ -78,7 +78,7 @@ class NodeTable(TablePane[NodeRow]):
 
     @property
     def selected_rows(self) -> list[NodeRow]:
-        """The nodes that an action applies to: all picked nodes, or, if none is picked, those under the cursor."""
+        """The nodes that an action applies to: the picked nodes; without any, those of the row under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class BisectionScreen(TextScreen[str | None]):
-    """The result of a bisection. Returns `use` (the correct recipe), `save`, `again` (bisect), or `None`."""
+    """The result of a bisection. Returns `use` (the recipe that it found), `save`, `again` (bisect), or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "answer('use')", show=False, priority=True),

@@ -62,7 +62,7 @@ class Session:
         self.trusts = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
-        self._location, self._log, self._directory = location, log, directory
+        self._location, self._log, self.directory = location, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
@@ -167,7 +167,7 @@ class Session:
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
         for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.next_request(), self._directory, self.workspace.plugins))
+            _post(client, frame(client.next_request(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
         """Open the program. Returns the number of the request."""
@@ -175,7 +175,7 @@ class Session:
         frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
-        frame = p.Open(request, source, arguments, self._directory, plugins, self.shapes, frontend, self.trusts)
+        frame = p.Open(request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts)
         _post(client, frame)
         return request
 
@@ -382,6 +382,11 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
+    @property
+    def is_engine_local(self) -> bool:
+        """Whether the engine is a process of this installation, which has the same files."""
+        return self._location is None
+
     def add_extract(self, extracted: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
         self.state.add_extract(extracted)
@@ -451,7 +456,7 @@ class Session:
 
     def display_path(self, path: str) -> str:
         """A path on the engine's machine, relative to the folder that the source is relative to, if it is inside."""
-        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
+        return path.removeprefix(f"{self.directory.rstrip('/')}/") if self.directory else path
 
 
 def _post(client: EngineClient, frame: p.Frame) -> None:
