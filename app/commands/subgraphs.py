@@ -232,7 +232,7 @@ class SubgraphCommands:
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
-        """Show the latest result, of any graph. If there is none, ask what is wrong and start a bisection."""
+        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection."""
         if not self.bisection.may_begin():
             return
         if self._bisection_result is not None:

@@ -79,7 +79,7 @@ class GraphPane(NodeTable):
         numbers = self.state.shown.numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
-        deviation = numbers.error if which == "error" else numbers.own
+        deviation = numbers.error if which == "error" else numbers.own_error
         if deviation is None:
             return (numbers.seen if which == "error" and numbers.seen == "fused" else "", "dim")
         is_stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe

@@ -79,7 +79,7 @@ class IrContent(NamedTuple):
 
     text: str
     other: str = ""
-    how: DiffMode = "off"
+    mode: DiffMode = "off"
     only: str = ""
 
 

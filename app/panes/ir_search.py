@@ -145,14 +145,14 @@ class IrSearch:
     def next_match(self) -> None:
         """Go to the next match; in a diff without matches, to the next change."""
         if self._document.diff is not None and not self.matches.lines:
-            self._comparison.next_hunk()
+            self._comparison.next_change()
         else:
             self.go_to_match(self.matches.first_from(self._view.line_number + 1))
 
     def previous_match(self) -> None:
         """Go to the previous match; in a diff without matches, to the previous change."""
         if self._document.diff is not None and not self.matches.lines:
-            self._comparison.previous_hunk()
+            self._comparison.previous_change()
         else:
             self.go_to_match(self.matches.last_before(self._view.line_number))
 

@@ -170,7 +170,7 @@ class NodeTable(TablePane[NodeRow]):
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
         numbers = self.state.shown.numbers.get(row.stable)
-        deviations = (numbers.error, numbers.own) if numbers is not None else (None, None)
+        deviations = (numbers.error, numbers.own_error) if numbers is not None else (None, None)
         err, own = (deviation.largest if deviation is not None else math.nan for deviation in deviations)
         users = len(self._neighbours.users(row))
         return NodeFacts(row, self.lowering_of(row), function, users, err, own, self.seconds(row))

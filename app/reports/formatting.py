@@ -152,7 +152,7 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def op_count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
+def count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
     """The numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 

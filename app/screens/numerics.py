@@ -57,7 +57,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
             Column("value", 12, lambda row: (row.seen, "dim")),
             Column("err", 7, lambda row: _error_cell(row.error), right=True),
-            Column("own", 7, lambda row: _error_cell(row.own), right=True),
+            Column("own", 7, lambda row: _error_cell(row.own_error), right=True),
             Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), min_pane_width=50, right=True),
         ]
 
@@ -136,5 +136,5 @@ def _error_cell(deviation: Deviation | None) -> Cell:
 
 def _largest_share_text(node: NodeNumbers) -> str:
     """The larger one of both errors of a node, as a multiple of the tolerance."""
-    deviations = [deviation for deviation in (node.error, node.own) if deviation is not None]
-    return numerics.share_text(max(deviations, key=lambda deviation: deviation.share, default=None))
+    deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
+    return numerics.share_text(max(deviations, key=lambda deviation: deviation.of_tolerance, default=None))
