@@ -7,7 +7,7 @@ the method that perform it (`handler`), and a precondition (`blocked`). A key se
 from __future__ import annotations
 
 from buddy.app.actions import graph, ir, outputs, passes, recipes, workbench
-from buddy.app.actions.action import PANE_TITLES, PANES, Action, Blocked, Pane, replace_keys
+from buddy.app.actions.action import BY_ID, PANE_TITLES, PANES, Action, Blocked, Pane, key_of, replace_keys
 from buddy.app.actions.situation import Situation
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Pane",
     "Situation",
     "actions_of_pane",
+    "key_of",
     "replace_keys",
     "sequence_continuations",
 ]  # fmt: skip
@@ -31,7 +32,7 @@ ACTIONS: tuple[Action, ...] = (
     *recipes.PROFILE_ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip
 
-BY_ID: dict[str, Action] = {action.id: action for action in ACTIONS}
+BY_ID.update((action.id, action) for action in ACTIONS)
 
 
 def actions_of_pane(pane: str) -> list[Action]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from buddy.app.actions.situation import Situation
 from buddy.app.actions.synonyms import SYNONYMS
+
+if TYPE_CHECKING:
+    from buddy.app.actions.situation import Situation
 
 # "any" stands for an action of every pane, "app" for one of the whole workbench.
 Pane = Literal["app", "any", "graph", "passes", "ir", "source", "outputs"]
@@ -16,8 +18,10 @@ PANE_TITLES: dict[Pane, str] = {
     "graph": "Graph", "passes": "Passes", "ir": "IR", "source": "Source", "outputs": "Outputs",
 }  # fmt: skip
 
-Blocked = Callable[[Situation], str]
+Blocked = Callable[["Situation"], str]
 
+# All actions by id, from `buddy.app.actions`.
+BY_ID: dict[str, Action] = {}
 # The keys that the user's settings assign, by action id.
 _user_keys: dict[str, tuple[str, ...]] = {}
 
@@ -76,3 +80,9 @@ class Action:
     def key(self) -> str:
         """The first key in use, or an empty string."""
         return self.keys[0] if self.keys else ""
+
+
+def key_of(action_id: str) -> str:
+    """The first key in use of an action, for a message; without a key, the title that the palette lists."""
+    action = BY_ID[action_id]
+    return action.key or f"{action.title!r} in the palette"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from buddy.app.actions.action import key_of
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
 from buddy.compiler.protocol.recipe import IREE, NATIVE, Backend, PassStep
 
@@ -13,7 +14,7 @@ class Situation:
     """The state of the workbench that the preconditions of actions read.
 
     `node`, `assignment` and `step` are those under the cursors of the graph pane and of the passes pane, `stage` is the
-    stage in the IR pane. `n_picked` counts the picked nodes, or those under the cursor if none is picked.
+    stage in the IR pane. `n_picked` counts the picked nodes, or those of the row under the cursor if none is picked.
     """
 
     engine: str = "starting"
@@ -48,7 +49,7 @@ class Situation:
 
 def needs_engine(s: Situation) -> str:
     reasons = {"ready": "", "starting": "the engine is starting"}
-    return reasons.get(s.engine, "the engine has exited: press R to restart it")
+    return reasons.get(s.engine, f"the engine has exited: press {key_of('rerun')} to restart it")
 
 
 def needs_recipe(s: Situation) -> str:
@@ -70,7 +71,7 @@ def needs_row(s: Situation) -> str:
 
 
 def needs_tree(s: Situation) -> str:
-    return "" if s.is_tree else "the table is flat: press g m to show modules"
+    return "" if s.is_tree else f"the table is flat: press {key_of('graph.tree')} to show modules"
 
 
 def needs_toggle_node(s: Situation) -> str:
@@ -115,19 +116,19 @@ def needs_engine_stage(s: Situation) -> str:
 def needs_assembly(s: Situation) -> str:
     if s.stage is None or s.stage.language != "asm":
         return needs_stage(s) or "only assembly, the last phase, has jumps and machine code"
-    return "not available in a diff: press d to leave the diff" if s.shows_diff else ""
+    return f"not available in a diff: press {key_of('ir.diff')} to leave the diff" if s.shows_diff else ""
 
 
 def needs_truncated_lines(s: Situation) -> str:
-    return "long lines are wrapped: press W to truncate them" if s.is_wrapped else ""
+    return f"long lines are wrapped: press {key_of('ir.wrap')} to truncate them" if s.is_wrapped else ""
 
 
 def needs_search(s: Situation) -> str:
-    return "" if s.has_search else "no search yet: press / to search"
+    return "" if s.has_search else f"no search yet: press {key_of('search')} to search"
 
 
 def needs_diff(s: Situation) -> str:
-    return "" if s.shows_diff else "no diff is shown: press d to show one"
+    return "" if s.shows_diff else f"no diff is shown: press {key_of('ir.diff')} to show one"
 
 
 def needs_busy(s: Situation) -> str:
@@ -135,15 +136,17 @@ def needs_busy(s: Situation) -> str:
 
 
 def needs_runs(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.has_runs else "no run yet: press r to run the program")
+    return needs_captured(s) or ("" if s.has_runs else f"no run yet: press {key_of('run')} to run the program")
 
 
 def needs_profile(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.has_profile else "no profile yet: press g c to profile the program")
+    return needs_captured(s) or (
+        "" if s.has_profile else f"no profile yet: press {key_of('profile')} to profile the program"
+    )
 
 
 def needs_report(s: Situation) -> str:
-    return needs_captured(s) or ("" if s.has_report else "no run of this graph yet: press r to run it")
+    return needs_captured(s) or ("" if s.has_report else f"no run of this graph yet: press {key_of('run')} to run it")
 
 
 def needs_iree(s: Situation) -> str:
@@ -151,12 +154,12 @@ def needs_iree(s: Situation) -> str:
     if reason or s.backend == IREE:
         return reason
     name = "this compiler" if s.backend == NATIVE else s.backend
-    return f"{name} has passes, not flags: press g i to choose the backend {IREE}"
+    return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {IREE}"
 
 
 def needs_mlir(s: Situation) -> str:
     if s.backend == IREE:
-        return f"{s.backend} compiles the graph: press g i to choose this compiler"
+        return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:
         return reason

@@ -122,7 +122,7 @@ ACTIONS: tuple[Action, ...] = (
         "auto",
         ("A",),
         "Run after each edit",
-        "Switch between running the program after each edit and only when you press r",
+        "Switch between running the program after each edit and only on request",
         "app.toggle_auto",
     ),
     A(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import TextIO
 
@@ -9,14 +10,17 @@ from buddy.compiler.protocol import Diagnostic
 
 _MAX_DETAIL_LINES = 20
 _MAX_PROGRESS_WIDTH = 100
+# The width of a terminal that does not report one.
+_DEFAULT_COLUMNS = 80
 # Return to column 1, and erase to the end of the line.
 _CLEAR_LINE = "\r\x1b[K"
 
 
 class Console:
-    """Writes progress, notes and errors to stderr, and output to stdout.
+    """Writes progress, notes and errors to stderr, and output of the script and of the verb to stdout.
 
-    With `stdout_is_data`, all output goes to stderr. With `plain`, no line is redrawn.
+    With `stdout_is_data`, this output goes to stderr too, because stdout is for the data that the verb prints. With
+    `plain`, no line is redrawn.
     """
 
     def __init__(self, plain: bool = False, stdout_is_data: bool = False) -> None:
@@ -24,40 +28,77 @@ class Console:
         self._stdout = sys.stderr if stdout_is_data else sys.stdout
         self._redraws = not plain and self._stderr.isatty()
         self._progress = ""
+        # Whether the output that was written last ends within a line of the place to which stderr writes.
+        self._is_within_line = False
 
     def progress(self, text: str) -> None:
-        """Show progress: on a terminal, in place of the last one; elsewhere, only if its first word has changed."""
+        """Show progress: on a terminal, in place of the last one; elsewhere, only if its first word has changed since
+        the last progress, or since `clear_progress`.
+        """
+        self._end_line()
         if self._redraws:
-            self._stderr.write(f"{_CLEAR_LINE}{text[:_MAX_PROGRESS_WIDTH]}")
+            self._stderr.write(f"{_CLEAR_LINE}{text[: min(_MAX_PROGRESS_WIDTH, _columns(self._stderr) - 1)]}")
         elif text.split(maxsplit=1)[:1] != self._progress.split(maxsplit=1)[:1]:
             self._stderr.write(f"{text}\n")
         self._progress = text
         self._stderr.flush()
 
     def clear_progress(self) -> None:
-        if self._redraws and self._progress:
+        """Erase the progress, and forget it."""
+        self._erase_progress()
+        self._end_line()
+        self._progress = ""
+
+    def _erase_progress(self) -> None:
+        if self._redraws and self._progress and not self._is_within_line:
             self._stderr.write(_CLEAR_LINE)
             self._stderr.flush()
-        self._progress = ""
+
+    def _end_line(self) -> None:
+        """End the line of the script's output, so that what follows neither erases it nor continues it."""
+        if self._is_within_line:
+            self._stderr.write("\n")
+            self._is_within_line = False
 
     def print_output(self, text: str, stream: str = "stdout") -> None:
         """Print output of the script, or of the verb, that belongs on `stream`: "stdout" or "stderr"."""
-        self.clear_progress()
+        if not text:
+            return
+        self._erase_progress()
         out = self._stderr if stream == "stderr" else self._stdout
         out.write(text)
         out.flush()
+        self._is_within_line = not text.endswith("\n") and _have_one_destination(out, self._stderr)
 
     def note(self, text: str) -> None:
-        self.clear_progress()
+        self._erase_progress()
+        self._end_line()
         print(text, file=self._stderr)
 
-    def error(self, diagnostic: Diagnostic, subject: str = "") -> None:
-        """Print a diagnostic: what happened (in `subject`), where, what to do, and the last lines of its detail."""
-        self.clear_progress()
-        lines = [f"error{subject and f' in {subject}'}: {diagnostic.what}"]
+    def error(self, diagnostic: Diagnostic, context: str = "") -> None:
+        """Print a diagnostic: what happened (in `context`), where, what to do, and the last lines of its detail."""
+        self._erase_progress()
+        self._end_line()
+        lines = [f"error{context and f' in {context}'}: {diagnostic.what}"]
         lines += [
             f"  {name}: {text}" for name, text in (("where", diagnostic.where), ("to do", diagnostic.todo)) if text
         ]
         detail = diagnostic.detail.strip().splitlines()
         lines += [f"  | {line}" for line in detail[-_MAX_DETAIL_LINES:]]
         print("\n".join(lines), file=self._stderr)
+
+
+def _columns(stream: TextIO) -> int:
+    """The width of the terminal of `stream`."""
+    try:
+        return os.get_terminal_size(stream.fileno()).columns or _DEFAULT_COLUMNS
+    except (OSError, ValueError):
+        return _DEFAULT_COLUMNS
+
+
+def _have_one_destination(a: TextIO, b: TextIO) -> bool:
+    """Whether both streams write to the same terminal, pipe or file."""
+    try:
+        return a is b or os.path.sameopenfile(a.fileno(), b.fileno())
+    except (OSError, ValueError):
+        return False

@@ -5,33 +5,46 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from msgspec.structs import replace
 
-from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Headless, run_with_engine
-from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, read_recipe
+from buddy.app.cli.recipes import (
+    UsageError,
+    find_preset,
+    graph_numbers,
+    read_recipe,
+    trusted_plugins,
+    with_preset_steps,
+)
 from buddy.app.reports.formatting import table
 from buddy.app.reports.text.unified import unified_diff
-from buddy.app.session.stages import key_stages
+from buddy.app.session.stages import align_stages
 from buddy.compiler.protocol import Compare, Compared, ListPresets, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 _EPILOG = """
 The recipe that the options describe is compared with that of --against (a preset or a recipe file), with that of a
 second --recipe, or with itself on another graph (--against-graph). With two --stage options, two stages of one recipe
-are compared. Without --stage, every stage is compared, and a table shows how many lines differ.
+are compared. Without --stage, a table shows how many lines of each stage differ, and the stages that only A (the first
+recipe) or only B (the second) has.
 """
+# Exit codes of --exit-code, as of diff(1).
+DIFFERS, COULD_NOT_COMPARE = 1, USAGE_ERROR
+# The settings of a recipe that its title lists where they differ.
+_TITLED_FIELDS = ("dialect", "partition", "threads", "opt_level", "target", "frontend", "backend", "checks")
 
 
 class _TitledStage(NamedTuple):
-    """A stage that is compared, and its title in the heading of a diff."""
+    """A stage that is compared, and the title of its recipe; "" if both stages are of one recipe."""
 
     stage: Stage
-    title: str
+    recipe_title: str
 
 
 def make_parser() -> arguments.Parser:
@@ -40,12 +53,14 @@ def make_parser() -> arguments.Parser:
     text = "a stage by name, phase or number, as for `dump`; give it twice to compare two stages"
     parser.add_argument("--stage", metavar="NAME", action="append", default=[], help=text)
     parser.add_argument(
-        "--against", metavar="PRESET|FILE", help="the other recipe: the name of a preset, or a recipe file in TOML"
+        "--against", metavar="PRESET|FILE", help="the second recipe: the name of a preset, or a recipe file in TOML"
     )
-    parser.add_argument("--against-graph", metavar="N|NAME", help="the other graph, compiled with the same passes")
+    parser.add_argument("--against-graph", metavar="N|NAME", help="the second graph, compiled with the same passes")
     text = "ignore renumbering, order of attributes, locations and comments"
     parser.add_argument("--structural", action="store_true", help=text)
-    parser.add_argument("--exit-code", action="store_true", help="exit with code 1 if anything differs")
+    parser.add_argument(
+        "--exit-code", action="store_true", help="exit with code 1 if anything differs, 2 after an error"
+    )
     arguments.add_recipe_options(parser)
     arguments.add_output_options(parser)
     return parser
@@ -55,86 +70,102 @@ def main(words: Sequence[str]) -> int:
     parser = make_parser()
     options, script = arguments.parse_program(parser, words)
     seconds = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
-    if sum(map(bool, seconds)) != 1 or len(options.recipe) > 2 or len(options.stage) > 2:
+    for option, values in (("--recipe", options.recipe), ("--stage", options.stage)):
+        if len(values) > 2:
+            parser.error(f"give {option} at most twice")
+    if sum(map(bool, seconds)) != 1:
         parser.error("give exactly one of --against, --against-graph, a second --recipe and a second --stage")
     console = Console(options.plain, stdout_is_data=True)
-    return run_with_engine(options, console, lambda engine: _diff(engine, options, script))
+    failure_code = COULD_NOT_COMPARE if options.exit_code else FAILURE
+    return run_with_engine(options, console, lambda engine: _diff(engine, options, script), failure_code)
 
 
 async def _diff(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    second_recipe, options.recipe = options.recipe[1:], options.recipe[:1]
-    recipe_a = (await engine.open_program(options, script))[0]
-    recipe_b = await _second_recipe(engine, options, recipe_a, [str(path) for path in second_recipe])
-    stages_a = (await engine.compile(recipe_a)).ordered()
-    if recipe_b is None:
-        before, after = (_TitledStage(stage, stage.name) for stage in _choose_stages(stages_a, options.stage))
+    first_file, second_file = (str(path) for path in (*options.recipe, *[""] * 2)[:2])
+    options.recipe = options.recipe[:1]
+    if options.against_graph is None:
+        first = await engine.open_graph(options, script)
+    else:
+        first = (await engine.open_program(options, script))[0]
+    second = await _second_recipe(engine, options, first, second_file)
+    stages = (await engine.compile(first)).ordered()
+    if second is None:
+        before, after = (_TitledStage(choose_stage(stages, name), "") for name in options.stage)
         differences = [await _compare_stages(engine, options, before, after)]
     else:
-        stages_b = (await engine.compile(recipe_b)).ordered()
-        title_a, title_b = f"A, {_title(recipe_a)}", f"B, {_title(recipe_b)}"
-        differences = [
-            await _compare_stages(engine, options, _TitledStage(a, title_a), _TitledStage(b, title_b))
-            for a, b in _pair_stages(stages_a, stages_b, options.stage)
-        ]
-    _report(options, differences, as_table=recipe_b is not None and not options.stage)
-    return FAILURE if options.exit_code and any(difference.hunks for difference in differences) else 0
+        second_stages = (await engine.compile(second)).ordered()
+        title = f"A, {_title(first, first_file, second)}"
+        second_title = f"B, {_title(second, second_file or options.against or first_file, first)}"
+        differences = []
+        for stage, second_stage in _pair_stages(stages, second_stages, options.stage):
+            titled = None if stage is None else _TitledStage(stage, title)
+            second_titled = None if second_stage is None else _TitledStage(second_stage, second_title)
+            differences.append(await _compare_stages(engine, options, titled, second_titled))
+    _report(options, differences, as_table=second is not None and not options.stage)
+    return DIFFERS if options.exit_code and any(difference.differs for difference in differences) else 0
 
 
 async def _second_recipe(
-    engine: Headless, options: argparse.Namespace, first: Recipe, files: Sequence[str]
+    engine: Headless, options: argparse.Namespace, first: Recipe, second_file: str
 ) -> Recipe | None:
     """The recipe that `first` is compared with; `None` if two stages of `first` are compared.
 
-    `files` has the second recipe file of the command line, if there is one. Raises `UsageError`.
+    `second_file` is the second recipe file of the command line, or "". Raises `UsageError`.
     """
     if options.against_graph is not None:
         number = graph_numbers(options.against_graph, engine.graphs)[0]
         return replace(first, graph=number, choices=())
-    name = options.against or next(iter(files), None)
-    if name is None:
+    name = options.against or second_file
+    if not name:
         return None
     presets = (await engine.client.request(ListPresets(0))).presets
-    if options.against and name in [preset.name for preset in presets]:
+    names = [preset.name for preset in presets]
+    if options.against in names:
         return engine.with_preset(find_preset(presets, name).recipe, first)
-    recipe = read_recipe(name, [preset.name for preset in presets] if options.against else [], options.trust)
-    if not recipe.steps:
-        recipe = replace(recipe, steps=find_preset(presets, recipe.preset or "default").recipe.steps)
-    return replace(recipe, source=first.source, arguments=first.arguments, graph=first.graph)
-
-
-def _choose_stages(stages: Sequence[Stage], names: Sequence[str]) -> list[Stage]:
-    return [choose_stage(stages, name) for name in names]
+    second = read_recipe(name, names if options.against else [], trusted_plugins(options))
+    if not second.steps:
+        second = with_preset_steps(second, presets)
+    loaded = {Path(plugin.path).resolve() for plugin in first.plugins}
+    for plugin in second.plugins:
+        if Path(plugin.path).resolve() not in loaded:
+            raise UsageError(f"{name} needs {plugin.path}, which has not been loaded: give it with --plugin")
+    return replace(second, source=first.source, arguments=first.arguments, graph=first.graph, plugins=first.plugins)
 
 
 def _pair_stages(
-    stages_a: Sequence[Stage], stages_b: Sequence[Stage], names: Sequence[str]
-) -> list[tuple[Stage, Stage]]:
-    """The pairs of stages to compare: the one that `names` selects, or all stages that both recipes have."""
+    stages: Sequence[Stage], second_stages: Sequence[Stage], names: Sequence[str]
+) -> list[tuple[Stage | None, Stage | None]]:
+    """The pairs of stages to compare: those that `names` selects, or all, with `None` where a recipe lacks one."""
     if names:
-        return [(choose_stage(stages_a, names[0]), choose_stage(stages_b, names[0]))]
-    by_key = dict(key_stages(stages_b))
-    pairs = [(stage, by_key[key]) for key, stage in key_stages(stages_a) if key in by_key]
-    if not pairs:
-        raise UsageError("the two recipes have no stage in common")
-    return pairs
+        return [(choose_stage(stages, names[0]), choose_stage(second_stages, names[0]))]
+    return align_stages(stages, second_stages)
 
 
 class _Difference(NamedTuple):
-    """The answer of a comparison, and the unified diff if one stage was requested."""
+    """The answer of a comparison, and the unified diff if --stage was given.
 
-    before: _TitledStage
-    after: _TitledStage
-    compared: Compared
-    diff: str
+    A stage that one of the recipes lacks is compared with `None`, without an answer.
+    """
+
+    before: _TitledStage | None
+    after: _TitledStage | None
+    compared: Compared | None = None
+    diff: str = ""
 
     @property
     def hunks(self) -> tuple[tuple[int, int, int, int], ...]:
-        return self.compared.hunks
+        return self.compared.hunks if self.compared is not None else ()
+
+    @property
+    def differs(self) -> bool:
+        return self.compared is None or bool(self.hunks)
 
 
 async def _compare_stages(
-    engine: Headless, options: argparse.Namespace, before: _TitledStage, after: _TitledStage
+    engine: Headless, options: argparse.Namespace, before: _TitledStage | None, after: _TitledStage | None
 ) -> _Difference:
+    if before is None or after is None:
+        return _Difference(before, after)
     how: Literal["line", "structural"] = "structural" if options.structural else "line"
     client = engine.client
     compared = await client.request(Compare(0, before.stage.text, after.stage.text, how, after.stage.language))
@@ -147,11 +178,14 @@ async def _compare_stages(
 
 def _heading(titled: _TitledStage) -> str:
     name = titled.stage.name
-    return name if titled.title == name else f"{name} ({titled.title})"
+    return f"{name} ({titled.recipe_title})" if titled.recipe_title else name
 
 
-def _title(recipe: Recipe) -> str:
-    return f"graph {recipe.graph}, {recipe.preset}"
+def _title(recipe: Recipe, file: str, other: Recipe) -> str:
+    """The graph, the recipe file or else the preset, and the settings in which `recipe` differs from `other`."""
+    changed = [field for field in _TITLED_FIELDS if getattr(recipe, field) != getattr(other, field)]
+    settings = [f"{field} {getattr(recipe, field) or 'this machine'}" for field in changed]
+    return ", ".join([f"graph {recipe.graph}", Path(file).name or recipe.preset, *settings])
 
 
 def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_table: bool) -> None:
@@ -166,15 +200,22 @@ def _report(options: argparse.Namespace, differences: Sequence[_Difference], as_
 
 
 def _difference_row(difference: _Difference) -> list[object]:
+    before, after = difference.before, difference.after
+    if before is None or after is None:
+        titled, side = (before, "A") if before is not None else (after, "B")
+        assert titled is not None
+        return [titled.stage.name, titled.stage.phase, "", "", f"only in {side}"]
     # A hunk is (first line before, lines removed, first line after, lines added).
     removed, added = sum(hunk[1] for hunk in difference.hunks), sum(hunk[3] for hunk in difference.hunks)
-    stage = difference.before.stage
+    stage = before.stage
     return [stage.name, stage.phase, removed or "", added or "", len(difference.hunks) or "same"]
 
 
 def _difference_json(difference: _Difference) -> dict[str, object]:
-    return {
-        "before": {"stage": difference.before.stage.name, "lines": difference.compared.before_lines},
-        "after": {"stage": difference.after.stage.name, "lines": difference.compared.after_lines},
-        "hunks": [list(hunk) for hunk in difference.hunks],
+    """`before` or `after` is null if only the other recipe has the stage."""
+    sides = {"before": difference.before, "after": difference.after}
+    stages = {
+        side: titled and {"stage": titled.stage.name, "phase": titled.stage.phase, "lines": titled.stage.lines}
+        for side, titled in sides.items()
     }
+    return {**stages, "hunks": [list(hunk) for hunk in difference.hunks]}

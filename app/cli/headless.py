@@ -31,6 +31,7 @@ from buddy.app.cli.recipes import (
     with_eager_nodes,
 )
 from buddy.app.workspace.command_line import write_script
+from buddy.app.workspace.frontends import from_preset
 from buddy.compiler.protocol import (
     NOT_APPLIED,
     Assigned,
@@ -57,7 +58,7 @@ from buddy.compiler.protocol import (
     answer_type,
 )
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import Recipe, rebased
+from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 if TYPE_CHECKING:
@@ -163,9 +164,9 @@ class Headless:
         return with_eager_nodes(recipes, options.eager, captured.graphs)
 
     def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
-        """`recipe` with the passes of a preset."""
+        """`recipe` with the passes of a preset, like `from_preset`, without those of phases before its graph's."""
         graph = self.graphs[recipe.graph]
-        return adapt_to_phase(rebased(preset, recipe), graph.enters, graph.dialects)
+        return adapt_to_phase(from_preset(recipe, preset), graph.enters, graph.dialects)
 
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()
@@ -269,11 +270,16 @@ class Headless:
                 return
 
 
-def run_with_engine(options: argparse.Namespace, console: Console, verb: Callable[[Headless], Awaitable[int]]) -> int:
+def run_with_engine(
+    options: argparse.Namespace,
+    console: Console,
+    verb: Callable[[Headless], Awaitable[int]],
+    failure_code: int = FAILURE,
+) -> int:
     """Start an engine, call `verb` with a client of it, and stop it. Returns the exit code.
 
-    A failure is printed and becomes an exit code. What only an engine needs is imported here: a wrong command line
-    ends before it.
+    A failure is printed, and its exit code is `failure_code`. What only an engine needs is imported here: a wrong
+    command line ends before it.
     """
     import asyncio
 
@@ -286,12 +292,12 @@ def run_with_engine(options: argparse.Namespace, console: Console, verb: Callabl
         return USAGE_ERROR
     except (Failure, RequestFailed) as error:
         console.error(error.diagnostic)
-        return FAILURE
+        return failure_code
     except EngineLost as error:
         console.error(
             Diagnostic(error.reason, "the engine", "write a log with --log FILE and read it", detail=error.detail)
         )
-        return FAILURE
+        return failure_code
 
 
 # A verb on a program: called with the engine, the options and the script's arguments; returns the exit code.

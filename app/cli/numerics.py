@@ -123,8 +123,8 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
     cells = []
     for numbers in numerics.worst_nodes(report, top):
         row = rows[numbers.node]
-        errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own)]
-        shares = [numerics.share_text(error) for error in (numbers.error, numbers.own) if error is not None]
+        errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own_error)]
+        shares = [numerics.share_text(error) for error in (numbers.error, numbers.own_error) if error is not None]
         result = f"{row.dtype}[{row.shape}]"
         cells.append(
             [row.display_name, row.target.removesuffix(".default"), result, numbers.seen, *errors, " / ".join(shares)]

@@ -28,7 +28,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _print(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.open_program(options, script))[0]
+    recipe = await engine.open_graph(options, script)
     if options.as_pipeline:
         print(pipeline_text(recipe.steps), end="")
     else:

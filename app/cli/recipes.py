@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 
 from buddy.app.cli.arguments import plugins_of
-from buddy.app.workspace.frontends import from_preset, with_frontend
+from buddy.app.workspace.frontends import with_frontend, with_preset
 from buddy.app.workspace.inputs import file_choice, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, preset_of, refusal
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, refusal
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
@@ -29,8 +29,7 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
 
     No graph or node is selected yet. Raises `UsageError`.
     """
-    plugin_paths = [Path(plugin.path) for plugin in plugins_of(options)]
-    trusted = None if options.trust else {str(path) for one in plugin_paths for path in (one, one.resolve())}
+    trusted = trusted_plugins(options)
     recipes = [_read_recipe(path, trusted) for path in options.recipe] or [Recipe(preset="")]
     graphs = [recipe.graph for recipe in recipes]
     if len(set(graphs)) < len(graphs):
@@ -45,13 +44,25 @@ def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], argumen
     return recipes
 
 
+def trusted_plugins(options: argparse.Namespace) -> Collection[str] | None:
+    """The plug-ins that recipe files may load: those that the options name; `None` if the files may do anything."""
+    paths = [Path(plugin.path) for plugin in plugins_of(options)]
+    return None if options.trust else {str(path) for one in paths for path in (one, one.resolve())}
+
+
+def with_preset_steps(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
+    """The recipe with the steps of a preset, like `with_preset`. Raises `UsageError`."""
+    try:
+        return with_preset(recipe, presets, name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
 def _apply_options(
     recipe: Recipe, options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]
 ) -> Recipe:
     if not recipe.steps or options.preset:
-        explicit_preset = recipe.preset if recipe.preset != "default" else ""
-        name = options.preset or explicit_preset or preset_of(recipe.frontend, recipe.dialect)
-        recipe = from_preset(recipe, find_preset(presets, name).recipe)
+        recipe = with_preset_steps(recipe, presets, options.preset or "")
     frontend, dialect = options.frontend or recipe.frontend, options.dialect or recipe.dialect
     try:
         recipe = with_frontend(recipe, presets, frontend, dialect)
@@ -174,14 +185,14 @@ def _read_recipe(path: Path, trusted: Collection[str] | None) -> Recipe:
     return recipe
 
 
-def read_recipe(path: str, presets: Sequence[str], trusts: bool) -> Recipe:
-    """The recipe in a file, which may load plug-ins and other files only if the user `trusts` it. Raises `UsageError`.
+def read_recipe(path: str, presets: Sequence[str], trusted: Collection[str] | None) -> Recipe:
+    """The recipe in a file, which may load the plug-ins in `trusted` (see `trusted_plugins`). Raises `UsageError`.
 
     If there is no such file, the error lists `presets`, in case the user meant a preset.
     """
     if presets and not Path(path).exists():
         raise UsageError(f"{path!r} is neither a file nor a preset; known presets: {', '.join(presets)}")
-    return _read_recipe(Path(path), None if trusts else ())
+    return _read_recipe(Path(path), trusted)
 
 
 def find_preset(presets: Sequence[Preset], name: str) -> Preset:

@@ -37,7 +37,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _write(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.open_program(options, script))[0]
+    recipe = await engine.open_graph(options, script)
     client, inputs = engine.client, inputs_of(options)
     functions = EngineFunctions(
         lambda recipe: client.request(Compile(0, recipe, beside=True)),

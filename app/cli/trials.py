@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
-    recipe = (await engine.open_program(options, script))[0]
+    recipe = await engine.open_graph(options, script)
     stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)
     if stage.language != "mlir":
         raise UsageError(f"stage {stage.name} is {stage.language}: choose an MLIR stage with --stage")

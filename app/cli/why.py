@@ -55,10 +55,12 @@ async def _why(engine: Headless, options: argparse.Namespace, script: tuple[str,
             code = FAILURE
             graphs.append({"graph": recipe.graph, "ok": False, "error": failure_json(failure.diagnostic)})
             continue
+        if not options.json:
+            separator = "\n" if graphs else ""
+            heading = f"{separator}graph {recipe.graph}, {engine.graphs[recipe.graph].name}"
+            print(heading, "\n\n".join(_history_text(row, history) for row, history in histories), sep="\n")
         nodes = [_history_json(row, history) for row, history in histories]
         graphs.append({"graph": recipe.graph, "ok": True, "nodes": nodes})
-        if not options.json:
-            print("\n\n".join(_history_text(row, history) for row, history in histories))
     if options.json:
         print(json.dumps({"source": options.source, "graphs": graphs}, indent=2))
     return code
@@ -81,11 +83,12 @@ async def _node_histories(
 
 
 async def _llvm_remarks(engine: Headless, recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
-    """LLVM's remarks; if they are not available, prints the reason and returns none."""
+    """LLVM's remarks; if they are not available, prints why and returns none."""
     try:
         return (await engine.request(ExplainCode(engine.client.next_request(), recipe))).remarks
     except Failure as failure:
-        engine.console.note(str(failure.diagnostic))
+        diagnostic = failure.diagnostic
+        engine.console.note(f"note: {diagnostic.what}: {diagnostic.detail.strip() or diagnostic.where}")
         return ()
 
 
@@ -102,11 +105,11 @@ async def _machine_code_remarks(engine: Headless, compilation: CollectedCompilat
 
 
 def _history_json(row: NodeRow, history: Sequence[NodeRemark]) -> dict[str, object]:
-    remarks = [{"who": remark.source, "text": remark.text, "times": remark.times} for remark in history]
-    return {**node_json(row), "fate": remarks}
+    remarks = [{"step": remark.step, "text": remark.text, "times": remark.times} for remark in history]
+    return {**node_json(row), "remarks": remarks}
 
 
 def _history_text(row: NodeRow, history: Sequence[NodeRemark]) -> str:
     heading = ["step", "remark"]
-    rows = [[remark.source, remark_text(remark)] for remark in history]
+    rows = [[remark.step, remark_text(remark)] for remark in history]
     return f"{node_line(row)}\n{table(heading, rows, frozenset(heading))}"

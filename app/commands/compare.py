@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec.structs import replace
 
+from buddy.app.actions import key_of
 from buddy.app.panes.ir_comparison import ComparedStages, TitledRecipe
 from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
@@ -90,7 +91,7 @@ class CompareCommands:
 
     def compare_with(self, other: TitledRecipe) -> None:
         """Compile the recipe `other` in the background, then show the differences of its stages in the IR pane."""
-        self._context.say(f"compiling {other.title}{self._context.glyphs.ellipsis} press ctrl+c to cancel")
+        self._context.say(f"compiling {other.title}{self._context.glyphs.ellipsis} press {key_of('cancel')} to cancel")
         self._context.jobs.begin("compare", self._compile_and_compare, other)
 
     async def _compile_and_compare(self, other: TitledRecipe) -> None:
@@ -138,14 +139,14 @@ class ProfileCommands:
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, ir: IrPane) -> None:
         self._context, self._graph, self._ir = context, graph, ir
-        self._job = context.jobs.single("profile", "a profile is running: press ctrl+c to stop it")
+        self._job = context.jobs.single("profile", f"a profile is running: press {key_of('cancel')} to stop it")
 
     def profile_program(self) -> None:
         """Compile the recipe with instrumentation, and run it in the background."""
         if not self._job.may_begin():
             return
         recipe = self._context.workspace.recipe
-        self._context.say(f"profiling{self._context.glyphs.ellipsis} press ctrl+c to cancel")
+        self._context.say(f"profiling{self._context.glyphs.ellipsis} press {key_of('cancel')} to cancel")
         self._job.begin(self._profile, recipe)
 
     async def _profile(self, recipe: Recipe) -> None:
@@ -203,7 +204,9 @@ class ProfileCommands:
         rows = self._context.state.board.rows()
         assembly_row = next((row for row in rows if row.stage.language == "asm"), None)
         if assembly_row is None or self._context.state.profile_is_stale:
-            self._context.say("the profile is out of date, because the recipe changed: press g c to profile again")
+            self._context.say(
+                f"the profile is out of date, because the recipe changed: press {key_of('profile')} to profile again"
+            )
             return
         self._context.layout.show_pane("ir")
         self._ir.jumps.go_to_position(StagePosition(assembly_row.key, spot.line))

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 from textual.app import SuspendNotSupported
 
+from buddy.app.actions import key_of
 from buddy.app.session.stages import StageRow, phase_of
 from buddy.app.workspace.files import EditorDraft, write_whole
 from buddy.compiler.protocol.recipe import PassStep, Recipe
@@ -233,7 +234,7 @@ class TextEditCommands:
             if problem is not None and text != original:
                 message += f": {problem.message}, line {problem.line + 1}; {self._save_rejected(text)}"
             else:
-                message += ": set $EDITOR, then press E"
+                message += f": set $EDITOR, then press {key_of('ir.edit')}"
             self._context.say(message)
             return None
         from buddy.app.screens.editor import IrEditor

@@ -161,7 +161,7 @@ class ProvenanceCommands:
             self._context.layout.show_pane("ir")
             self._ir.choose(stage_row)
         elif remark is not None:
-            self._context.say(f"no stage was recorded for {remark.source}")
+            self._context.say(f"no stage was recorded for {remark.step}")
 
     def open_line(self, location: str, subject: str) -> None:
         """Show a Python line (`file:line`), which belongs to `subject`, in the source pane."""
@@ -182,4 +182,4 @@ class ProvenanceCommands:
 
 def _is_about(stage: Stage, remark: NodeRemark) -> bool:
     """Whether a remark is about a stage: made by its pass, or about machine code if the stage is assembly."""
-    return stage.language == "asm" if remark.source == MACHINE_CODE else stage.name == remark.source
+    return stage.language == "asm" if remark.step == MACHINE_CODE else stage.name == remark.step

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from buddy.app.actions import key_of
 from buddy.app.reports.formatting import thread_count
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.recipe import Recipe, to_toml
@@ -158,7 +159,7 @@ class ScreenCommands:
         if plots:
             self._context.dialogs.open(PlotScreen(plots, self._context.glyphs))
         else:
-            self._context.say("nothing to plot yet: press r to run the program")
+            self._context.say(f"nothing to plot yet: press {key_of('run')} to run the program")
 
     def show_numerics(self) -> None:
         """Compare the result of each node with eager. The chosen node is shown in the graph pane."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from buddy.app.actions import key_of
 from buddy.app.panes.ir_comparison import TitledRecipe
 from buddy.app.reports.results import PLOT, USE, tuning_result
 from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_plot
@@ -178,7 +179,7 @@ class TuneCommands:
     def __init__(self, context: WorkbenchContext, graphs: GraphCommands) -> None:
         self._context, self._graphs = context, graphs
         self._attempts: list[Attempted] = []
-        self._search_job = context.jobs.single("tune", "a search is running: press ctrl+c to stop it")
+        self._search_job = context.jobs.single("tune", f"a search is running: press {key_of('cancel')} to stop it")
         self._progress = context.jobs.progress(lambda activity: f"tuning: {activity}")
 
     def ask_tuning(self) -> None:
@@ -205,7 +206,8 @@ class TuneCommands:
     def _show_progress(self, frame: object) -> None:
         if isinstance(frame, Attempted):
             self._attempts.append(frame)
-            message = f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            stop = f"press {key_of('cancel')} to stop"
+            message = f"tuning, {attempt_line(frame)}{self._context.glyphs.ellipsis} {stop}"
             self._context.status.show_progress(message)
         else:
             self._progress(frame)

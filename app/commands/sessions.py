@@ -67,7 +67,7 @@ class SessionCommands:
         self._running.restore(saved.inputs)
         self._context.selection.node = saved.node
         if saved.how in DIFF_MODES:
-            self._ir.comparison.how = saved.how
+            self._ir.comparison.mode = saved.how
         if saved.stage is not None:
             self._ir.stages.expect(saved.stage)
         bookmarks_problem = self._restore_bookmarks(saved)
@@ -153,7 +153,7 @@ class SessionCommands:
             self._context.layout.zoomed,
             ir.stages.expected_key,
             self._context.selection.node,
-            ir.comparison.how,
+            ir.comparison.mode,
             inputs=without_content(self._running.next_inputs),
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
@@ -225,7 +225,7 @@ class SessionCommands:
         if ir.document.diff is None or compared is None:
             return ScreenState(pane, stage, n_graphs=graph_count)
         return ScreenState(
-            pane, stage, _stage_argument(compared.key, names), ir.comparison.how == "structural", graph_count
+            pane, stage, _stage_argument(compared.key, names), ir.comparison.mode == "structural", graph_count
         )
 
     def copy_command(self) -> None:

@@ -1,16 +1,16 @@
-"""Extracts nodes as a graph, writes graphs as scripts, exports compiled code, and bisects wrong recipes."""
+"""Sets the target, exports compiled code, extracts nodes as a graph, writes graphs as scripts, and bisects recipes."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
+from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.results import SAVE, USE, bisection_result
-from buddy.app.reports.searches import CRITERIA, parse_criterion, write_bisection
+from buddy.app.reports.searches import CRITERIA, bisection_texts, parse_criterion, write_bisection
 from buddy.app.workspace.command_line import ScreenState, write_script
 from buddy.app.workspace.inputs import parse_path
 from buddy.compiler.protocol import (
@@ -21,6 +21,7 @@ from buddy.compiler.protocol import (
     Export,
     ExportKind,
     Extract,
+    GraphInfo,
     Script,
     WriteScript,
 )
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
 
-# The answer of a picker if the user will type the value.
+# The choice in a picker if the user will type the value.
 _ENTER_BY_HAND = object()
 
 
@@ -72,11 +73,15 @@ class ExportCommands:
         )
         self._context.dialogs.open(PickerScreen("Target of code generation", choices), self._use_choice)
 
-    def _use_choice(self, answer: object) -> None:
-        if answer is _ENTER_BY_HAND:
-            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_target)
-        elif answer is not None:
-            self._use_target(str(answer))
+    def _use_choice(self, choice: object) -> None:
+        if choice is _ENTER_BY_HAND:
+            self._context.dialogs.ask("NAME:CPU:FEATURES, such as aarch64:neoverse-v1", "", self._use_typed_target)
+        elif choice is not None:
+            self._use_target(str(choice))
+
+    def _use_typed_target(self, text: str) -> None:
+        if text.strip():
+            self._use_target(text)
 
     def _use_target(self, target: str) -> None:
         recipe, target = self._context.workspace.recipe, target.strip()
@@ -102,24 +107,37 @@ class ExportCommands:
         )
 
     def _export_to(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
+        if not self._context.session.is_engine_local:
+            self._export_elsewhere(folder.strip(), kinds)
+            return
+
         def question(path: Path) -> str:
             if not path.exists() or not any(path.iterdir()):
                 return ""
             return f"{folder.strip()} is not empty; files with the same names will be replaced. Write into it?"
 
         def start(path: Path, confirmed: bool) -> None:
-            self._context.jobs.begin("export", self._export, path, kinds, confirmed)
+            self._context.jobs.begin("export", self._export, str(path), kinds, confirmed)
 
         self._context.files.use_path(folder, start, question, failed="cannot be written to")
 
-    async def _export(self, folder: Path, kinds: tuple[ExportKind, ...], force: bool) -> None:
+    def _export_elsewhere(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
+        """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
+        if folder:
+            question = (
+                f"Files with the same names in {folder}, on the engine's machine, will be replaced. Write into it?"
+            )
+            self._context.files.after_confirmation(
+                question, lambda: self._context.jobs.begin("export", self._export, folder, kinds, True)
+            )
+
+    async def _export(self, folder: str, kinds: tuple[ExportKind, ...], force: bool) -> None:
         recipe = self._context.workspace.recipe
-        arguments = ("-o", str(folder), "--kind", ",".join(kinds))
+        arguments = ("-o", folder, "--kind", ",".join(kinds))
         command = self._sessions.command_line(
             ScreenState("export", n_graphs=len(self._context.state.graphs), export_words=arguments)
         )
-
-        frame = Export(0, recipe, kinds, str(folder), os.getcwd(), force=force, command=command)
+        frame = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
         exported = await self._context.jobs.result_of(self._context.session.request(frame), "nothing was exported")
         if exported is not None:
@@ -132,20 +150,21 @@ class ExportCommands:
 class SubgraphCommands:
     """Extracts subgraphs, writes graphs as scripts, and bisects wrong recipes.
 
-    `origins` maps the number of each extracted graph to the number of the graph that it was extracted from.
-    `bisection_result` is the latest result, `None` before the first one.
+    When the program is opened again, its extracts and the latest result of a bisection are dropped.
     """
 
     def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
         self._context, self._graph, self._graphs = context, graph, graphs
-        self.origins: dict[int, int] = {}
-        self.bisection_result: BisectionResult | None = None
-        self.bisection = context.jobs.single("bisect", "a bisection is running: press ctrl+c to stop it")
+        # By the number of each extracted graph: that graph, and the number of the graph that it was extracted from.
+        self._origins: dict[int, tuple[GraphInfo, int]] = {}
+        # The latest result, and the graph that was bisected.
+        self._bisected: tuple[BisectionResult, GraphInfo] | None = None
+        self.bisection = context.jobs.single("bisect", f"a bisection is running: press {key_of('cancel')} to stop it")
 
     # ---- extracts ------------------------------------------------------------------------------------------------
 
     def extract(self) -> None:
-        """Extract the picked nodes, or those under the cursor, as a graph with the inputs of a real run."""
+        """Extract the picked nodes, or those of the row under the cursor, as a graph with the inputs of a real run."""
         names = tuple(row.stable for row in self._graph.selected_rows if row.opcode.startswith("call"))
         self._context.jobs.begin("extract", self._extract, names, self._context.workspace.recipe)
 
@@ -156,20 +175,28 @@ class SubgraphCommands:
             return
         nodes = {row.stable for row in extract.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in nodes)
-        self.origins[extract.graph] = recipe.graph
         self._graph.picked = set()
         self._context.session.add_extract(extract, replace(recipe, graph=extract.graph, choices=choices))
+        self._origins[extract.graph] = self._context.state.graphs[extract.graph], recipe.graph
         self._graphs.show(extract.graph)
-        self._context.say(f"extracted {extract.info.name} with the inputs of a real run; press g b to go back")
+        self._context.say(
+            f"extracted {extract.info.name} with the inputs of a real run; press {key_of('graph-back')} to go back"
+        )
 
     @property
     def is_extract(self) -> bool:
         """Whether the current graph is an extracted subgraph."""
-        return self._context.state.graph in self.origins
+        return self._origin is not None
+
+    @property
+    def _origin(self) -> int | None:
+        """The number of the graph that the current one was extracted from; `None` if it is not an extract."""
+        extract, origin = self._origins.get(self._context.state.graph, (None, None))
+        return origin if extract is not None and extract is self._context.state.info else None
 
     def back_to_origin_graph(self) -> None:
         """Show the graph that the current subgraph was extracted from."""
-        self._graphs.show(self.origins.get(self._context.state.graph, 0))
+        self._graphs.show(self._origin or 0)
 
     def ask_script(self) -> None:
         info = self._context.state.info
@@ -183,7 +210,8 @@ class SubgraphCommands:
     async def _write_script(self, text: str) -> None:
         recipe = self._context.workspace.recipe
         try:
-            path = parse_path(text).with_suffix(".py")
+            path = parse_path(text)
+            path = path if path.suffix == ".py" else path.with_name(f"{path.name}.py")
         except ValueError as error:
             self._context.say(f"{text}: {error}")
             return
@@ -205,13 +233,21 @@ class SubgraphCommands:
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
-        """Show the latest result. Before the first one, ask what is wrong and start a bisection."""
+        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection."""
         if not self.bisection.may_begin():
             return
-        if self.bisection_result is not None:
-            self._context.results.show(bisection_result(self.bisection_result), self._use_answer)
+        if self._bisection_result is not None:
+            self._context.results.show(bisection_result(self._bisection_result), self._use_answer)
         else:
             self._ask_criterion()
+
+    @property
+    def _bisection_result(self) -> BisectionResult | None:
+        """The latest result; `None` if the program was opened again since."""
+        if self._bisected is None:
+            return None
+        (result, info), graphs = self._bisected, self._context.state.graphs
+        return result if any(info is graph for graph in graphs) else None
 
     def _ask_criterion(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
@@ -245,22 +281,24 @@ class SubgraphCommands:
 
     async def _bisect(self, recipe: Recipe, criterion: Criterion) -> None:
         show_progress = self._context.jobs.progress(
-            lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press ctrl+c to stop"
+            lambda activity: f"bisecting, {activity}{self._context.glyphs.ellipsis} press {key_of('cancel')} to stop"
         )
+        info = self._context.state.graphs[recipe.graph]
         request = self._context.session.request(Bisect(0, recipe, criterion), show_progress)
         answer = await self.bisection.result_of(request, "bisection failed", "the bisection was stopped")
         if answer is None:
             return
-        self.bisection_result = answer.finding
+        self._bisected = answer.finding, info
         self._context.results.show(bisection_result(answer.finding), self._use_answer)
 
     def _use_answer(self, action: str) -> None:
-        result = self.bisection_result
+        result = self._bisection_result
         if result is None:
+            self._context.say("the program was opened again: the result of the bisection is out of date")
             return
         if action == USE:
             self._graphs.show(result.recipe.graph)
-            self._context.edits.edit(result.recipe, "the correct recipe found by bisection")
+            self._context.edits.edit(result.recipe, "the recipe found by bisection")
         elif action == SAVE:
             self._context.dialogs.ask(
                 "write the recipe and the reduced module to the folder", "bisected", self._save_result
@@ -269,11 +307,20 @@ class SubgraphCommands:
             self._ask_criterion()
 
     def _save_result(self, text: str) -> None:
-        if not text.strip() or self.bisection_result is None:
+        result = self._bisection_result
+        if result is None:
             return
+
+        def question(folder: Path) -> str:
+            existing = [name for name in bisection_texts(result) if (folder / name).exists()]
+            return f"{text.strip()} already has {' and '.join(existing)}. Overwrite?" if existing else ""
+
+        self._context.files.use_path(text, lambda folder, _: self._write_result(folder, result), question)
+
+    def _write_result(self, folder: Path, result: BisectionResult) -> None:
         try:
-            written = write_bisection(parse_path(text), self.bisection_result)
-        except (OSError, ValueError) as error:
-            self._context.say(f"{text.strip()}: {getattr(error, 'strerror', None) or error}")
+            written = write_bisection(folder, result)
+        except OSError as error:
+            self._context.say(f"{folder} could not be written: {error.strerror or error}")
         else:
             self._context.say(f"wrote {', '.join(map(str, written))}")

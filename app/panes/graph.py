@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, RowMark
 from buddy.app.panes.picking import NodeTable
@@ -93,7 +94,7 @@ class GraphPane(NodeTable):
         numbers = self.state.shown.numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
-        deviation = numbers.error if which == "error" else numbers.own
+        deviation = numbers.error if which == "error" else numbers.own_error
         if deviation is None:
             return (numbers.seen if which == "error" and numbers.seen == "fused" else "", "dim")
         is_stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
@@ -200,7 +201,9 @@ class GraphPane(NodeTable):
 
     def empty(self, width: int) -> list[Cells]:
         if self.filter_text:
-            return [[(f" no node matches {self.filter_text!r}; press f to change the filter", "dim")]]
+            return [
+                [(f" no node matches {self.filter_text!r}; press {key_of('graph.filter')} to change the filter", "dim")]
+            ]
         if "open" in self.state.problems:
             return [[(" the program could not be captured: see Outputs", "dim")]]
         return [[(f" {waiting_text(self.state, 'graph', self.glyphs)}", "dim")]]

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.reports import formatting
@@ -152,7 +153,11 @@ class AssemblyGutter:
         """Show or hide the arrows from jumps to labels."""
         self.with_arrows = not self.with_arrows
         self._view.rows_changed()
-        self._context.say("jumps are drawn as arrows" if self.with_arrows else "arrows are hidden: g j shows them")
+        self._context.say(
+            "jumps are drawn as arrows"
+            if self.with_arrows
+            else f"arrows are hidden: press {key_of('ir.jumps')} to show them"
+        )
 
     def toggle_machine(self) -> None:
         """Show or hide the bytes of each instruction."""

@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import DiffMode, IrContent, IrDocument, IrView, layout_at
 from buddy.app.panes.ir_stages import IrStages
 from buddy.app.reports import formatting
 from buddy.app.reports.text.differences import DiffRows
-from buddy.app.session.stages import StageRow, key_stages
+from buddy.app.session.stages import StageRow, counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 # What a stage is compared with: the stage before it, a marked stage, the same stage before the last edit, or the
 # corresponding stage of another recipe or graph.
-Against = Literal["previous", "marked", "edit", "other"]
+Against = Literal["previous", "marked", "edit", "recipe"]
 DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
-AGAINST: tuple[Against, ...] = ("marked", "edit", "other", "previous")
+AGAINST: tuple[Against, ...] = ("marked", "edit", "recipe", "previous")
 
 
 # What a stage in each language is, for a message.
@@ -47,24 +48,22 @@ class ComparedStages(NamedTuple):
     stages: tuple[Stage, ...]
 
     def counterpart(self, row: StageRow, rows: Sequence[StageRow]) -> Stage | None:
-        """The stage that corresponds to that of `row`, which is one of `rows`: the one with the same key.
+        """The stage that corresponds to that of `row`, which is one of `rows`: the stage of the same pass.
 
         For a pass that was inserted between two of the other passes, the stage before it; else the last of its phase.
         """
-        by_key = dict(key_stages(self.stages))
-        phase = [one for one in rows if one.stage.phase == row.stage.phase]
-        index = next((k for k, one in enumerate(phase) if one.key == row.key), 0)
-        before, after = ([one.key for one in part if one.key in by_key] for part in (phase[:index], phase[index:]))
-        if after and (before or after[0] == row.key):
-            return by_key[after[0] if after[0] == row.key else before[-1]]
         of_phase = [stage for stage in self.stages if stage.phase == row.stage.phase]
-        return of_phase[-1] if of_phase else None
+        phase = [one.stage for one in rows if one.stage.phase == row.stage.phase]
+        index = next((k for k, stage in enumerate(phase) if stage is row.stage), len(phase))
+        stages = [one.stage for one in rows]
+        before = (counterpart(stage, stages, self.stages) for stage in reversed(phase[: index + 1]))
+        return next(filter(None, before), of_phase[-1] if of_phase else None)
 
     def first_difference(self, rows: Sequence[StageRow]) -> StageRow | None:
-        """The first of `rows` whose text differs from the stage with its key, or that an added pass has changed."""
-        by_key = dict(key_stages(self.stages))
+        """The first of `rows` whose text differs from the stage of its pass, or that an added pass has changed."""
+        stages = [row.stage for row in rows]
         for row in rows:
-            other = by_key.get(row.key)
+            other = counterpart(row.stage, stages, self.stages)
             if row.stage.changed if other is None else other.text != row.stage.text:
                 return row
         return None
@@ -78,7 +77,7 @@ class OtherStage(NamedTuple):
 
 
 class IrComparison:
-    """Compares each stage with the stage that `against` selects. `how` is the mode: off, line or structural diff.
+    """Compares each stage with the stage that `against` selects, as a diff in `mode`: none, by line or structural.
 
     Only stages in the same language are compared. `others` are the stages of another recipe or graph. `running` is true
     while the engine computes a diff.
@@ -86,36 +85,38 @@ class IrComparison:
 
     def __init__(self, context: WorkbenchContext, view: IrView, document: IrDocument, stages: IrStages) -> None:
         self._context, self._view, self._document, self._stages = context, view, document, stages
-        self.how: DiffMode = "off"
+        self.mode: DiffMode = "off"
         self.against: Against = "previous"
         self.marked: Stage | None = None
+        # Whether no comparison with the marked stage was chosen since it was marked.
+        self._is_mark_new = False
         self.others: ComparedStages | None = None
         self.running = False
 
     # ---- the other stage -----------------------------------------------------------------------------------------
 
     def other_of(self, row: StageRow) -> Stage | None:
-        """The stage that the stage of `row` is compared with; `None` if there is no such stage or `how` is off."""
-        other = None if self.how == "off" else self._candidate(self.against, row)
+        """The stage that the stage of `row` is compared with; `None` if there is no such stage or `mode` is off."""
+        other = None if self.mode == "off" else self._candidate(self.against, row)
         return self._stages.in_chosen_form(other.stage) if other is not None else None
 
     def _candidate(self, against: Against, row: StageRow) -> OtherStage | None:
-        """The stage in the language of `row` that is compared with it by `against`.
+        """The stage to compare that of `row` with, in its language.
 
-        If the stage before is in another language, it is the same stage before the last edit.
+        With "previous", if the stage before is in another language: this stage before the last edit.
         """
-        stage = self._named_stage(against, row)
+        stage = self._stage_in_any_language(against, row)
         if stage is not None and stage.language == row.stage.language:
             return OtherStage(against, stage)
         return self._candidate("edit", row) if against == "previous" and stage is not None else None
 
-    def _named_stage(self, against: Against, row: StageRow) -> Stage | None:
-        """The stage that `against` means for `row`, in any language."""
+    def _stage_in_any_language(self, against: Against, row: StageRow) -> Stage | None:
+        """The stage that `against` selects for that of `row`, in any language."""
         if against == "marked":
             return self.marked
         if against == "edit":
             return self._context.state.board.before_edit(row.key)
-        if against == "other":
+        if against == "recipe":
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
@@ -124,21 +125,21 @@ class IrComparison:
     def content_of(self, row: StageRow) -> IrContent:
         """The text or the diff to draw for a stage."""
         other = self.other_of(row)
-        return IrContent(row.stage.text, other.text if other is not None else "", self.how, self._document.only)
+        return IrContent(row.stage.text, other.text if other is not None else "", self.mode, self._document.only)
 
     # ---- the diff ------------------------------------------------------------------------------------------------
 
     async def compare(self, stage: Stage, other: Stage | None) -> DiffRows | None:
-        """The differences of a stage from `other`; `None` if `other` is `None`, `how` is off, or the request fails."""
-        how, layout = self.how, layout_at(self._view.width)
-        if other is None or how == "off":
+        """The differences of a stage from `other`; `None` if `other` is `None`, `mode` is off, or the request fails."""
+        mode, layout = self.mode, layout_at(self._view.width)
+        if other is None or mode == "off":
             return None
         if other.text == stage.text:
             return DiffRows((), other.lines, stage.lines, layout)
         self.running = True
         self._view.refresh_edges()
         try:
-            answer = await self._context.queries.compare(other.text, stage.text, how, stage.language)
+            answer = await self._context.queries.compare(other.text, stage.text, mode, stage.language)
         finally:
             self.running = False
         if answer is None:
@@ -149,7 +150,7 @@ class IrComparison:
 
     def header_texts(self) -> list[str]:
         """The mode of the comparison, the numbers of changes, and the other stage; empty without a comparison."""
-        if self.how == "off":
+        if self.mode == "off":
             return []
         mode, other = self._description()
         row, diff = self._stages.shown, self._document.diff
@@ -160,7 +161,7 @@ class IrComparison:
     def state_cells(self) -> Cells:
         """The badge of the comparison: that it is running, or that there is no change."""
         if self.running:
-            return [(f" comparing{self._context.glyphs.ellipsis} ctrl+c cancels ", "notice")]
+            return [(f" comparing{self._context.glyphs.ellipsis} {key_of('cancel')} cancels ", "notice")]
         diff = self._document.diff
         return no_change_badge(self._document.content, diff) if diff is not None else []
 
@@ -169,40 +170,53 @@ class IrComparison:
         row = self._stages.shown
         other = self._candidate(self.against, row) if row is not None else None
         if other is None:
-            return f"{self.how} diff", self._missing_text(row)
+            return f"{self.mode} diff", self._missing_text(row)
         name = other.stage.name
         names = {"previous": name, "marked": f"{name} (marked)", "edit": "before the last edit"}
         if self.others is not None:
-            names["other"] = f"{name} by {self.others.title}"
-        return f"{self.how} diff", f"from {names[other.against]}"
+            names["recipe"] = f"{name} ({self.others.title})"
+        return f"{self.mode} diff", f"from {names[other.against]}"
 
     def _missing_text(self, row: StageRow | None) -> str:
         """The reason why the stage of `row` has no other stage to compare with."""
-        stage = self._named_stage(self.against, row) if row is not None else None
+        stage = self._stage_in_any_language(self.against, row) if row is not None else None
         if stage is not None:
             edit = ", and no edit changed this stage" * (self.against == "previous")
             return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language]}{edit}"
-        if self.against == "other":
-            return f"{self.others.title} has no such stage" if self.others is not None else "B chooses another recipe"
-        reasons = {"previous": "this is the first stage", "marked": "m marks a stage", "edit": "no edit changed it"}
+        if self.against == "recipe":
+            return (
+                f"{self.others.title} has no such stage"
+                if self.others is not None
+                else f"press {key_of('compare-recipes')} to choose another recipe"
+            )
+        has_earlier = self._context.state.board.has_compilation_before_edit
+        reasons = {
+            "previous": "this is the first stage",
+            "marked": f"press {key_of('ir.mark')} to mark a stage",
+            "edit": "the last edit added this stage" if has_earlier else "no edit changed it",
+        }
         return reasons[self.against]
 
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def next_diff(self) -> None:
         """Switch to the next mode: no diff, a line diff, a structural diff."""
-        self.how = DIFF_MODES[(DIFF_MODES.index(self.how) + 1) % len(DIFF_MODES)]
+        self.mode = DIFF_MODES[(DIFF_MODES.index(self.mode) + 1) % len(DIFF_MODES)]
         self._view.open_stage()
-        self._context.say("diff off" if self.how == "off" else " ".join(self._description()))
+        self._context.say("diff off" if self.mode == "off" else " ".join(self._description()))
 
     def next_against(self) -> None:
-        """Compare with the next kind of stage that is available. Without a diff, start with the marked stage."""
+        """Compare with the next kind of stage that is available.
+
+        Without a diff, or if a stage was marked since the last choice, start with the marked stage.
+        """
         row = self._stages.shown
         if row is None:
             return
-        start = 0 if self.how == "off" else AGAINST.index(self.against) + 1
-        self.how = "structural" if self.how == "off" else self.how
+        start = 0 if self.mode == "off" or self._is_mark_new else AGAINST.index(self.against) + 1
+        self.mode = "structural" if self.mode == "off" else self.mode
         in_turn = [AGAINST[(start + k) % len(AGAINST)] for k in range(len(AGAINST))]
+        self._is_mark_new = False
         self.against = next((against for against in in_turn if self._candidate(against, row) is not None), "previous")
         self._view.open_stage()
         self._context.say(" ".join(self._description()))
@@ -212,9 +226,9 @@ class IrComparison:
 
         With `at_first_difference`, go to the first stage that differs.
         """
-        self.others, self.against = others, "other"
-        if self.how == "off":
-            self.how = "structural"
+        self.others, self.against = others, "recipe"
+        if self.mode == "off":
+            self.mode = "structural"
         # The stages of the board, which have the texts of the custom assembly format.
         differing = others.first_difference(self._context.state.board.rows()) if at_first_difference else None
         first = self._stages.find(differing.key) if differing is not None else None
@@ -230,39 +244,42 @@ class IrComparison:
         """Mark the chosen stage, so that other stages can be compared with it."""
         stage = self._stages.stage
         if stage is not None:
-            self.marked = stage
+            self.marked, self._is_mark_new = stage, True
             self._view.open_stage()
-            self._context.say(f"{stage.name} is marked: D compares other stages with it")
+            key, language = key_of("ir.diff-against"), LANGUAGES[stage.language]
+            self._context.say(
+                f"{stage.name} is marked: press {key} to compare another stage with it, if it is {language}"
+            )
 
-    def next_hunk(self) -> None:
+    def next_change(self) -> None:
         """Go to the next change of the diff."""
         diff = self._document.diff
-        self._go_to_hunk(diff, diff.change_after(self._view.cursor) if diff is not None else None)
+        self._go_to_change(diff, diff.change_after(self._view.cursor) if diff is not None else None)
 
-    def previous_hunk(self) -> None:
+    def previous_change(self) -> None:
         """Go to the previous change of the diff."""
         diff = self._document.diff
-        self._go_to_hunk(diff, diff.change_before(self._view.cursor) if diff is not None else None)
+        self._go_to_change(diff, diff.change_before(self._view.cursor) if diff is not None else None)
 
-    def _go_to_hunk(self, diff: DiffRows | None, row: int | None) -> None:
+    def _go_to_change(self, diff: DiffRows | None, row: int | None) -> None:
         if row is None or diff is None:
-            self._context.say("nothing differs")
+            self._context.say("the diff has no change")
             return
         self._view.center(row)
         self._context.say(f"change {diff.changes.index(row) + 1} of {len(diff.changes)}")
 
 
 def change_counts(diff: DiffRows, glyphs: formatting.Glyphs) -> str:
-    """The numbers of added lines, of removed lines and of hunks: `+13 −23 in 16 places`; empty without changes."""
+    """The numbers of added lines, of removed lines and of changes: `+13 −23 in 16 changes`; empty without changes."""
     added = sum(hunk[3] for hunk in diff.hunks)
     removed = sum(hunk[1] for hunk in diff.hunks)
-    lines = " ".join(filter(None, formatting.op_count_change(added, removed, glyphs)))
-    places = len(diff.hunks)
-    return f"{lines} in {formatting.count(places)} place{'s' * (places != 1)}" if places else ""
+    lines = " ".join(filter(None, formatting.count_change(added, removed, glyphs)))
+    changes = len(diff.hunks)
+    return f"{lines} in {formatting.count(changes)} change{'s' * (changes != 1)}" if changes else ""
 
 
 def no_change_badge(content: IrContent, diff: DiffRows) -> Cells:
     """The badge of a diff without changes, or without changes in its mode; empty if there are changes."""
     if diff.hunks:
         return []
-    return [(" no change " if content.text == content.other else f" no {content.how} change ", "notice")]
+    return [(" no change " if content.text == content.other else f" no {content.mode} change ", "notice")]

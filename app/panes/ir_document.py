@@ -82,7 +82,7 @@ class IrContent(NamedTuple):
 
     text: str
     other: str = ""
-    how: DiffMode = "off"
+    mode: DiffMode = "off"
     only: str = ""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.panes.ir_jumps import IrJumps
@@ -21,9 +22,11 @@ MAX_FULL_LINE = 200_000
 
 
 class IrTypes:
-    """Draws names such as `!T1` instead of long types that a stage contains several times, if `short` is set.
+    """With `abbreviated`, draws names such as `!T1` for long types that a stage contains several times, and elides long
+    attributes.
 
-    The foot of the pane shows the types of the names. Text that is copied, written or edited contains the types.
+    The foot of the pane shows the types of the names on the cursor's line. Text that is copied, written or edited
+    contains all types and attributes.
     """
 
     def __init__(
@@ -31,26 +34,29 @@ class IrTypes:
     ) -> None:
         self._context, self._view, self._document = context, view, document
         self._stages, self._jumps = stages, jumps
-        self.short = False
+        self.abbreviated = False
         self._names = TypeNames()
 
-    def toggle_short(self) -> None:
+    def toggle_abbreviations(self) -> None:
         """Abbreviate types and attributes, or show them in full."""
-        self.short = not self.short
+        self.abbreviated = not self.abbreviated
         self._view.redraw_lines()
         self.name_types()
-        self._context.say("types and attributes in short" if self.short else "types and attributes in full")
+        self._context.say("types and attributes in short" if self.abbreviated else "types and attributes in full")
 
     def name_types(self) -> None:
-        """Give names to the long types of the stage, and draw them."""
+        """If `abbreviated` is set, give names to the long types of the stage, and draw them."""
         self._context.jobs.begin("ir-types", self._name_types)
 
     async def _name_types(self) -> None:
-        if self.short and await self._load_types():
+        if self.abbreviated and await self._use_types():
             self._view.redraw_lines()
 
-    async def _load_types(self) -> bool:
-        """Load the types of the chosen stage and of the other stage of a diff. Returns whether to draw again."""
+    async def _use_types(self) -> bool | None:
+        """Load the types of the chosen stage and of the other stage of a diff, and draw their names from now on.
+
+        Returns whether that changes the drawn text; `None` after a message if the types could not be loaded.
+        """
         other = self._document.other if self._document.diff is not None else None
         stages = [stage for stage in (self._stages.stage, other) if stage is not None]
         texts = [stage.text for stage in stages if stage.language == "mlir"]
@@ -58,7 +64,7 @@ class IrTypes:
             if not self._names.has_types_of(text):
                 types = await self._context.queries.types(text)
                 if types is None:
-                    return False
+                    return None
                 self._names.add(text, types)
         return self._names.show(*texts)
 
@@ -69,20 +75,22 @@ class IrTypes:
     async def _list_types(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        stage = self._stages.stage
-        if stage is None:
-            return
-        if await self._load_types() and self.short:
-            self._view.redraw_lines()
-        # During the request, another stage may have been chosen.
-        stage = self._stages.stage
+        stage, loaded = self._stages.stage, None
+        # During the request, another stage may be chosen.
+        while stage is not None and stage is not loaded:
+            has_changed, loaded = await self._use_types(), stage
+            if has_changed is None:
+                return
+            if has_changed and self.abbreviated:
+                self._view.redraw_lines()
+            stage = self._stages.stage
         types = self._names.types_of(stage.text) if stage is not None else []
         choices: list[Any] = [
             PickerChoice(f"{name} ×{formatting.count(long_type.uses)}", long_type.text, long_type.first)
             for name, long_type in types
         ]
         if choices:
-            title = "Types" if self.short else "Types: press a to draw the names in the text"
+            title = "Types" if self.abbreviated else f"Types: press {key_of('ir.short')} to draw the names in the text"
             self._context.dialogs.open(PickerScreen(title, choices), self._go_to_type)
         else:
             self._context.say("this stage has no long type that occurs more than once")
@@ -92,9 +100,9 @@ class IrTypes:
             self._jumps.go_to(line)
 
     def drawn_text(self, line: AnnotatedLine) -> str:
-        """The text that is drawn for a line: with expanded tabs, and in short form if `short` is set."""
+        """The text that is drawn for a line: with expanded tabs, and abbreviated unless the line is shown in full."""
         text = line.text.expandtabs(TAB_WIDTH)
-        if not self.short or line.full:
+        if not self.abbreviated or line.full:
             return text
         return abbreviate_types(self._names.abbreviate(text), self._context.glyphs.ellipsis)
 
@@ -103,18 +111,19 @@ class IrTypes:
         return self.drawn_text(line) != line.text.expandtabs(TAB_WIDTH)
 
     def legend(self, width: int) -> list[Cells]:
-        """A line with the types of the names on the cursor's line, as many as fit; no line unless `short` is set."""
+        """For abbreviated MLIR, a line with the types of the names on the cursor's line, as many as fit; else none."""
         document, stage = self._document, self._stages.stage
-        if not self.short or not document.row_count or stage is None or stage.language != "mlir":
+        if not self.abbreviated or not document.row_count or stage is None or stage.language != "mlir":
             return []
         line = document.line_at(self._view.cursor)
         cells: Cells = [(" ", "text")]
         for name, text in (self._names.types_on(line.text) if line is not None else {}).items():
-            room = width - sum(len(part) for part, _ in cells) - len(name) - 3
-            if room < len(text) and len(cells) > 1:
+            gap: Cells = [("  ", "text")] if len(cells) > 1 else []
+            room = width - sum(len(part) for part, _ in (*cells, *gap)) - len(name) - 3
+            if room < len(text) and gap:
                 break
-            clipped = formatting.clip(text, max(room - 2, 0), self._context.glyphs)
-            cells += [(name, "accent"), (" = ", "dim"), (clipped, "text"), ("  ", "text")]
+            clipped = formatting.clip(text, max(room, 0), self._context.glyphs)
+            cells += [*gap, (name, "accent"), (" = ", "dim"), (clipped, "text")]
         return [cells]
 
 
@@ -135,7 +144,7 @@ class IrLines:
         from buddy.app.screens.detail import DetailScreen
 
         document, stage = self._document, self._stages.stage
-        line, number = document.line_at(self._view.cursor), document.own_line(self._view.cursor)
+        line, number = document.line_at(self._view.cursor), self._own_line()
         if line is None or number < 0 or stage is None:
             return
         characters = await self._context.queries.characters(document.text, number, 0, MAX_FULL_LINE)
@@ -144,7 +153,8 @@ class IrLines:
         lines: list[Cells] = [[(characters.content.strip(), "text")]]
         if characters.total > len(characters.content):
             rest = characters.total - len(characters.content)
-            lines += [[], [(f"{formatting.count(rest)} more characters: w writes the stage to a file", "dim")]]
+            todo = f"press {key_of('ir.write')} to write the stage to a file"
+            lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
         info = self._context.state.info
         locations = {row.stable: relative_to_current(row.location) for row in info.rows} if info else {}
         if line.machine:
@@ -155,13 +165,23 @@ class IrLines:
         title = f"Line {formatting.count(number + 1)} of {stage.name}"
         self._context.dialogs.open(DetailScreen(title, lines))
 
+    def _own_line(self) -> int:
+        """The cursor's line of the stage. If the stage does not have it, says why and returns -1."""
+        document, row = self._document, self._view.cursor
+        number = document.own_line(row) if document.row_count else 0
+        if number < 0:
+            is_folded = document.source_of(row) is None
+            text = "equal lines are folded here" if is_folded else "this line was removed: the stage does not have it"
+            self._context.say(text)
+        return number
+
     def expand_constant(self) -> None:
         """Show more of the cursor's line: full types, then its next constant; at the end, all in short form again."""
         self._context.jobs.begin("ir-line", self._expand_constant)
 
     async def _expand_constant(self) -> None:
         document, say = self._document, self._context.say
-        number, text = document.own_line(self._view.cursor), document.text
+        number, text = self._own_line(), document.text
         line = self._context.session.cache.get(text, number) if number >= 0 else None
         if line is None:
             return
@@ -176,18 +196,22 @@ class IrLines:
             say(
                 "constants are elided again"
                 if was_expanded
-                else "nothing is elided on this line: o shows the full line"
+                else f"nothing is elided on this line: press {key_of('ir.whole-line')} to show the full line"
             )
         else:
             index, gap = next_gap
-            count = MAX_EXPANDED if gap.tail else min(gap.missing, MAX_EXPANDED)
+            count = MAX_EXPANDED if gap.at_end else min(gap.missing, MAX_EXPANDED)
             characters = await self._context.queries.characters(text, number, gap.start, count)
             if characters is None:
                 return
-            total = characters.total - gap.start if gap.tail else gap.missing
+            total = characters.total - gap.start if gap.at_end else gap.missing
             rest = total - len(characters.content)
             expansions.fill(text, number, index, characters.content, rest)
-            of_total = f" of {formatting.count(total)}: w writes the stage to a file" if rest else ""
+            of_total = (
+                f" of {formatting.count(total)}: press {key_of('ir.write')} to write the stage to a file"
+                if rest
+                else ""
+            )
             say(f"expanded {formatting.count(len(characters.content))} characters{of_total}")
         self._view.rows_changed()
 

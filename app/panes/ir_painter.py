@@ -318,7 +318,7 @@ class RowPainter:
         """The lines that are folded under the first line of a function: `··· 120 lines +3 −4`."""
         if not diff_row.folded:
             return []
-        changes = formatting.op_count_change(diff_row.added, diff_row.removed, self._context.glyphs)
+        changes = formatting.count_change(diff_row.added, diff_row.removed, self._context.glyphs)
         cells: Cells = [(f" {self._dots} {formatting.count(diff_row.folded)} lines ", "fold")]
         pairs = zip(changes, ("added", "removed"), strict=True)
         return [*cells, *((f"{text} ", role) for text, role in pairs if text)]
@@ -336,7 +336,7 @@ class RowPainter:
         if partner is not None:
             before_and_after = (partner.text, line.text) if after else (line.text, partner.text)
             aliases = document.diff.aliases if document.diff is not None else ()
-            spans = changed_words(*before_and_after, names=document.content.how == "line", aliases=aliases)[after]
+            spans = changed_words(*before_and_after, names=document.content.mode == "line", aliases=aliases)[after]
         return highlight_changes(line.text, spans, kind, f"{kind}-word")
 
 

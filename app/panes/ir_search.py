@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_jumps import IrJumps
 from buddy.app.panes.ir_stages import IrStages
@@ -64,7 +65,9 @@ class StageSearch:
             return (), []
         rows = list(self._stages.rows)
         self.running = True
-        self._context.say(f"searching {len(rows)} stages{self._context.glyphs.ellipsis} press ctrl+c to cancel")
+        self._context.say(
+            f"searching {len(rows)} stages{self._context.glyphs.ellipsis} press {key_of('cancel')} to cancel"
+        )
         try:
             result = await self._context.queries.search_each([row.stage.text for row in rows], pattern)
         finally:

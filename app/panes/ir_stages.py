@@ -156,7 +156,7 @@ class IrStages:
         stage = self.stage
         if stage is None:
             return []
-        changes = formatting.op_count_change(stage.added, stage.removed, self._context.glyphs)
+        changes = formatting.count_change(stage.added, stage.removed, self._context.glyphs)
         return [formatting.milliseconds(stage.milliseconds), " ".join(filter(None, changes))]
 
     # ---- actions -------------------------------------------------------------------------------------------------

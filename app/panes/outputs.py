@@ -9,6 +9,7 @@ from typing import ClassVar
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
@@ -58,17 +59,17 @@ def _placeholder_lines(state: State) -> list[Cells]:
         return [[("running, and comparing with eager", "dim")]]
     if "run" in state.problems or "open" in state.problems:
         return []
-    hint: Cells = [("press ", "dim"), ("r", "key"), (" to run and compare with eager", "dim")]
+    hint: Cells = [("press ", "dim"), (key_of("run"), "key"), (" to run and compare with eager", "dim")]
     return [hint] if state.captured else []
 
 
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
     """The reason why the results are out of date, and the key to press; empty if they are up to date."""
-    run_again: Cells = [("r", "key"), (" to run again", "dim")]
+    run_again: Cells = [(key_of("run"), "key"), (" to run again", "dim")]
     if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
     if changed:
-        reload: Cells = [("R", "key"), (" to reload", "dim")]
+        reload: Cells = [(key_of("rerun"), "key"), (" to reload", "dim")]
         return [("STALE: ", "stale"), (f"{', '.join(changed)} changed on disk; press ", "dim"), *reload]
     if state.shown.inputs != state.next_inputs:
         return [("STALE: ", "stale"), (f"results are for {state.shown.inputs}; press ", "dim"), *run_again]
@@ -182,7 +183,7 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
         _timing_line(run.end_time, run.report.compiled, slowest, bar_width, "bar-other", glyphs)
         for run in previous_runs
     ]
-    heading: Cells = [("previous runs (press H to list all)", "dim")]
+    heading: Cells = [(f"previous runs (press {key_of('runs')} to list all)", "dim")]
     return [[], *lines, *([heading, *previous_lines] if previous_lines else [])]
 
 

@@ -101,7 +101,7 @@ class PassesPane(TablePane[PassRow]):
         if row.stage is None or (row.step is not None and not row.step.enabled):
             return ("", "dim")
         stage = row.stage.stage
-        return (" ".join(filter(None, formatting.op_count_change(stage.added, stage.removed, self.glyphs))), "dim")
+        return (" ".join(filter(None, formatting.count_change(stage.added, stage.removed, self.glyphs))), "dim")
 
     def foot(self, width: int) -> list[Cells]:
         row = self.current

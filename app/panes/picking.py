@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.node_graph import NodeNeighbours, dot, svg
 from buddy.app.panes.node_list import (
@@ -77,7 +78,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     @property
     def selected_rows(self) -> list[NodeRow]:
-        """The nodes that an action applies to: all picked nodes, or, if none is picked, those under the cursor."""
+        """The nodes that an action applies to: the picked nodes; without any, those of the row under the cursor."""
         if self.picked:
             return [row for row in self._all_rows() if row.stable in self.picked]
         if isinstance(self.entry, ModuleRow):
@@ -155,7 +156,11 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
 
     def _missing_fields(self) -> dict[str, str]:
         """The numeric fields that have no values now, each with the error message for a filter that uses it."""
-        return {} if self.state.profile is not None else {"time": "no node has been timed yet: press g c to profile"}
+        return (
+            {}
+            if self.state.profile is not None
+            else {"time": f"no node has been timed yet: press {key_of('profile')} to profile"}
+        )
 
     def filtered_rows(self) -> list[NodeRow]:
         """The nodes that match the filter."""
@@ -170,7 +175,7 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         assignment = self.assignment(row)
         function = assignment.function if assignment else ""
         numbers = self.state.shown.numbers.get(row.stable)
-        deviations = (numbers.error, numbers.own) if numbers is not None else (None, None)
+        deviations = (numbers.error, numbers.own_error) if numbers is not None else (None, None)
         err, own = (deviation.largest if deviation is not None else math.nan for deviation in deviations)
         users = len(self._neighbours.users(row))
         return NodeFacts(row, self.lowering_of(row), function, users, err, own, self.seconds(row))
@@ -187,14 +192,18 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self.as_tree = not self.as_tree
         self._folded.clear()
         self.refill()
-        self.say("by module: press z to fold one, Z to fold all" if self.as_tree else "flat table")
+        self.say(
+            f"by module: press {key_of('graph.fold')} to fold one, {key_of('graph.fold-all')} to fold all"
+            if self.as_tree
+            else "flat table"
+        )
 
     def toggle_fold(self) -> None:
         """Fold or unfold the module under the cursor, or the module of the node under the cursor."""
         entry = self.entry
         path = entry.path if isinstance(entry, ModuleRow) else entry.module if entry else ""
         if not self.as_tree or not path:
-            self.say("nothing to fold here: press g m to show modules")
+            self.say(f"nothing to fold here: press {key_of('graph.tree')} to show modules")
             return
         self._folded ^= {path}
         self.update_entries()
@@ -248,7 +257,11 @@ class NodeTable(LinkedPane, TablePane[NodeRow]):
         self.refresh()
         count = len(self.picked)
         nodes = f"{count} node{'s' * (count != 1)}"
-        self.say(f"{nodes} picked: press space to run them in eager or compile them" if count else "no node picked")
+        self.say(
+            f"{nodes} picked: press {key_of('graph.toggle')} to run them in eager or compile them"
+            if count
+            else "no node picked"
+        )
 
     # ---- neighbours ----------------------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from buddy.app.actions import key_of
 from buddy.app.session.progress import elapsed_text, remaining_text
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
 
@@ -156,7 +157,7 @@ def count(value: int) -> str:
     return f"{value:,}"
 
 
-def op_count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
+def count_change(added: int, removed: int, glyphs: Glyphs) -> tuple[str, str]:
     """The numbers of added and removed ops, as `+40` and `−32`; empty for 0."""
     return (f"+{added}" if added else "", f"{glyphs.minus}{removed}" if removed else "")
 
@@ -240,7 +241,8 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     return f"{progress.what} {bar} {progress.done:.0%}{time}"
 
 
-CANCELLED = "Cancelled. Press R to run the script again"
+def cancelled_text() -> str:
+    return f"Cancelled. Press {key_of('rerun')} to run the script again"
 
 
 def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
@@ -248,5 +250,5 @@ def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
     if state.problem is not None:
         return f"no {content}: see Outputs"
     if state.opening_cancelled:
-        return CANCELLED
+        return cancelled_text()
     return progress_text(state, glyphs) or f"the {content} appears after capture"

@@ -51,14 +51,14 @@ def phase_stages(pipeline: FrontendPipeline, stages: Sequence[Stage]) -> list[tu
 
 # A limit for `FollowNode` that is larger than the number of lines of any text.
 EVERY_LINE = 1 << 20
-# The sources of remarks that are not from a pass.
+# The steps that are not passes.
 CAPTURE, LOWERING, RECIPE, MACHINE_CODE = "capture", "lowering", "recipe", "machine code"
 
 
 class NodeRemark(NamedTuple):
-    """A remark about a node, which its `source` (a pass or a step that is no pass) has made `times` times."""
+    """A remark about a node, which `step` (a pass, or another step of the compilation) has made `times` times."""
 
-    source: str
+    step: str
     text: str
     times: int = 1
 
@@ -67,11 +67,11 @@ def node_history(
     row: NodeRow, assignment: Assignment | None, remarks: Iterable[tuple[str, str, str]], stages: Sequence[Stage]
 ) -> list[NodeRemark]:
     """The history of a node in pipeline order. `remarks` are the (pass, node, text) of `protocol.Compiled`."""
-    of_node = [NodeRemark(source, text) for source, node, text in remarks if node == row.stable]
+    of_node = [NodeRemark(step, text) for step, node, text in remarks if node == row.stable]
     graph_passes = {stage.name for stage in stages if stage.phase == "graph"}
-    of_graph_passes = [remark for remark in of_node if remark.source in graph_passes]
-    of_passes = [remark for remark in of_node if remark.source not in graph_passes and remark.source != NOT_APPLIED]
-    unapplied = [remark._replace(source=RECIPE) for remark in of_node if remark.source == NOT_APPLIED]
+    of_graph_passes = [remark for remark in of_node if remark.step in graph_passes]
+    of_passes = [remark for remark in of_node if remark.step not in graph_passes and remark.step != NOT_APPLIED]
+    unapplied = [remark._replace(step=RECIPE) for remark in of_node if remark.step == NOT_APPLIED]
     return [
         NodeRemark(CAPTURE, _capture_text(row)),
         *_merge_repeated(of_graph_passes),
@@ -110,7 +110,7 @@ def _merge_repeated(remarks: Sequence[NodeRemark]) -> list[NodeRemark]:
     """Merges consecutive equal remarks."""
     merged: list[NodeRemark] = []
     for remark in remarks:
-        if merged and (merged[-1].source, merged[-1].text) == (remark.source, remark.text):
+        if merged and (merged[-1].step, merged[-1].text) == (remark.step, remark.text):
             merged[-1] = merged[-1]._replace(times=merged[-1].times + 1)
         else:
             merged.append(remark)

@@ -24,28 +24,28 @@ def error_text(deviation: Deviation | None) -> str:
     """The maximum difference of a tensor in at most seven characters; empty if it was not measured."""
     if deviation is None:
         return ""
-    if deviation.share < 0:
+    if deviation.of_tolerance < 0:
         return "nan/inf"
     return f"{deviation.largest:.0e}" if deviation.largest else "0"
 
 
 def size_of(deviation: Deviation) -> float:
     """The maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
-    return math.inf if deviation.share < 0 else deviation.largest
+    return math.inf if deviation.of_tolerance < 0 else deviation.largest
 
 
 def share_of(deviation: Deviation) -> float:
     """The maximum difference as a multiple of the tolerance, infinite for such an element."""
-    return math.inf if deviation.share < 0 else deviation.share
+    return math.inf if deviation.of_tolerance < 0 else deviation.of_tolerance
 
 
 def share_text(deviation: Deviation | None) -> str:
     """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
     if deviation is None:
         return ""
-    if deviation.share < 0:
+    if deviation.of_tolerance < 0:
         return "nan/inf"
-    return f"{deviation.share:.2g} x" if deviation.share else "0"
+    return f"{deviation.of_tolerance:.2g} x" if deviation.of_tolerance else "0"
 
 
 def rows_of(info: GraphInfo) -> dict[str, NodeRow]:
@@ -71,7 +71,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
         return [f"all values match {REFERENCES[report.reference]} within their tolerances"]
     node, row = report.by_node()[report.first], rows_of(info).get(report.first)
     alone = report.first_by == "own"
-    error = node.own if alone else node.error
+    error = node.own_error if alone else node.error
     location = ", ".join(part for part in (row.target, row.location) if part) if row is not None else ""
     context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
     lines = [
@@ -86,7 +86,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
 
 def _alone_text(node: NodeNumbers) -> str:
     """The result of a node that is out of tolerance in the program, if it is compiled alone with correct inputs."""
-    if node.own is not None:
+    if node.own_error is not None:
         return "compiled alone, it is within tolerance"
     return f"it was not compiled alone{node.why and f': {node.why}'}"
 
@@ -98,13 +98,14 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
     reference = REFERENCES[report.reference]
     side = "compiled code" if origin.side == "compiled" else reference
     also = f" (also in {reference})" if origin.side == "compiled" and "eager" in sides else ""
-    inputs = f"an input of this node has {kind}, too" if origin.inputs_have else f"no input of this node has {kind}"
+    is_in_input = origin.from_graph_input
+    inputs = f"an input of this node has {kind}, too" if is_in_input else f"no input of this node has {kind}"
     return f"the first {kind} in {side} is in {name}{also}: {inputs}"
 
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
     counts = Counter(node.seen for node in report.nodes)
-    alone = sum(node.own is not None for node in report.nodes)
+    alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if counts[seen]]
     return [
         f"{len(report.nodes)} nodes: {', '.join(parts)}; {alone} also compiled alone; "
@@ -116,7 +117,7 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
     """The numerics of a node for its details, by title; empty if it was not compared."""
     if node is None:
         return {}
-    error, own = node.error, node.own
+    error, own = node.error, node.own_error
     return {
         "value": node.seen,
         "err": f"{error_text(error)}, {share_text(error)} the tolerance" if error is not None else "",
@@ -128,7 +129,7 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, Kind, list[tuple[str, Deviation | None]]]]:
     """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
-    yield "alone", "points", [(node.node, node.own) for node in report.nodes]
+    yield "alone", "points", [(node.node, node.own_error) for node in report.nodes]
 
 
 def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
@@ -136,7 +137,7 @@ def error_growth(report: NumericsReport, info: GraphInfo) -> Plot:
     rows = rows_of(info)
     series = []
     for label, kind, errors in _error_series(report):
-        finite = [(rows[node], d) for node, d in errors if d is not None and d.share >= 0 and node in rows]
+        finite = [(rows[node], d) for node, d in errors if d is not None and d.of_tolerance >= 0 and node in rows]
         xs, ys = [float(row.index) for row, _ in finite], [d.relative for _, d in finite]
         series.append(Series(label, xs, ys, kind, names=[row.display_name for row, _ in finite]))
     note = f"root mean square of the difference from {REFERENCES[report.reference]}, relative to that of the value"
@@ -147,7 +148,7 @@ def results_error(report: NumericsReport) -> float:
     """The maximum difference of the graph's results, infinite if a result has a NaN or an infinity that differs."""
     nodes = report.by_node()
     errors = [nodes[name].error for name in report.results if name in nodes]
-    return max((d.largest if d.share >= 0 else math.inf for d in errors if d is not None), default=0.0)
+    return max((d.largest if d.of_tolerance >= 0 else math.inf for d in errors if d is not None), default=0.0)
 
 
 def explained_share(error: float, error_without: float) -> float:
@@ -163,11 +164,12 @@ def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
     """At most `count` nodes: the first node out of tolerance, then those with the largest errors in tolerances."""
 
     def rank(node: NodeNumbers) -> tuple[bool, float]:
-        # A negative share stands for a NaN or an infinity that differs.
-        shares = [d.share if d.share >= 0 else math.inf for d in (node.error, node.own) if d is not None]
+        # A negative ratio stands for a NaN or an infinity that differs.
+        errors = [error for error in (node.error, node.own_error) if error is not None]
+        shares = [error.of_tolerance if error.of_tolerance >= 0 else math.inf for error in errors]
         return node.node != report.first, -max(shares, default=-1.0)
 
-    return sorted((node for node in report.nodes if node.error or node.own), key=rank)[:count]
+    return sorted((node for node in report.nodes if node.error or node.own_error), key=rank)[:count]
 
 
 def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
@@ -181,7 +183,8 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
         "reference": report.reference,
         "first": _first_json(report, rows),
         "origins": [
-            {"kind": o.kind, "side": o.side, "node": o.node, "inputs_have_it": o.inputs_have} for o in report.origins
+            {"kind": o.kind, "side": o.side, "node": o.node, "inputs_have_it": o.from_graph_input}
+            for o in report.origins
         ],
         "results": list(report.results),
         "seconds": report.seconds,
@@ -206,7 +209,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
         "seen": node.seen,
         "ok": node.ok,
         "error": _deviation_json(node.error),
-        "own": _deviation_json(node.own),
+        "own": _deviation_json(node.own_error),
         "tolerance": node.tolerance,
         **({"eager": {"nans": node.nans, "infs": node.infs}} if node.nans or node.infs else {}),
         **({"why_no_own": node.why} if node.why else {}),
@@ -216,11 +219,11 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
 def _deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:
     if deviation is None:
         return None
-    is_finite = deviation.share >= 0
+    is_finite = deviation.of_tolerance >= 0
     return {
         "max_abs": deviation.largest if is_finite else None,
         "relative": deviation.relative if is_finite else None,
-        "share_of_tolerance": deviation.share if is_finite else None,
+        "share_of_tolerance": deviation.of_tolerance if is_finite else None,
         "nans": deviation.nans,
         "infs": deviation.infs,
         **({"first_differs_at": deviation.where} if deviation.where else {}),

@@ -186,13 +186,13 @@ def _worst_shares(report: NumericsReport) -> dict[str, float]:
     return {
         node.node: max(map(_share, deviations))
         for node in report.nodes
-        if (deviations := [deviation for deviation in (node.error, node.own) if deviation is not None])
+        if (deviations := [deviation for deviation in (node.error, node.own_error) if deviation is not None])
     }
 
 
 def _share(deviation: Deviation) -> float:
     # A negative share stands for a NaN or an infinity that differs.
-    return deviation.share if deviation.share >= 0 else math.inf
+    return deviation.of_tolerance if deviation.of_tolerance >= 0 else math.inf
 
 
 def _share_text(share: float) -> str:

@@ -86,23 +86,23 @@ def bisection_json(result: BisectionResult) -> dict[str, Any]:
     return values
 
 
-def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
-    """Write the correct recipe, and the reduced module before and after the culprit pass, into `folder`.
-
-    Raises `OSError`.
-    """
+def bisection_texts(result: BisectionResult) -> dict[str, str]:
+    """The files of a result: the recipe that it found, and the reduced module before and after the culprit pass."""
     name = Path(result.name or "reduced.mlir")
     texts = {
         RECIPE: to_toml(result.recipe),
         name.name: result.before,
         f"{name.stem}.after{name.suffix}": result.after,
     }
-    written = []
+    return {file: text for file, text in texts.items() if text}
+
+
+def write_bisection(folder: Path, result: BisectionResult) -> list[Path]:
+    """Write the files of a result into `folder`. Raises `OSError`."""
+    texts = bisection_texts(result)
     for file, text in texts.items():
-        if text:
-            write_whole(folder / file, text)
-            written.append(folder / file)
-    return written
+        write_whole(folder / file, text)
+    return [folder / file for file in texts]
 
 
 # The prefixes of passes that are not previewed: they only print, view or check, or need files or options.

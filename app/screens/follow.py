@@ -94,11 +94,11 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
     def about(self, row: NodeRemark) -> str:
-        return f"{row.source}: {remark_text(row)}"
+        return f"{row.step}: {remark_text(row)}"
 
 
 _HISTORY_COLUMNS: tuple[Column[NodeRemark], ...] = (
-    Column("source", 28, lambda remark: (remark.source, "accent")),
+    Column("step", 28, lambda remark: (remark.step, "accent")),
     Column("remark", 0, lambda remark: (remark_text(remark), "text")),
 )
 

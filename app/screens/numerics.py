@@ -64,7 +64,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
             Column("value", 12, lambda row: (row.seen, "dim")),
             Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
-            Column("own", 7, lambda row: _error_cell(row.own), right=True, key=lambda row: _size(row.own)),
+            Column("own", 7, lambda row: _error_cell(row.own_error), right=True, key=lambda row: _size(row.own_error)),
             Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), 50, True, _largest_share),
         ]
 
@@ -158,7 +158,7 @@ def _size(deviation: Deviation | None) -> float | None:
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
     """The larger one of both errors of a node, by their multiples of the tolerance."""
-    deviations = [deviation for deviation in (node.error, node.own) if deviation is not None]
+    deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
     return max(deviations, key=numerics.share_of, default=None)
 
 

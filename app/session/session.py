@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from buddy.app.actions import key_of
 from buddy.app.session.file_watch import FileStates, Watcher, change_text
 from buddy.app.session.log_file import NO_LOG, LogOptions
 from buddy.app.session.progress import Heartbeat
@@ -61,7 +62,7 @@ class Session:
         self.trusts = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
-        self._location, self._log, self._directory = location, log, directory
+        self._location, self._log, self.directory = location, log, directory
         self._watcher = Watcher(workspace, self.state, directory, self.reload, lambda text: self.say(text))
         self._heartbeat = Heartbeat(self._handle_silence)
         self._client: EngineClient | None = None
@@ -137,7 +138,11 @@ class Session:
         if self._restart_requested.is_set():
             self._reset_state()
             return
-        todo = "press R to restart it; details are in its log" if self._needs_user else "restarting the engine"
+        todo = (
+            f"press {key_of('rerun')} to restart it; details are in its log"
+            if self._needs_user
+            else "restarting the engine"
+        )
         self.state.record_engine_exit(p.Diagnostic(f"the engine exited: {reason}", todo=todo))
         self.cache.clear()
         self.notify(ALL)
@@ -172,7 +177,7 @@ class Session:
     def _request_catalogues(self, client: EngineClient) -> None:
         """Request the lists of passes and ops, which plug-ins may extend."""
         for frame in (p.ListPasses, p.ListOps):
-            _post(client, frame(client.next_request(), self._directory, self.workspace.plugins))
+            _post(client, frame(client.next_request(), self.directory, self.workspace.plugins))
 
     def _open(self, client: EngineClient) -> int:
         """Open the program. Returns the number of the request."""
@@ -180,7 +185,7 @@ class Session:
         frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
-        frame = p.Open(request, source, arguments, self._directory, plugins, self.shapes, frontend, self.trusts)
+        frame = p.Open(request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts)
         _post(client, frame)
         return request
 
@@ -393,6 +398,11 @@ class Session:
 
     # ---- requests with an answer ---------------------------------------------------------------------------------
 
+    @property
+    def is_engine_local(self) -> bool:
+        """Whether the engine is a process of this installation, which has the same files."""
+        return self._location is None
+
     def add_extract(self, extracted: p.Extracted, recipe: Recipe) -> None:
         """Add an extracted graph to the program, with `recipe`."""
         self.state.add_extract(extracted)
@@ -465,7 +475,7 @@ class Session:
 
     def display_path(self, path: str) -> str:
         """A path on the engine's machine, relative to the folder that the source is relative to, if it is inside."""
-        return path.removeprefix(f"{self._directory.rstrip('/')}/") if self._directory else path
+        return path.removeprefix(f"{self.directory.rstrip('/')}/") if self.directory else path
 
 
 def _post(client: EngineClient, frame: p.Frame) -> None:

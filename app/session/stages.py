@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
@@ -222,13 +223,50 @@ class StagePosition(NamedTuple):
 
 
 def key_stages(stages: Iterable[Stage]) -> list[tuple[Key, Stage]]:
-    """The stages with their keys, which stay the same if other passes are inserted, removed or moved."""
+    """The stages with their keys, which stay the same if passes with other names are inserted, removed or moved."""
     counts: Counter[str] = Counter()
     pairs = []
     for stage in stages:
         pairs.append(((stage.name, counts[stage.name]), stage))
         counts[stage.name] += 1
     return pairs
+
+
+def align_stages(before: Sequence[Stage], after: Sequence[Stage]) -> list[tuple[Stage | None, Stage | None]]:
+    """Pairs the stages of two compilations, in order: those of the same pass in the same phase.
+
+    Of several runs of a pass in a phase, those between the same passes are a pair. A stage that the other compilation
+    lacks has `None` in the other's place.
+    """
+    names_before, names_after = ([(stage.name, stage.phase) for stage in stages] for stages in (before, after))
+    pairs: list[tuple[Stage | None, Stage | None]] = []
+    only_after: list[Stage] = []
+    for kind, i, i_end, j, j_end in SequenceMatcher(None, names_before, names_after, autojunk=False).get_opcodes():
+        if kind == "equal":
+            pairs += zip(before[i:i_end], after[j:j_end], strict=True)
+        else:
+            pairs += [(stage, None) for stage in before[i:i_end]] + [(None, stage) for stage in after[j:j_end]]
+            only_after += after[j:j_end]
+    return _pair_moved(pairs, only_after)
+
+
+def _pair_moved(
+    pairs: Sequence[tuple[Stage | None, Stage | None]], only_after: list[Stage]
+) -> list[tuple[Stage | None, Stage | None]]:
+    """`pairs` with the stages of moved passes paired, which are in `only_after`, but also alone before."""
+    completed: list[tuple[Stage | None, Stage | None]] = []
+    for before, after in pairs:
+        if before is not None and after is None:
+            name = before.name, before.phase
+            after = next((stage for stage in only_after if (stage.name, stage.phase) == name), None)
+            only_after = [stage for stage in only_after if stage is not after]
+        completed.append((before, after))
+    return [(a, b) for a, b in completed if a is not None or any(b is stage for stage in only_after)]
+
+
+def counterpart(stage: Stage, stages: Sequence[Stage], others: Sequence[Stage]) -> Stage | None:
+    """The stage in `others` that is aligned with `stage`, which is one of `stages`; `None` without one."""
+    return next((other for own, other in align_stages(stages, others) if own is stage), None)
 
 
 class StageBoard:
@@ -273,9 +311,21 @@ class StageBoard:
         return max(0.0, sum(milliseconds) / 1e3 - (time.monotonic() - self._last_time))
 
     def before_edit(self, key: Key) -> Stage | None:
-        """The stage with that key in the last complete compilation whose texts differ from the current ones."""
+        """The counterpart of the stage with that key in the last complete compilation whose texts differ from the
+        current ones.
+        """
+        stages = [row.stage for row in self.rows()]
+        stage = next((row.stage for row in self.rows() if row.key == key), None)
+        return counterpart(stage, stages, self._compilation_before_edit()) if stage is not None else None
+
+    @property
+    def has_compilation_before_edit(self) -> bool:
+        """Whether the recipe was compiled before the last edit."""
+        return bool(self._compilation_before_edit())
+
+    def _compilation_before_edit(self) -> Sequence[Stage]:
         is_complete = [stage.text for stage in self._current] == [stage.text for stage in self._complete]
-        return dict(key_stages(self._previous_complete if is_complete else self._complete)).get(key)
+        return self._previous_complete if is_complete else self._complete
 
     def fail(self, stages: Sequence[Stage], reason: str) -> None:
         """End the compilation with `stages` (up to the failure). Later stages stay outdated for `reason`."""

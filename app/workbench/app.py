@@ -20,6 +20,7 @@ from textual.widgets import Input
 from textual.worker import WorkerFailed
 
 from buddy.app import actions
+from buddy.app.actions import key_of
 from buddy.app.actions.key_map import Keymap
 from buddy.app.commands.compare import CompareCommands, ProfileCommands
 from buddy.app.commands.edit_text import TextEditCommands
@@ -435,9 +436,9 @@ class Workbench(App[int]):
     def _after_cancelling(self) -> str:
         """The message after jobs were cancelled, with the key that starts them again."""
         if self.state.opening_cancelled:
-            return formatting.CANCELLED
+            return formatting.cancelled_text()
         is_compiled = self.state.compiled_recipe == self.workspace.recipe
-        return f"Cancelled. Press r to {'run' if is_compiled else 'compile and run'}"
+        return f"Cancelled. Press {key_of('run')} to {'run' if is_compiled else 'compile and run'}"
 
     def update_chrome(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
@@ -555,7 +556,7 @@ class Workbench(App[int]):
 
     def toggle_auto(self) -> None:
         self.session.auto_run = not self.session.auto_run
-        automatic, manual = "the program runs after each edit", "the program runs only when you press r"
+        automatic, manual = "the program runs after each edit", f"the program runs only when you press {key_of('run')}"
         self.context.say(automatic if self.session.auto_run else manual)
 
     def toggle_watch(self) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.actions import ACTIONS, PANE_TITLES, Action, Pane, Situation
+from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import CANCELLED, progress_text
+from buddy.app.reports.formatting import cancelled_text, progress_text
 from buddy.app.session.progress import elapsed_text
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
@@ -19,6 +19,8 @@ ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored
 _MAX_SOURCE_WIDTH = 32
 # From this width in columns, the header has the long texts of `ORIGINS`.
 _WIDE_COLUMNS = 100
+# The actions whose keys one entry of the key line lists.
+_BOTH_DIRECTIONS = {"ir.next": ("ir.previous", "ir.next"), "passes.down": ("passes.down", "passes.up")}
 # Actions of the key line in every pane. The last two are shown even if nothing else fits.
 COMMON_ACTIONS = ("search", "run", "undo", "next-pane", "zoom", "palette", "help")
 
@@ -101,10 +103,15 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(" " + message, "text")]
     if state.connection_error:
         # The hint is first, because the message of ssh may be long.
-        todo = "press R to restart" if state.silent_seconds else "press R to reconnect"
+        todo = (
+            f"press {key_of('rerun')} to restart" if state.silent_seconds else f"press {key_of('rerun')} to reconnect"
+        )
         return [(f" {todo}", "dim"), (f" · {state.connection_error}", "text")]
     if state.silent_seconds:
-        return [(f" the engine has not answered for {state.silent_seconds} s", "text"), ("  press R to restart", "dim")]
+        return [
+            (f" the engine has not answered for {state.silent_seconds} s", "text"),
+            (f"  press {key_of('rerun')} to restart", "dim"),
+        ]
     if stopped := _stopped_workers(state):
         return [(f" the {stopped[0]} process was stopped by a signal", "text"), (_stopped_hint(state), "dim")]
     if state.progress is not None:
@@ -115,13 +122,17 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
             ("  press R to run the script again", "dim"),
         ]
     if state.problem is not None:
-        return [(" [!] ", "bad"), (_problem_text(state.problem), "text"), ("  press ! to show it", "dim")]
+        return [
+            (" [!] ", "bad"),
+            (_problem_text(state.problem), "text"),
+            (f"  press {key_of('diagnostic')} to show it", "dim"),
+        ]
     if state.engine == "starting":
         return [(" the engine is starting", "dim")]
     if state.busy:
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
     if state.opening_cancelled and not state.captured:
-        return [(f" {CANCELLED}", "text")]
+        return [(f" {cancelled_text()}", "text")]
     return [(" " + _compile_summary(state), "dim")]
 
 
@@ -149,7 +160,7 @@ def _stopped_workers(state: State) -> list[str]:
 
 
 def _stopped_hint(state: State) -> str:
-    return "  press ctrl+c to cancel" if state.busy else "  press R to restart"
+    return f"  press {key_of('cancel')} to cancel" if state.busy else f"  press {key_of('rerun')} to restart"
 
 
 def _problem_text(problem: Diagnostic) -> str:
@@ -166,7 +177,10 @@ def _compile_summary(state: State) -> str:
 
 
 def _job_cells(state: State) -> Cells:
-    return [("ctrl+c", "key"), (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim")]
+    return [
+        (key_of("cancel"), "key"),
+        (" ends it " if elapsed_text(state.seconds_since_progress) else " cancels ", "dim"),
+    ]
 
 
 def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
@@ -194,8 +208,7 @@ def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
 
 def _action_cells(action: Action, situation: Situation) -> Cells:
     is_blocked = bool(action.blocked(situation))
-    # One entry stands for both directions of a movement.
-    key = {"ir.next": "[ ]", "passes.down": "J K"}.get(action.id, "<" if action.key == "left" else action.key)
+    key = " ".join(BY_ID[action_id].key for action_id in _BOTH_DIRECTIONS.get(action.id, (action.id,)))
     return [(key, "faint" if is_blocked else "key"), (f" {action.footer}  ", "faint" if is_blocked else "dim")]
 
 

@@ -26,6 +26,19 @@ def from_preset(recipe: Recipe, preset: Recipe) -> Recipe:
     return replace(recipe, preset=preset.preset, steps=preset.steps)
 
 
+def with_preset(recipe: Recipe, presets: Sequence[Preset], name: str = "") -> Recipe:
+    """The recipe with the steps of the preset `name`: by default, of the one that it names, or of its frontend's.
+
+    Raises `ValueError` if the preset is unknown.
+    """
+    named = recipe.preset if recipe.preset != "default" else ""
+    name = name or named or preset_of(recipe.frontend, recipe.dialect)
+    for preset in presets:
+        if preset.name == name:
+            return from_preset(recipe, preset.recipe)
+    raise ValueError(f"unknown preset {name!r}; known: {', '.join(preset.name for preset in presets)}")
+
+
 def with_frontend(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend, dialect: Dialect) -> Recipe:
     """The recipe with that frontend and dialect. A change from or to torch-mlir also replaces the steps by a preset's.
 
@@ -36,8 +49,7 @@ def with_frontend(recipe: Recipe, presets: Sequence[Preset], frontend: Frontend,
     is_change = (frontend, dialect) != (recipe.frontend, recipe.dialect)
     if is_change and TORCH_MLIR in (frontend, recipe.frontend):
         # torch-mlir has a separate pipeline for each dialect.
-        name = preset_of(frontend, dialect)
-        recipe = from_preset(recipe, next(preset.recipe for preset in presets if preset.name == name))
+        recipe = with_preset(recipe, presets, preset_of(frontend, dialect))
     return replace(recipe, frontend=frontend, dialect=dialect)
 
 

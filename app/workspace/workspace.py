@@ -10,12 +10,14 @@ from typing import Literal
 
 import msgspec
 
+from buddy.app.actions import key_of
 from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.frontends import from_preset
 from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest, rebased
+from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest
 
 # The phase of a graph that starts as IR ("" for a captured graph), and the dialects of its IR.
 EntryPhase = tuple[str, tuple[str, ...]]
@@ -104,8 +106,8 @@ class Workspace:
         self._entry_phases = phases
 
     def from_preset(self, preset: Recipe) -> Recipe:
-        """The recipe of the graph on the screen with the passes of a preset."""
-        return self._disable_earlier_phases(rebased(preset, self.recipe), self.graph)
+        """The recipe of the graph on the screen with the passes of a preset, like `frontends.from_preset`."""
+        return self._disable_earlier_phases(from_preset(self.recipe, preset), self.graph)
 
     def _disable_earlier_phases(self, recipe: Recipe, graph: int) -> Recipe:
         """`recipe` without the passes of phases before the one at which the graph starts."""
@@ -232,7 +234,7 @@ class Workspace:
     def _write_recipe(self) -> None:
         recipe = None if self.recipe == self.preset else self.recipe
         if self._file_of(self.graph).save(recipe, self._history.edits_to_save()):
-            self.notice = "another workbench edited this recipe too: press U to see its edits"
+            self.notice = f"another workbench edited this recipe too: press {key_of('edits')} to see its edits"
 
     def _file_of(self, graph: int) -> RecipeFile:
         if graph not in self._files:

@@ -27,7 +27,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import to_bytes
-from buddy.compiler.protocol.numerics import ObservedProgram, OwnProgram, Seen
+from buddy.compiler.protocol.numerics import NodeUse, ObservedProgram, OwnProgram, Seen
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import EAGER, OpChoice, PassStep, Recipe, digest
 
@@ -184,8 +184,6 @@ class _ValueStorage:
         return self._by_stable[max([op.stable, *in_call], key=self._order.__getitem__)]
 
 
-# The names of a node's inputs, and the names and indices of its results, as in `OwnProgram.uses`.
-Use = tuple[tuple[str, ...], tuple[tuple[str, int], ...]]
 OnProgress = Callable[[str, float], None]
 
 
@@ -195,7 +193,7 @@ class _SingleNodeProgram:
 
     graph: Graph
     recipe: Recipe
-    uses: list[Use] = field(default_factory=list)
+    uses: list[NodeUse] = field(default_factory=list)
 
 
 def own_programs(
@@ -243,7 +241,7 @@ def _add_program(
     new_choices = tuple(sorted(OpChoice(names[name], lowering) for name, lowering in lowerings.items()))
     key = digest(serialize.to_bytes(renamed), [(choice.node, choice.lowering) for choice in new_choices])
     program = to_compile.setdefault(key, _SingleNodeProgram(renamed, _single_node_recipe(recipe, new_choices)))
-    program.uses.append((inputs, results))
+    program.uses.append(NodeUse(inputs, results))
 
 
 def _with_added_nodes(op: Op, captured_names: set[str]) -> list[Op]:
@@ -266,7 +264,7 @@ def _views_weight(op: Op) -> bool:
 
 
 def _result(node: Op) -> tuple[str, int]:
-    """Returns a result as in `OwnProgram.uses`: its stable name, and its index in a tuple of results, or -1."""
+    """Returns a result as in `NodeUse`: its stable name, and its index in a tuple of results, or -1."""
     return (node.stable, node.args[1]) if isinstance(node, GetItemOp) else (node.stable, -1)
 
 

@@ -164,7 +164,7 @@ def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
 
 
 def _folder(request: ExportProgram) -> Path:
-    return Path(request.directory, request.folder).expanduser().absolute()
+    return Path(request.directory, Path(request.folder).expanduser()).absolute()
 
 
 def _remarks(captured: Any, request: RemarkHere) -> Reply:

@@ -168,6 +168,6 @@ def _form(value: Any) -> str:
 
 def _describe_deviation(deviation: Deviation, tolerance: str) -> str:
     position = f" (first at {deviation.where})" if deviation.where else ""
-    if deviation.share < 0:
+    if deviation.of_tolerance < 0:
         return f"an element is infinite or NaN on one side only{position}"
     return f"they differ by up to {deviation.largest:.3g}, tolerance {tolerance}{position}"

@@ -5,6 +5,8 @@ Each call is a call of an external function, which the runtime provides. The fun
 - `eager_…`: the op falls back to eager.
 - `slow_path_…`: the op is compiled, and eager computes its results on a condition.
 - `error_path_…`: the op is compiled, and on a condition eager raises the op's error.
+
+Scripts for buddy-mlir import this module as `func`, for its `ops_registry`.
 """
 
 from __future__ import annotations
@@ -24,13 +26,13 @@ from buddy.compiler.graph.sizes import is_dynamic, plain_size, symbol, symbols_i
 from buddy.compiler.graph.types import TensorMeta
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.sizes import RESULTS, index_value, record_shape, sizes_attribute, symbol_attributes
+from buddy.compiler.ops.sizes import RESULT_SIZES, index_value, record_shape, sizes_attribute, symbol_attributes
 from buddy.compiler.ops.structured import empty
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, meta_type, value_of
 from buddy.compiler.protocol.artifact import EagerCall, TensorSpec
 from buddy.compiler.protocol.recipe import digest
 
-# On the declaration of such a function: the `EagerCall` as JSON.
+# The attribute of an external function's declaration that has its `EagerCall` as JSON.
 EAGER_CALL_ATTRIBUTE = "buddy.eager"
 
 ops_registry = Registry()
@@ -38,7 +40,7 @@ ops_registry = Registry()
 
 @dataclass
 class EagerPaths:
-    """The conditions on which the code of a compiled node calls eager: for its results, and only for its error."""
+    """The conditions on which a compiled node calls eager: `slow` for its results, `error` for its error alone."""
 
     slow: list[str] = field(default_factory=list)
     error: list[str] = field(default_factory=list)
@@ -66,8 +68,8 @@ def record_eager_paths() -> Iterator[EagerPaths]:
         _paths.reset(token)
 
 
-def _path_kind(condition: str, has_results: bool) -> str:
-    """Returns the start of a function's name, and records a call that is made only on `condition`."""
+def _record_path(condition: str, has_results: bool) -> str:
+    """Records a call that is made only on `condition`, unless it is "". Returns the start of the function's name."""
     if not condition:
         return "eager"
     paths = _paths.get()
@@ -81,14 +83,16 @@ def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list
 
     `condition` says when the code of a compiled op makes the call; it is "" for an op that falls back to eager.
     Results that are not tensors, such as gradients that were not requested, are `None`. Raises `LoweringError` if
-    another node reads such a result, if a shape is unknown at compile time, or if the node has no torch op.
+    another node reads such a result, if the results are unknown, or if the node has no torch op.
     """
     if "." not in node.target:
         raise LoweringError(f"{type(node).__name__} has no torch op, so eager cannot run it")
-    if not node.metas or any(node.metas[index] is None for index in _read_results(node)):
+    if not node.metas:
+        raise LoweringError(f"the results of {node.target} are unknown, so eager cannot run it")
+    if any(node.metas[index] is None for index in _read_results(node)):
         raise LoweringError(f"{node.target} has a result that is not a tensor, and that other nodes read")
     metas = [meta for meta in node.metas if meta is not None]
-    call = _describe(node, metas, _path_kind(condition, has_results=bool(metas)))
+    call = _describe(node, metas, _record_path(condition, has_results=bool(metas)))
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     with_elements = [meta for meta in metas if 0 not in meta.shape]
     results = [meta_type(meta) for meta in with_elements]
@@ -108,7 +112,7 @@ def call_eager_for_errors(node: Op, symbol_table: SymbolTable, condition: str) -
 
     `condition` says when the call is made.
     """
-    call = msgspec.structs.replace(_describe(node, (), _path_kind(condition, has_results=False)), asks=True)
+    call = msgspec.structs.replace(_describe(node, (), _record_path(condition, has_results=False)), asks=True)
     operands = [value_of(op, symbol_table) for op in _tensor_arguments(node) if 0 not in op.tensor_meta.shape]
     _declare(call, [value.type for value in operands], [])
     func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])
@@ -126,7 +130,7 @@ def _read_results(node: Op) -> list[int]:
 
 
 def _result_value(meta: TensorMeta | None, values: Iterator[Any]) -> Any:
-    """Returns a result: the next of the call's `values`, a new tensor if it is empty, `None` if it is not a tensor."""
+    """Returns a result: the next of the call's `values`; a new tensor if it has no elements; `None` for no tensor."""
     if meta is None:
         return None
     stored = meta.stored
@@ -184,7 +188,8 @@ def _declare(call: EagerCall, input_types: list[Any], results: list[TensorMeta])
         [read_only] * len(input_types) + list(map(symbol_attributes, call.symbols))
     )
     if any(is_dynamic(meta.shape) for meta in results):
-        declaration.attributes[RESULTS] = ir.ArrayAttr.get([sizes_attribute(meta.stored.shape) for meta in results])
+        sizes = [sizes_attribute(meta.stored.shape) for meta in results]
+        declaration.attributes[RESULT_SIZES] = ir.ArrayAttr.get(sizes)
     declaration.attributes[EAGER_CALL_ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 

@@ -33,7 +33,7 @@ from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
-    RESULTS,
+    RESULT_SIZES,
     SIZES,
     function_sizes,
     index_value,
@@ -130,7 +130,7 @@ class _Lowerer:
         ]
         op.arg_attrs = ir.ArrayAttr.get([*attributes, *map(symbol_attributes, symbols)])
         if any(is_dynamic(value[0].tensor_meta.shape) for value in results):
-            op.attributes[RESULTS] = ir.ArrayAttr.get(
+            op.attributes[RESULT_SIZES] = ir.ArrayAttr.get(
                 [sizes_attribute(value[0].tensor_meta.stored.shape) for value in results]
             )
         if is_declaration:
@@ -502,8 +502,8 @@ def _add_function_with_packs(old: Any, pack_types: list[Any], new_sources: Mappi
     with ir.InsertionPoint(old):
         new = func.FuncOp(_symbol_name(old), ir.FunctionType.get(input_types, list(old.type.results)), loc=location)
     new.arg_attrs = ir.ArrayAttr.get(new_attributes)
-    if RESULTS in old.attributes:
-        new.attributes[RESULTS] = old.attributes[RESULTS]
+    if RESULT_SIZES in old.attributes:
+        new.attributes[RESULT_SIZES] = old.attributes[RESULT_SIZES]
     new.add_entry_block([location] * len(pack_types) + [old.arguments[i].location for i in new_sources])
     return new
 

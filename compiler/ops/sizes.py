@@ -18,7 +18,7 @@ from buddy.compiler.ops.utils import LoweringError, mlir_shape
 # Attributes of arguments and functions, which `one-shot-bufferize` preserves.
 SYMBOL = "buddy.symbol"  # on an argument of type index: the name of the symbol whose value it is
 SIZES = "buddy.sizes"  # on an argument with `?` dims: its sizes, each as text
-RESULTS = "buddy.result_sizes"  # on a function: the sizes of each of its results, an empty list for a static one
+RESULT_SIZES = "buddy.result_sizes"  # on a function: the sizes of each of its results, an empty list for a static one
 
 
 @dataclass
@@ -109,8 +109,8 @@ def read_sizes(attribute: Any) -> list[Dim]:
 
 def result_attributes(function: Any) -> list[Any]:
     """Returns the recorded sizes of each result of a function; empty for results with static types."""
-    if RESULTS in function.attributes:
-        return [ir.ArrayAttr(shape) for shape in ir.ArrayAttr(function.attributes[RESULTS])]
+    if RESULT_SIZES in function.attributes:
+        return [ir.ArrayAttr(shape) for shape in ir.ArrayAttr(function.attributes[RESULT_SIZES])]
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     return [ir.ArrayAttr.get([])] * len(function_type.results)
 

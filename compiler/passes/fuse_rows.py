@@ -69,11 +69,11 @@ class _Op:
 
 @dataclass
 class _Group:
-    """Neighbouring ops that become one loop over `bounds[-1]` rows. `rows` are the ops as loops over one row."""
+    """Neighbouring ops that become one loop over `bounds[-1]` rows. `row_ops` are the ops as loops over one row."""
 
     members: list[_Op]
     bounds: Bounds
-    rows: list[RowOp] = field(default_factory=list)
+    row_ops: list[RowOp] = field(default_factory=list)
 
 
 def _runs(block: Any) -> list[list[_Op]]:
@@ -137,8 +137,8 @@ def _grow_group(run: Sequence[_Op], position: int, limit: int) -> _Group:
     bounds = refine_bounds((1, count), reduction.structured)
     assert bounds is not None
     group = _Group([reduction], bounds, [split_rows(reduction.structured, bounds)])
-    if row_bytes(group.rows[0]) > limit:
-        raise UnsupportedError(f"a row of {row_bytes(group.rows[0])} bytes does not stay in cache")
+    if row_bytes(group.row_ops[0]) > limit:
+        raise UnsupportedError(f"a row of {row_bytes(group.row_ops[0])} bytes does not stay in cache")
     reason = ""
     for candidates in (range(position - 1, -1, -1), range(position + 1, len(run))):
         for candidate in candidates:
@@ -172,7 +172,7 @@ def _try_add(group: _Group, op: _Op, is_before: bool, limit: int) -> str:
     reason_not_added = next((text for other in (*rows, new) if (text := conflict(new, other, bounds))), "")
     if not reason_not_added:
         index = 0 if is_before else len(rows)
-        group.bounds, group.rows = bounds, [*rows[:index], new, *rows[index:]]
+        group.bounds, group.row_ops = bounds, [*rows[:index], new, *rows[index:]]
         group.members.insert(index, op)
     return reason_not_added
 
@@ -181,21 +181,21 @@ def _trim(group: _Group) -> None:
     """Drops ops at both ends of the group that share no written buffer with any other member."""
     for end in (0, -1):
         while len(group.members) > 1 and not _is_connected(group, end):
-            del group.members[end], group.rows[end]
+            del group.members[end], group.row_ops[end]
 
 
 def _is_connected(group: _Group, end: int) -> bool:
     """True if the op at `end` (0 or -1) and another member access the same buffer, and one of them writes it."""
-    end_op = group.rows[end]
-    others = [op for op in group.rows if op is not end_op]
+    end_op = group.row_ops[end]
+    others = [op for op in group.row_ops if op is not end_op]
     return any(
-        a.root == b.root and (a.written or b.written) for a in end_op.accesses for op in others for b in op.accesses
+        a.buffer == b.buffer and (a.written or b.written) for a in end_op.accesses for op in others for b in op.accesses
     )
 
 
 def _shares_rows(group: _Group) -> bool:
     """True if two ops access rows of more than one element in the same buffer."""
-    buffers = [{access.root for access in op.accesses if any(access.inner)} for op in group.rows]
+    buffers = [{access.buffer for access in op.accesses if any(access.inner)} for op in group.row_ops]
     return any(a & b for i, a in enumerate(buffers) for b in buffers[i + 1 :])
 
 
@@ -206,7 +206,7 @@ def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
     """Replaces the ops of `group` by one loop over rows."""
     ops = [member.op for member in group.members]
     temporaries = _temporaries(group)
-    rows, placed = _place_temporaries(group.rows, temporaries)
+    rows, placed = _place_temporaries(group.row_ops, temporaries)
     scratch = [root for root in temporaries if root not in placed]
     stages = stages_of(rows, scratch)
     unstored = {root for stage in stages for root in stage.unstored}
@@ -226,13 +226,13 @@ def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
 
 
 def _stage_location(stage: RowStage, context: PassContext) -> Any:
-    return context.locations.union([op.op.op.location for op in stage.ops])
+    return context.locations.union([op.structured.op.location for op in stage.ops])
 
 
 def _temporaries(group: _Group) -> list[Any]:
     """Returns the allocations that only the group's ops use."""
     ops = {member.op for member in group.members}
-    roots = list(dict.fromkeys(access.root for op in group.rows for access in op.accesses if access.written))
+    roots = list(dict.fromkeys(access.buffer for op in group.row_ops for access in op.accesses if access.written))
     return [root for root in roots if is_allocated(root) and all(user in ops for user in _users(root))]
 
 
@@ -276,19 +276,22 @@ def _find_result_row(
 
     The result has the same layout, and no op accesses it before. Returns `None` if there is no such result.
     """
-    last_index = max(i for i, op in enumerate(rows) if any(access.root == root for access in op.accesses))
+    last_index = max(i for i, op in enumerate(rows) if any(access.buffer == root for access in op.accesses))
     last = rows[last_index]
-    temporary = next(access for access in last.accesses if access.root == root)
-    if last.op.reductions or temporary.written or not any(temporary.inner) or not _is_dense(last, temporary):
+    temporary = next(access for access in last.accesses if access.buffer == root)
+    if last.structured.reductions or temporary.written or not any(temporary.inner) or not _is_dense(last, temporary):
         return None
     element_range = temporary.offset, temporary.inner, temporary.span
-    all_accesses = [access for op in rows for access in op.accesses if access.root == root]
+    all_accesses = [access for op in rows for access in op.accesses if access.buffer == root]
     if any((access.offset, access.inner, access.span) != element_range for access in all_accesses):
         return None
     for result in last.accesses:
-        if result.written and result.root not in temporaries and _has_same_layout(temporary, result):
-            accessed_before = (access.root for op in rows[:last_index] for access in op.accesses)
-            if result.root not in accessed_before and sum(access.root == result.root for access in last.accesses) == 1:
+        if result.written and result.buffer not in temporaries and _has_same_layout(temporary, result):
+            accessed_before = (access.buffer for op in rows[:last_index] for access in op.accesses)
+            if (
+                result.buffer not in accessed_before
+                and sum(access.buffer == result.buffer for access in last.accesses) == 1
+            ):
                 return temporary, result
     return None
 
@@ -305,8 +308,8 @@ def _has_same_layout(a: OperandAccess, b: OperandAccess) -> bool:
 def _redirect(op: RowOp, temporary: OperandAccess, result: OperandAccess) -> RowOp:
     """Returns `op` with all accesses to the buffer of `temporary` redirected to the rows of `result`."""
     accesses = tuple(
-        replace(access, value=result.value, root=result.root, offset=result.offset, rows=result.rows)
-        if access.root == temporary.root
+        replace(access, value=result.value, buffer=result.buffer, offset=result.offset, row_strides=result.row_strides)
+        if access.buffer == temporary.buffer
         else access
         for access in op.accesses
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -10,7 +10,7 @@ from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
-# How a node's value is observed. "observed": the value is in memory anyway. "fused": it is never in memory, because the
+# How a node's value is seen. "observed": the value is in memory anyway. "fused": it is never in memory, because the
 # node is fused into its users. "materialised": it was written to memory for the comparison, which changes the program.
 # "folded": a graph pass has removed the node.
 Seen = Literal["observed", "fused", "materialised", "folded"]
@@ -21,35 +21,36 @@ class Deviation(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of a tensor with respect to its reference, over elements where both are finite.
 
     `largest` is the greatest absolute difference, `relative` the root mean square of the differences divided by that of
-    the reference. `share` is the greatest ratio of a difference to its tolerance (an upper bound if it is below 1), -1
-    if an element is infinite or NaN in only one of the tensors; `where` is the first index out of tolerance. `nans` and
-    `infs` are the numbers of NaN and infinite elements of the tensor.
+    the reference. `of_tolerance` is the greatest ratio of a difference to its tolerance (an upper bound if it is below
+    1). It is -1 if an infinity or a NaN of one tensor is not matched by the same value in the other; `largest` and
+    `relative` are then 0. `where` is the first index out of tolerance. `nans` and `infs` are the numbers of NaN and
+    infinite elements of the tensor.
     """
 
     largest: float = 0.0
     relative: float = 0.0
-    share: float = 0.0
+    of_tolerance: float = 0.0
     nans: int = 0
     infs: int = 0
     where: str = ""
 
     @property
     def ok(self) -> bool:
-        return 0.0 <= self.share <= 1.0
+        return 0.0 <= self.of_tolerance <= 1.0
 
 
 class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """A node's errors.
 
-    `error` is that of its value in the compiled program, `own` that of the node compiled alone and run on the
-    reference's inputs. An error that was not measured is `None`; `why` is the reason if `own` is `None`. `nans` and
-    `infs` are the numbers of NaN and infinite elements of the reference.
+    `error` is that of its value in the compiled program, `own_error` that of the node compiled alone and run on the
+    reference's inputs. An error that was not measured is `None`; `why` is the reason, if known, why `own_error` is not.
+    `nans` and `infs` are the numbers of NaN and infinite elements of the reference.
     """
 
     node: str
     seen: Seen
     error: Deviation | None = None
-    own: Deviation | None = None
+    own_error: Deviation | None = None
     tolerance: str = ""
     nans: int = 0
     infs: int = 0
@@ -57,28 +58,28 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def ok(self) -> bool:
-        return (self.error is None or self.error.ok) and (self.own is None or self.own.ok)
+        return (self.error is None or self.error.ok) and (self.own_error is None or self.own_error.ok)
 
 
 class NanOrigin(msgspec.Struct, frozen=True):
     """The first node whose result has a NaN or an infinity (`kind`), in the compiled program or in eager (`side`).
 
-    A node whose inputs have none is preferred; `inputs_have` says that this node has an input with one.
+    A node that does not get it from an input of the graph is preferred; `from_graph_input` says that this one does.
     """
 
     kind: Literal["nan", "inf"]
     side: Literal["compiled", "eager"]
     node: str
-    inputs_have: bool = False
+    from_graph_input: bool = False
 
 
 class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
     """Every node of a graph compared with the reference.
 
-    `first` is the first node out of tolerance, and `first_by` says which of its errors is: `own`, or only the `error`
-    of its value in the program; `suspects` are the nodes fused into it whose values were not observed. `results` are
-    the nodes that the graph returns. `seconds` is the duration of the comparison, including the runs of the compiled
-    program and the reference; `compile_seconds` is the time to compile the programs for it.
+    `first` is the first node out of tolerance. `first_by` is "own" if its `own_error` is out of tolerance, or "error".
+    `suspects` are the unobserved nodes between `first` and the observed nodes before it. `results` are the nodes that
+    the graph returns. `seconds` is the duration of the comparison, including the runs of the compiled program and the
+    reference; `compile_seconds` is the time to compile the programs for it.
     """
 
     graph: int
@@ -95,8 +96,8 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def compared(self) -> int:
-        """The number of nodes whose value was compared with the reference."""
-        return sum(numbers.error is not None or numbers.own is not None for numbers in self.nodes)
+        """The number of nodes with an error of either kind."""
+        return sum(numbers.error is not None or numbers.own_error is not None for numbers in self.nodes)
 
     @property
     def ok(self) -> bool:
@@ -107,16 +108,24 @@ class NumericsReport(msgspec.Struct, frozen=True, omit_defaults=True):
         return {numbers.node: numbers for numbers in self.nodes}
 
 
+class NodeUse(NamedTuple):
+    """A node that a program computes: the FX names of its inputs, and its results.
+
+    A result is its stable name, and its index in the node's tuple of results: -1 for a single result.
+    """
+
+    inputs: tuple[str, ...]
+    results: tuple[tuple[str, int], ...]
+
+
 class OwnProgram(msgspec.Struct, frozen=True):
     """The artifact of a node that was compiled alone, and all equal nodes of the captured graph.
 
-    `uses` has an entry for each of these nodes: the names of its inputs, and for each result the stable name and the
-    index in the node's tuple of results, -1 for a single result. If the node only `moves` elements, its result is not
-    rounded.
+    `uses` are these nodes. If they only move elements (`moves`), their results are not rounded, so they must be exact.
     """
 
     artifact: bytes
-    uses: tuple[tuple[tuple[str, ...], tuple[tuple[str, int], ...]], ...]
+    uses: tuple[NodeUse, ...]
     moves: bool = False
 
 

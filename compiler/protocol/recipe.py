@@ -185,14 +185,6 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, backend=NATIVE, backend_flags=())
 
 
-def rebased(pipeline: Recipe, program: Recipe) -> Recipe:
-    """Returns `pipeline` with the program, graph, choices of lowerings, threads, plug-ins, target and backend of
-    `program`.
-    """
-    names = ("source", "arguments", "graph", "choices", "threads", "plugins", "target", "backend", "backend_flags")
-    return msgspec.structs.replace(pipeline, **{name: getattr(program, name) for name in names})
-
-
 def preset_of(frontend: Frontend, dialect: Dialect) -> str:
     """Returns the preset for a frontend and dialect: torch-mlir has a separate pipeline for each dialect."""
     if frontend in OWN_FRONTENDS:

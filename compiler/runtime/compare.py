@@ -329,7 +329,7 @@ class ErrorMetrics:
         deviation = self._compare_finite(_parts(compiled), _parts(reference), tolerance)
         return (
             deviation
-            if deviation is not None and deviation.share <= 1.0
+            if deviation is not None and deviation.of_tolerance <= 1.0
             else _by_element(compiled, reference, tolerance)
         )
 

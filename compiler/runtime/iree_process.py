@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.options import ENTRY, SCOPE, IreeArtifact
+from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.plain_values import Diagnostic
 from buddy.compiler.protocol.worker_messages import Message
@@ -143,7 +143,7 @@ class _Program:
         # Kept alive, including weights that were made dense: the module reads them in place.
         self._weights = {key: np.asarray(dense_bytes(tensors[index])) for key, index in convention.parameters.items()}
         driver = iree_flags.driver(artifact.flags, threads)
-        self._module = IreeModule(artifact.module, ENTRY, driver, threads, self._weights, SCOPE)
+        self._module = IreeModule(artifact.module, WRAPPER_NAME, driver, threads, self._weights, SCOPE)
         inputs = [self._module.on_device(_to_array(tensors[index])) for index in convention.inputs]
         self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
 

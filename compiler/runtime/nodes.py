@@ -304,7 +304,7 @@ def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfi
 
     def has(op: Op, has_by_name: Mapping[str, bool]) -> bool:
         numbers = nodes[op.stable]
-        deviation = numbers.error or numbers.own
+        deviation = numbers.error or numbers.own_error
         if deviation is not None:
             return (deviation.nans, deviation.infs)[kind_index] > 0
         return (
@@ -333,7 +333,7 @@ def _first_beyond_tolerance(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal[
     value.
     """
     for node in nodes:
-        if node.own is not None and not node.own.ok:
+        if node.own_error is not None and not node.own_error.ok:
             return node.node, "own"
         if node.error is not None and not node.error.ok:
             return node.node, "error"

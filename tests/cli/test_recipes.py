@@ -79,7 +79,7 @@ def test_a_recipes_file_names_plugins_and_files_only_where_it_is_trusted(tmp_pat
     named = recipe("--recipe", mine, "--plugin", str(plugin))
     assert {found.path for found in named.plugins} == {str(plugin)}, "the user has named it"
     with pytest.raises(UsageError, match=r"theirs\.toml is rejected"):
-        read_recipe(path, [], False)
+        read_recipe(path, [], ())
 
 
 def test_recipes_of_several_frontends_are_refused(tmp_path: Path) -> None:

@@ -307,6 +307,33 @@ def test_diff_shows_a_stage_under_two_recipes_and_two_stages(cli: Verb) -> None:
     assert "give exactly one of --against" in done.stderr
 
 
+def test_diff_resolves_both_recipes_alike(cli: Verb, tmp_path: Path) -> None:
+    plugin, recipe = tmp_path / "plug.py", tmp_path / "recipe.toml"
+    plugin.write_text("")
+    recipe.write_text(f"frontend = 'torch-mlir'\ndialect = 'tosa'\n[[plugins]]\npath = '{plugin}'")
+    twice = ("--recipe", recipe, "--recipe", recipe, "--plugin", plugin)
+    done = cli("diff", "samples/arith_add.py", *twice, "--exit-code", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "tosa" in {stage["after"]["phase"] for stage in json.loads(done.stdout)["stages"]}
+
+
+def test_diff_against_a_preset_changes_only_the_passes(cli: Verb) -> None:
+    options = ("--checks", "none", "--disable", "fuse-rows", "--disable", "canonicalize#2", "--against", "default")
+    done = cli("diff", "samples/two_models.py", *options, "--exit-code", "--json")
+    assert done.returncode == 1, done.stderr
+    assert "note: only graph 0 of 0 (Gate)" in done.stderr
+    stages = json.loads(done.stdout)["stages"]
+    assert [stage["after"]["stage"] for stage in stages if stage["before"] is None] == ["canonicalize", "fuse-rows"]
+    assert not any(stage["hunks"] for stage in stages), "neither pass changes this program"
+
+
+def test_diff_tells_an_error_from_a_difference(cli: Verb) -> None:
+    done = cli("diff", "samples/nosuch.py", "--against", "default", "--exit-code")
+    assert done.returncode == 2
+    done = cli("diff", "samples/addmm.py", "--stage", "a", "--stage", "b", "--stage", "c")
+    assert "give --stage at most twice" in done.stderr
+
+
 def test_presets_are_compiled_and_run_side_by_side(cli: Verb) -> None:
     done = cli("presets", "samples/addmm.py", "--run", "--repeats", "1", "--json")
     assert done.returncode == 0, done.stderr

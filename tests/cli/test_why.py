@@ -13,7 +13,7 @@ def test_the_fate_of_a_node_from_capture_to_machine_code(cli: Verb) -> None:
     done = cli("why", "samples/mlp.py", "gelu", "--json")
     assert done.returncode == 0, done.stderr
     ((node,),) = [graph["nodes"] for graph in json.loads(done.stdout)["graphs"]]
-    said = {one["who"]: one["text"] for one in node["fate"]}
+    said = {remark["step"]: remark["text"] for remark in node["remarks"]}
     assert list(said)[:2] == ["capture", "lowering"]
     assert said["lowering"] == "by linalg in @forward"
     assert "became a polynomial" in said["expand-math-to-polynomials"]
@@ -41,3 +41,17 @@ def test_a_module_names_its_only_node_and_the_node_is_named_by_it(cli: Verb) -> 
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("act/gelu.0 · aten.gelu.default · ")
     assert "step" in done.stdout.splitlines()[1]
+
+
+def test_the_text_names_the_graph_of_each_node(cli: Verb) -> None:
+    done = cli("why", "samples/two_models.py", "add*")
+    assert done.returncode == 0, done.stderr
+    starts = [block.splitlines()[0] for block in done.stdout.split("\n\n")]
+    assert [start.split(",")[0] for start in starts if start.startswith("graph ")] == ["graph 0", "graph 2"]
+    assert len(starts) == done.stdout.count("\nstep ")
+
+
+def test_a_note_says_why_there_are_no_remarks_of_llvm(cli: Verb) -> None:
+    done = cli("why", "samples/arith_add.py", "add", "--preset", "gpu")
+    (note,) = [line for line in done.stderr.splitlines() if "LLVM's remarks are not available" in line]
+    assert len(note.partition("not available: ")[2]) > len("a separate process"), note

@@ -90,12 +90,12 @@ _GAP = re.compile(r"… \(([\d,]+) more characters\)")
 class ConstantGap(NamedTuple):
     """An elided part of a line: the `missing` characters of the full line from `start` on.
 
-    With `tail`, it is the end of a truncated line. Then `missing` counts the constants in it as elided.
+    With `at_end`, it is the end of a truncated line. Then `missing` counts the constants in it as elided.
     """
 
     start: int
     missing: int
-    tail: bool = False
+    at_end: bool = False
 
 
 def find_gaps(line: str) -> list[ConstantGap]:

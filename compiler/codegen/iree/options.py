@@ -97,13 +97,13 @@ def driver(flags: Sequence[str], threads: int) -> str:
     return "local-sync" if threads == 1 else "local-task"
 
 
-ENTRY = "buddy_entry"
+WRAPPER_NAME = "buddy_entry"
 # The scope of parameters: the runtime gets one provider, of this name.
 SCOPE = "model"
 
 
 class IreeConvention(msgspec.Struct, frozen=True):
-    """The signature of the function `ENTRY`: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
+    """The signature of the wrapper: the graph's `inputs` (numbers of placeholders), then an `i64` per symbol.
 
     It returns those of `results` that have elements. `parameters` has the number of the placeholder of each weight, by
     the key of the weight in the module: the runtime reads weights in place, so they are neither in the text nor in the

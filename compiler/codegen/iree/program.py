@@ -1,11 +1,11 @@
-"""Converts top-level IR to a program for IREE: a module as text, with a wrapper of its entry that loads the weights."""
+"""Converts top-level IR to a program for IREE: a module as text, with a public wrapper of the graph's function."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from buddy.compiler.codegen.iree.options import ENTRY, SCOPE, IreeConvention, IreeProgram
+from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeConvention, IreeProgram
 from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import plain_size
@@ -27,11 +27,11 @@ class IreeUnsupportedError(Exception):
 
 
 def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgram:
-    """Returns the program for top-level IR (an operation), which is not changed.
+    """Returns the program for top-level IR (an operation), which is not changed; `locations` gets a set per weight.
 
     Calls of eager PyTorch without results, which only check data such as indices, are omitted; their ops are listed as
-    `unchecked`. Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for parallel loops, which only IREE
-    may create.
+    `unchecked`. Raises `IreeUnsupportedError` for other calls of eager PyTorch, and for `scf.forall`, which IREE
+    supports only where it has created it.
     """
     calls = eager_calls(module)
     if fallbacks := {call.symbol: call.target for call in calls if call.results}:
@@ -43,34 +43,35 @@ def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgra
         )
     with module.context, locations.nowhere(module.context):
         clone = module.clone(ip=False).operation
-        entry = _entry(clone, graph._func_name)
-        arguments = [_Argument(attributes) for attributes in entry.attributes["arg_attrs"]]
-        wrapper, parameters = _wrapper(graph, entry, arguments, locations)
+        function = _graph_function(clone, graph._func_name)
+        arguments = [_Argument(attributes) for attributes in function.attributes["arg_attrs"]]
+        wrapper, parameters = _wrapper(graph, function, arguments, locations)
         _erase_functions(clone, {call.symbol for call in calls})
         clone.walk(_remove_attributes)
-        entry.attributes["sym_visibility"] = ir.StringAttr.get("private")
+        function.attributes["sym_visibility"] = ir.StringAttr.get("private")
         text = clone.get_asm(enable_debug_info=True, assume_verified=True)
-    inputs = tuple(argument.source for argument in arguments if argument.is_input)
+    inputs = tuple(
+        argument.placeholder for argument in arguments if argument.placeholder is not None and not argument.is_weight
+    )
     specs = tuple(_spec(op) for op in graph.results if isinstance(op, Op))
     unchecked = tuple(sorted({call.target for call in calls}))
     convention = IreeConvention(inputs, parameters, specs, _symbols(graph, arguments), unchecked)
-    return IreeProgram(_append_functions(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
+    return IreeProgram(_append_ops(text, wrapper), convention, tuple(locations.sets), dict(locations.derived))
 
 
 class _Argument:
-    """An argument of the entry: for placeholder number `source` (-1: none), which may be a weight, or for `symbol`."""
+    """An argument of the graph's function: placeholder number `placeholder` (an input or a weight), or the value of
+    `symbol`; `None` or "" stands for neither.
+    """
 
     def __init__(self, attributes: Any) -> None:
-        self.source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
-        self.is_parameter = "buddy.parameter" in attributes and self.source >= 0
+        source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
+        self.placeholder = source if source >= 0 else None
+        self.is_weight = "buddy.parameter" in attributes and self.placeholder is not None
         self.symbol = str(attributes["buddy.symbol"].value) if "buddy.symbol" in attributes else ""
 
-    @property
-    def is_input(self) -> bool:
-        return self.source >= 0 and not self.is_parameter
 
-
-def _entry(module: Any, name: str) -> Any:
+def _graph_function(module: Any, name: str) -> Any:
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value == name:
             return op.operation
@@ -78,28 +79,29 @@ def _entry(module: Any, name: str) -> Any:
 
 
 def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymbol, ...]:
-    """Returns the symbols that the entry takes, in the order of its arguments."""
+    """Returns the symbols that the graph's function takes, in the order of its arguments."""
     symbols = {symbol.name: symbol for symbol in symbols_of(graph)}
     return tuple(symbols[argument.symbol] for argument in arguments if argument.symbol)
 
 
 def _wrapper(
-    graph: Graph, entry: Any, arguments: Sequence[_Argument], locations: LocationSets
+    graph: Graph, function: Any, arguments: Sequence[_Argument], locations: LocationSets
 ) -> tuple[str, dict[str, int]]:
-    """Returns the text of a public function that loads the weights from parameters and calls the entry.
+    """Returns the text of a public function that loads the weights and calls the graph's function.
 
-    The second value has the number of the placeholder of each parameter, by the parameter's key.
+    The second value has the number of the placeholder of each weight, by the key of its parameter in IREE.
     """
-    function_type = ir.FunctionType(ir.TypeAttr(entry.attributes["function_type"]).value)
+    function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     results = [str(type_) for type_ in function_type.results]
     names = [op.stable for op in graph.placeholders]
     globals_, loads, wrapper_arguments, operands = [], [], [], []
     parameters: dict[str, int] = {}
     for i, (argument, type_) in enumerate(zip(arguments, function_type.inputs, strict=True)):
         operands.append(f"%a{i}")
-        if argument.is_parameter:
-            key, location = f"p{argument.source}", f'loc("{FILE}":{locations.intern([names[argument.source]])}:0)'
-            parameters[key] = argument.source
+        if argument.is_weight and argument.placeholder is not None:
+            key = f"p{argument.placeholder}"
+            location = f'loc("{FILE}":{locations.intern([names[argument.placeholder]])}:0)'
+            parameters[key] = argument.placeholder
             parameter = f'#flow.parameter.named<"{SCOPE}"::"{key}">'
             globals_.append(f"  util.global private @{key} = {parameter} : {type_} {location}")
             loads.append(f"    %a{i} = util.global.load @{key} : {type_} {location}")
@@ -114,7 +116,7 @@ def _wrapper(
     return "\n".join(
         [
             *globals_,
-            f"  func.func public @{ENTRY}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
+            f"  func.func public @{WRAPPER_NAME}({', '.join(wrapper_arguments)}) -> ({', '.join(results)}) {{",
             *loads,
             f"    {' = '.join([*result_group, call])}",
             f"    return {', '.join(values)}{' : ' * bool(results)}{', '.join(results)}",
@@ -124,7 +126,7 @@ def _wrapper(
 
 
 def _remove_attributes(op: Any) -> Any:
-    """Removes the attributes of this project's passes, whose dialect IREE does not know, and those of arguments."""
+    """Removes the attributes `buddy.*` and `bufferization.*`, and all attributes of arguments and results."""
     for attribute in [name for name in op.attributes if name.startswith(_REMOVED_ATTRIBUTES)]:
         del op.attributes[attribute]
     for name in ("arg_attrs", "res_attrs"):
@@ -163,10 +165,10 @@ def _erase_functions(module: Any, functions: Collection[str]) -> None:
         op.erase()
 
 
-def _append_functions(module: str, functions: str) -> str:
-    """Returns the text of a module with the text `functions` added after its last function."""
+def _append_ops(module: str, ops: str) -> str:
+    """Returns the text of a module with the text `ops` added at its end."""
     end = module.rindex("\n}")
-    return f"{module[:end]}\n{functions}{module[end:]}"
+    return f"{module[:end]}\n{ops}{module[end:]}"
 
 
 def _spec(op: Op) -> TensorSpec:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
 import pytest
 from textual.binding import Binding
 
-from buddy.app.actions import ACTIONS, PANES, Action, Situation, sequence_continuations
+from buddy.app.actions import ACTIONS, PANES, Action, Situation, replace_keys, sequence_continuations
+from buddy.app.reports.formatting import cancelled_text
 from buddy.app.screens.detail import help_screen
 from buddy.app.widgets.background import pane_bindings, screen_bindings
 from buddy.app.workbench.app import Workbench
 from buddy.app.workbench.dispatch import DispatchError, resolve
 from buddy.app.workbench.key_sequences import UNLISTED_ACTIONS, is_listed
+from buddy.app.workbench.status_lines import key_cells
 from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Assignment, NodeRow
 
@@ -138,6 +142,37 @@ def test_a_disabled_action_has_a_reason() -> None:
     assert reason("undo") == "nothing to undo"
     assert "press R to restart it" in reason("run", engine="lost")
     assert reason("run", engine="ready", has_recipe=True, captured=True) == ""
+
+
+@pytest.fixture
+def other_keys() -> Iterator[None]:
+    """Other keys for two actions, and none for a third."""
+    replace_keys({"run": ("x",), "ir.next": ("g n",), "rerun": ()})
+    yield
+    replace_keys({})
+
+
+@pytest.mark.usefixtures("other_keys")
+def test_messages_name_the_keys_in_use() -> None:
+    ready = {"engine": "ready", "has_recipe": True, "captured": True}
+    assert reason("runs", **ready) == "no run yet: press x to run the program"
+    assert cancelled_text() == "Cancelled. Press 'Start over' in the palette to run the script again"
+    line = "".join(text for text, _ in key_cells("ir", Situation(), 300))
+    assert " [ g n step " in line
+
+
+def test_no_message_names_a_default_key() -> None:
+    root = Path(__file__).resolve().parents[3] / "app"
+    # Keys that no setting changes: of the terminal's server, and while a screen opens.
+    fixed = {"web.py", "key_sequences.py", "editor.py"}
+    key = re.compile(r"[Pp]ress (?:[^\W\d_]|[!/?]|g [^\W\d_]|space|enter|ctrl\+\w)[ \"]")
+    found = [
+        f"{path.name}: {line.strip()}"
+        for path in root.rglob("*.py")
+        for line in path.read_text(encoding="utf-8").splitlines()
+        if path.name not in fixed and key.search(line)
+    ]
+    assert found == []
 
 
 def test_the_toggle_of_a_node_without_lowerings_is_disabled_with_a_reason() -> None:

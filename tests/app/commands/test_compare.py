@@ -31,7 +31,7 @@ async def test_a_stage_is_compared_with_the_same_stage_of_another_recipe(workben
         ir.choose(next(row for row in ir.rows if row.stage.name == "fuse-elementwise"))
         await bench.until(lambda: ir.document.diff is not None and ir.is_drawn, "the diff")
         assert ir.document.diff.hunks
-        assert "from fuse-elementwise by the current recipe" in ir.comparison.header_texts()
+        assert "from fuse-elementwise (the current recipe)" in ir.comparison.header_texts()
         ir.choose(next(row for row in ir.rows if row.stage.name == "lower"))
         await bench.until(lambda: ir.is_drawn, "the diff")
         assert not ir.document.diff.hunks

@@ -31,18 +31,24 @@ async def test_a_chosen_target_is_an_edit_that_can_be_undone(workbench: Open, tm
         app = bench.app
         await bench.settled()
         app.export_commands._use_target("aarch64")
+        app.export_commands._use_typed_target(" ")
         await bench.settled()
         assert "--target aarch64" in app.session_commands.command_line()
         await bench.sees("aarch64")
         app.export_commands._ask_folder("asm llvm-ir")
         await bench.drawn()
         await bench.press("escape")
-        app.export_commands._export_to(str(tmp_path / "out"), parse_kinds("asm llvm-ir"))
+        app.session.directory = str(tmp_path)
+        app.export_commands._export_to("out", parse_kinds("asm llvm-ir"))
         await bench.until(lambda: (tmp_path / "out" / "README.md").exists(), "the export")
         assert "fadd" in (tmp_path / "out" / "arith_add.s").read_text()
         readme = (tmp_path / "out" / "README.md").read_text()
         assert "buddy-tui export" in readme
         assert "--target aarch64" in readme
+        app.session._location = "an engine elsewhere"
+        app.export_commands._export_to("out", ("asm",))
+        await bench.until(lambda: len(app.screen_stack) > 1, "the question about files that are elsewhere")
+        await bench.press("n")
         await bench.press("u")
         await bench.settled()
         assert not app.workspace.recipe.target

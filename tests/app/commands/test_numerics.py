@@ -18,9 +18,9 @@ ROWS = tuple(NodeRow(i, f"{n}.0", "call_function", n, f"aten.{n}.default", "", "
 INFO = GraphInfo("forward", ROWS)
 GOOD, BAD = Deviation(1e-7, 1e-7, 0.01), Deviation(3e-2, 1e-2, 3000.0, where="[0]")
 NODES = (
-    NodeNumbers("mm.0", "fused", own=GOOD),
+    NodeNumbers("mm.0", "fused", own_error=GOOD),
     NodeNumbers("gelu.0", "observed", BAD, GOOD),
-    NodeNumbers("exp.0", "observed", Deviation(share=-1.0, nans=2), nans=0),
+    NodeNumbers("exp.0", "observed", Deviation(of_tolerance=-1.0, nans=2), nans=0),
 )
 REPORT = NumericsReport(
     0, "eager", NODES, "gelu.0", "error", ("mm.0",), (NanOrigin("nan", "compiled", "exp.0"),), ("exp.0",)
@@ -37,7 +37,7 @@ def test_the_summary_names_the_first_mismatch_and_the_nodes_not_compared() -> No
 
 
 def test_the_summary_omits_what_was_not_measured() -> None:
-    alone = replace(NODES[1], own=None, why="it has an effect")
+    alone = replace(NODES[1], own_error=None, why="it has an effect")
     told = numerics.summary_lines(replace(REPORT, nodes=(NODES[0], alone, NODES[2])), INFO)
     assert "in the program; it was not compiled alone: it has an effect: 3e-02" in told[0]
 

@@ -38,7 +38,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         screen = await bench.opened(NodeHistoryScreen)
         assert "became a polynomial" in "".join(said.text for said in screen._table.rows)
         said = screen._table.rows[-1]
-        assert said.source == "machine code"
+        assert said.step == "machine code"
         assert said.text.endswith("instructions in @forward, @matmul_128x256x1024_epilogue")
         assert screen._table.page >= len(screen._table.rows) > 3, "all of it at once where the screen has the room"
         screen._table.move_bottom()

@@ -9,10 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
 from buddy.app.screens.results import ResultScreen
-from buddy.compiler.protocol import BisectionResult, Criterion, Culprit
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
+from buddy.compiler.protocol import BisectionResult, Captured, Criterion, Culprit, GraphInfo
 from buddy.compiler.protocol.recipe import PassStep, Recipe, from_toml
 
 Open = Callable[..., Any]
@@ -49,9 +52,11 @@ async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, t
         await bench.until(lambda: bench.app.state.report is not None, "the run")
         assert bench.app.state.report.ok
 
-        bench.app.subgraph_commands._save_script(str(tmp_path / "gelu.py"))
-        await bench.until((tmp_path / "gelu.py").exists, "the script")
-        said = subprocess.run([sys.executable, str(tmp_path / "gelu.py")], capture_output=True, text=True, check=True)
+        bench.app.subgraph_commands._save_script(str(tmp_path / "gelu.v2"))
+        await bench.until((tmp_path / "gelu.v2.py").exists, "the script")
+        said = subprocess.run(
+            [sys.executable, str(tmp_path / "gelu.v2.py")], capture_output=True, text=True, check=True
+        )
         assert "torch.float32" in said.stdout
 
         bench.app.subgraph_commands._begin_bisection("any", "1, 200 s")
@@ -59,6 +64,47 @@ async def test_an_extract_is_a_separate_graph_with_a_way_back(workbench: Open, t
         await bench.until(lambda: bench.shows("nothing to search for"), "its text")
         await bench.press("q", "g", "b")
         assert bench.app.state.graph == 0
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Workbench:
+    """A workbench without an engine, whose program has a graph and an extract of it, which was bisected."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    app.state.graphs = graphs("forward", "extract")
+    app.state.graph = 1
+    commands, extract = app.subgraph_commands, app.state.graphs[1]
+    commands._origins[1] = extract, 0
+    commands._bisected = replace(FOUND, recipe=replace(FOUND.recipe, graph=1)), extract
+    return app
+
+
+def graphs(*names: str) -> tuple[GraphInfo, ...]:
+    return tuple(GraphInfo(name, ()) for name in names)
+
+
+@pytest.mark.parametrize("names", [("forward",), ("forward", "extract")])
+def test_extracts_and_results_are_of_the_program_that_is_open(app: Workbench, names: tuple[str, ...]) -> None:
+    commands = app.subgraph_commands
+    assert commands.is_extract
+    assert commands._bisection_result is not None
+    app.state.apply(Captured(0, graphs(*names)))
+    assert not commands.is_extract
+    assert commands._bisection_result is None
+    said: list[str] = []
+    app.context.status.say = said.append  # type: ignore[method-assign]
+    commands._use_action("use")
+    assert said == ["the program was opened again: the result of the bisection is out of date"]
+
+
+def test_saving_a_result_asks_before_it_overwrites(app: Workbench, tmp_path: Path) -> None:
+    asked: list[str] = []
+    app.context.dialogs.confirm = lambda question, act: asked.append(question)  # type: ignore[method-assign]
+    app.context.status.say = lambda message: None  # type: ignore[method-assign]
+    folder = tmp_path / "bisected"
+    for _ in range(2):
+        app.subgraph_commands._save_result(str(folder))
+    assert asked == [f"{folder} already has right.toml and reduced.mlir and reduced.after.mlir. Overwrite?"]
+    assert len(list(folder.iterdir())) == 3
 
 
 def test_a_criterion_is_two_numbers() -> None:

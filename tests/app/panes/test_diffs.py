@@ -78,7 +78,7 @@ async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: O
 
 async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> None:
     async with workbench("mlp.py", size=(120, 40)) as bench:
-        ir = bench.app.ir
+        app, ir = bench.app, bench.app.ir
         ir.focus()
         await show(bench, "lower")
         await bench.press("m")
@@ -87,6 +87,18 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         await press(bench, "D")
         assert ir.document.other == marked
         await bench.sees("structural diff from lower (marked)")
+        removed = next(row for row in range(ir.document.row_count) if ir.document.diff.row(row).kind == "removed")
+        ir.center(removed)
+        for key in ("o", "e"):
+            app.context.status.message = ""
+            await bench.press(key)
+            await bench.until(lambda: "removed" in app.context.status.message, "the reason")
+        await bench.press("m")
+        marked = ir.stage
+        await show(bench, "lower")
+        await press(bench, "D")
+        assert (ir.comparison.against, ir.document.other) == ("marked", marked)
+        await show(bench, "fuse-elementwise")
         await press(bench, "D")
         assert ir.comparison.against == "previous", "there has been no edit yet"
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from buddy.app.panes.ir_document import IrDocument
@@ -9,6 +11,8 @@ from buddy.app.panes.ir_loader import IrRows
 from buddy.app.reports.text.differences import DiffRows
 from buddy.app.reports.text.folds import Folds, TextFold
 from buddy.app.session.stages import PAGE_LINES, LineCache, UnavailableError
+from buddy.app.workbench.app import Workbench
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.protocol import Lines, Stage, Symbol
 
 STAGE = Stage(0, "cse", "top", "after", 30)
@@ -128,3 +132,27 @@ def test_a_stage_opens_at_a_line_and_a_diff_that_hides_the_line_at_its_next_chan
     compared = IrRows(STAGE, diff, BEFORE, Folds(STAGE.lines))
     cursor, top = compared.cursor_and_top(5, 2, 10)
     assert (diff.row(cursor).kind, top) == ("removed", 0)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Workbench:
+    """A workbench without an engine, whose last edit has added the pass `cse`."""
+    app = Workbench(str(tmp_path / "none.py"), store=tmp_path / "kept", settings=Settings())
+    app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1)])
+    app.state.board.finish([Stage(0, "lower", "toplevel", "t-0", 1), Stage(1, "cse", "fused", "t-1", 1, step=0)])
+    app.ir.stages.rows = app.state.board.rows()
+    app.ir.stages.key = ("cse", 0)
+    return app
+
+
+def test_a_stage_that_the_last_edit_added_has_no_stage_before_it(app: Workbench) -> None:
+    app.ir.comparison.against = "edit"
+    assert app.ir.comparison._missing_text(app.ir.stages.shown) == "the last edit added this stage"
+
+
+async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) -> None:
+    said: list[str] = []
+    app.context.status.say = said.append  # type: ignore[method-assign]
+    await app.ir.types._list_types()
+    assert len(said) == 1
+    assert "the engine is not running" in said[0]

@@ -248,6 +248,12 @@ async def test_long_types_have_names_that_are_explained_and_put_back(workbench: 
         assert bench.shows(struct), "so far all is drawn in full"
         await bench.press("a")
         await bench.until(lambda: bench.shows(f"{name} = {struct}"), "the line that explains the name")
+        for width in range(20, 400):
+            (legend,) = ir.types.legend(width)
+            types = [text for text, role in legend if role == "text" and text.strip()]
+            assert struct.startswith(types[0].rstrip("…"))
+            assert not any("…" in text for text in types[1:]), "only the first type may be clipped"
+            assert sum(len(text) for text, _ in legend) <= width
         drawn = next(line for line in bench.screen if f" : {name}" in line)
         assert struct not in drawn
         copied: list[str] = []

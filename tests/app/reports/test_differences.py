@@ -137,7 +137,7 @@ def test_words_are_marked_if_only_numbering_changed() -> None:
     assert no_change_badge(IrContent("a", "b", "structural"), equal)[0][0] == " no structural change "
     assert no_change_badge(IrContent("a", "a", "structural"), equal)[0][0] == " no change "
     assert no_change_badge(IrContent("a", "b", "line"), changed) == []
-    assert change_counts(changed, formatting.ASCII) == "+4 -2 in 2 places"
+    assert change_counts(changed, formatting.ASCII) == "+4 -2 in 2 changes"
     assert change_counts(equal, formatting.ASCII) == ""
 
 

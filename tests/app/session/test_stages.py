@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from buddy.app.session.stages import StageBoard, phase_of
+from buddy.app.session.stages import StageBoard, align_stages, phase_of
 from buddy.compiler.protocol import Stage
 
 
@@ -90,3 +90,41 @@ def test_a_stage_before_the_last_edit_is_kept(stages: list[Stage]) -> None:
     assert former is not None
     assert former.text == "t-lower", "the same compilation told again is no edit"
     assert board.before_edit(("cse", 0)) is None
+
+
+def passes(*names: str) -> list[Stage]:
+    """Stages of the passes `names`, each `PHASE.PASS`."""
+    return [Stage(n, name.partition(".")[2], name.partition(".")[0], f"t-{n}", 1) for n, name in enumerate(names)]
+
+
+def aligned(before: list[Stage], after: list[Stage]) -> list[tuple[int | None, int | None]]:
+    return [(a and a.index, b and b.index) for a, b in align_stages(before, after)]
+
+
+def test_a_pass_of_one_phase_is_not_compared_with_its_run_in_another() -> None:
+    before = passes("buffers.canonicalize", "buffers.cse", "llvm.canonicalize")
+    assert aligned(passes("buffers.cse", "llvm.canonicalize"), before) == [(None, 0), (0, 1), (1, 2)]
+
+
+def test_of_several_runs_of_a_pass_those_after_the_same_pass_are_a_pair() -> None:
+    before = passes("buffers.a", "buffers.cse", "buffers.b", "buffers.cse")
+    assert aligned(before, passes("buffers.a", "buffers.b", "buffers.cse")) == [(0, 0), (1, None), (2, 1), (3, 2)]
+
+
+def test_a_moved_pass_is_compared_with_itself() -> None:
+    after = passes("buffers.b", "buffers.c", "buffers.a")
+    assert aligned(passes("buffers.a", "buffers.b", "buffers.c"), after) == [(0, 2), (1, 0), (2, 1)]
+
+
+def test_a_stage_before_the_last_edit_is_that_of_its_phase() -> None:
+    board = StageBoard()
+    board.finish(passes("buffers.canonicalize", "buffers.cse", "llvm.canonicalize"))
+    board.finish(
+        [
+            msgspec.structs.replace(stage, text=f"new {stage.text}")
+            for stage in passes("buffers.cse", "llvm.canonicalize")
+        ]
+    )
+    before = board.before_edit(("canonicalize", 0))
+    assert before is not None
+    assert before.phase == "llvm"

@@ -40,7 +40,7 @@ async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
         app = bench.app
         assert app.workspace.recipe == edited
         assert (app.pane.pane_id, app.context.layout.zoomed, app.ir.stage.name) == ("ir", True, "lower")
-        assert app.ir.comparison.how == "structural"
+        assert app.ir.comparison.mode == "structural"
         await bench.press("u")
         await bench.settled()
         assert app.workspace.recipe == app.workspace.preset, "an edit of the last session is undone"

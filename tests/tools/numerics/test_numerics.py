@@ -136,14 +136,14 @@ def test_seeing_every_value_is_told_to_change_the_program(model: CapturedGraph) 
 def test_a_lowering_with_a_wrong_epsilon_is_named_by_its_own_error(model: CapturedGraph) -> None:
     report = compared(model, first=faulty)
     assert (report.first, report.first_by) == ("layers.0.norm/getitem.0", "own")
-    wrong = {found.node for found in report.nodes if found.own is not None and not found.own.ok}
+    wrong = {found.node for found in report.nodes if found.own_error is not None and not found.own_error.ok}
     assert wrong == {f"layers.{i}.norm/getitem.0" for i in range(3)}
 
 
 def test_what_moves_elements_is_not_right_because_it_moved_equal_ones() -> None:
     program = captured(lambda a, b: (a.t() + 1, b.t() + 1), torch.ones(4, 4), torch.rand(4, 4))
     report = compared(program, first=standing_still)
-    own = {found.node: found.own for found in report.nodes if found.node.startswith("t.")}
+    own = {found.node: found.own_error for found in report.nodes if found.node.startswith("t.")}
     assert [found is not None and found.ok for found in own.values()] == [True, False]
     assert (report.first, report.first_by) == (list(own)[1], "own")
 
@@ -165,16 +165,16 @@ def test_a_pass_that_flips_one_sign_is_found_where_it_shows_with_the_nodes_that_
     report = compared(program, flipping("sub.0"))
     assert report.first_by == "error"
     assert "sub.0" in (report.first, *report.suspects)
-    assert all(found.own is None or found.own.ok for found in report.nodes)
+    assert all(found.own_error is None or found.own_error.ok for found in report.nodes)
 
 
 def test_double_precision_is_a_reference_too(model: CapturedGraph, healthy: NumericsReport) -> None:
     report = compared(model, reference="float64")
     assert report.ok
     assert report.reference == "float64"
-    errors = {found.node: found.own.largest for found in report.nodes if found.own}
+    errors = {found.node: found.own_error.largest for found in report.nodes if found.own_error}
     # Eager itself is not exact: a product is off from the right result where both happen to agree.
-    assert any(errors[found.node] > found.own.largest for found in healthy.nodes if found.own)
+    assert any(errors[found.node] > found.own_error.largest for found in healthy.nodes if found.own_error)
     assert max(errors.values()) < 1e-5
 
 
@@ -189,13 +189,15 @@ def test_nan_and_infinity_are_traced_to_where_they_begin() -> None:
     assert {side for kind, side in origins if kind == "inf"} == {"eager", "compiled"}
     assert {origin.node for (kind, _), origin in origins.items() if kind == "inf"} == {"log.0"}
     assert {origin.node for (kind, _), origin in origins.items() if kind == "nan"} == {"mul.0"}
-    assert not any(origin.inputs_have for origin in report.origins)
+    assert not any(origin.from_graph_input for origin in report.origins)
     assert report.ok
 
 
 def test_a_nan_that_an_input_has_is_the_inputs() -> None:
     report = compared(captured(lambda a: a * 2 + 1, torch.tensor([1.0, torch.nan])))
-    assert {(origin.node, origin.inputs_have) for origin in report.origins if origin.kind == "nan"} == {("mul.0", True)}
+    assert {(origin.node, origin.from_graph_input) for origin in report.origins if origin.kind == "nan"} == {
+        ("mul.0", True)
+    }
 
 
 def test_a_nan_that_is_a_number_read_as_another_type_begins_there() -> None:
@@ -217,7 +219,7 @@ def test_nodes_of_sizes_that_a_call_tells_are_compiled_alone_for_those_of_the_ca
     assert program.graph.symbols
     report = compared(program)
     assert report.ok, report.first
-    assert all(found.own is not None for found in report.nodes), [found.why for found in report.nodes]
+    assert all(found.own_error is not None for found in report.nodes), [found.why for found in report.nodes]
 
 
 def dropped(a: torch.Tensor) -> torch.Tensor:
@@ -241,5 +243,5 @@ def test_both_sides_see_the_same_numbers(function: Callable[[torch.Tensor], torc
 def test_values_are_let_go_of_when_they_have_been_compared(model: CapturedGraph) -> None:
     found = dataclasses.replace(model)
     report = compared(found, own=False)
-    assert all(each.own is None for each in report.nodes)
+    assert all(each.own_error is None for each in report.nodes)
     assert report.ok

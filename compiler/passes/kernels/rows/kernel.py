@@ -17,24 +17,24 @@ Bounds = tuple[int, ...]  # 1, then the iterations of the first row loop, of the
 
 @dataclass(frozen=True)
 class OperandAccess:
-    """An op's access to an operand: element `offset + row indices · rows + inner indices · inner` of `root`."""
+    """An op's access to element `offset + row indices · row_strides + inner indices · inner` of its `buffer`."""
 
     value: Any  # the operand
-    root: Any  # the buffer
+    buffer: Any
     offset: int
-    rows: tuple[int, ...]
+    row_strides: tuple[int, ...]
     inner: tuple[int, ...]
     span: int  # elements from the first to the last one of a row
     written: bool
 
     def overlaps_in_other_rows(self, other: OperandAccess, sizes: Sequence[int]) -> bool:
         """True if two accesses of one buffer may overlap in different rows; `sizes` are those of the row loops."""
-        if self.rows != other.rows:
+        if self.row_strides != other.row_strides:
             return True
         start = min(self.offset, other.offset)
         extent = max(self.offset + self.span, other.offset + other.span) - start
         # Rows are disjoint if each stride is at least the extent of all rows along the loops with smaller strides.
-        for stride, size in sorted(zip(self.rows, sizes, strict=True)):
+        for stride, size in sorted(zip(self.row_strides, sizes, strict=True)):
             if stride < extent:
                 return True
             extent += stride * (size - 1)
@@ -45,7 +45,7 @@ class OperandAccess:
 class RowOp:
     """A structured op as `row_loops` around `inner` loops, with an access for each operand."""
 
-    op: Structured
+    structured: Structured
     row_loops: tuple[Loop, ...]
     inner: tuple[Loop, ...]
     accesses: tuple[OperandAccess, ...]
@@ -108,12 +108,12 @@ def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[L
     value = op.operands[number]
     strides = tuple(loop.strides[number] for loop in inner)
     span = 1 + sum(stride * (loop.size - 1) for stride, loop in zip(strides, inner, strict=True))
-    root, offset = _root_and_offset(value)
+    buffer, offset = _buffer_and_offset(value)
     row_strides = tuple(loop.strides[number] for loop in rows)
-    return OperandAccess(value, root, offset, row_strides, strides, span, number >= op.inputs)
+    return OperandAccess(value, buffer, offset, row_strides, strides, span, number >= op.inputs)
 
 
-def _root_and_offset(value: Any) -> tuple[Any, int]:
+def _buffer_and_offset(value: Any) -> tuple[Any, int]:
     """Returns the buffer of `value`, and the offset of `value` in it, in elements.
 
     Raises `UnsupportedError` if the buffer is a part of an arena, or if the offset is dynamic.
@@ -132,8 +132,8 @@ def conflict(left: RowOp, right: RowOp, bounds: Bounds) -> str | None:
     """Returns why `left` and `right` may not be executed one after the other for each row; `None` if they may."""
     sizes = [b // a for a, b in pairwise(bounds)]
     for a, b in _writing_pairs(left.accesses, right.accesses):
-        if a.root != b.root:
-            if not (is_unaliased(a.root) or is_unaliased(b.root)):
+        if a.buffer != b.buffer:
+            if not (is_unaliased(a.buffer) or is_unaliased(b.buffer)):
                 return "two of their buffers may overlap"
         elif a.overlaps_in_other_rows(b, sizes):
             return "one reads what the other writes in another row"

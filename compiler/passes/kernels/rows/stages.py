@@ -1,9 +1,12 @@
-"""The stages of a row: ops with the same loops within a row become one stage; a loop over rows runs all stages."""
+"""The stages of a row, and the loop over rows that runs them.
+
+Element-wise ops join the next op that reads their result, if its loops within a row are the same.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -43,15 +46,16 @@ class RowStage:
     def all_accesses(self) -> list[OperandAccess]:
         return [access for op in self.ops for access in op.accesses]
 
-    def roots(self, written: bool) -> set[Any]:
+    def buffers(self, written: bool) -> set[Any]:
         """Returns the buffers that the stage writes, or those that it reads."""
-        return {access.root for access in self.accesses(written)}
+        return {access.buffer for access in self.accesses(written)}
 
 
-def stages_of(ops: Sequence[RowOp], temporaries: Iterable[Any]) -> list[RowStage]:
-    """Returns the stages for `ops` in order: an element-wise op joins the op that reads its result in the same order.
+def stages_of(ops: Sequence[RowOp], temporaries: Collection[Any]) -> list[RowStage]:
+    """Returns the stages for `ops`, in order. An element-wise op joins the later op that reads the same element of its
+    result in the same iteration.
 
-    A buffer in `temporaries` that only one stage uses is not stored.
+    A buffer in `temporaries` that only one stage of several ops uses is not stored.
     """
     stages = [RowStage((op,)) for op in ops]
     number = 0
@@ -72,35 +76,37 @@ def _can_fuse(stages: Sequence[RowStage], first: int, second: int) -> bool:
     The stages between them must not access what `first` writes, nor write what it reads.
     """
     a, b = stages[first], stages[second]
-    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.roots(written=True) & b.roots(written=False):
+    if not a.sizes or a.sizes != b.sizes or any(a.reductions) or not a.buffers(written=True) & b.buffers(written=False):
         return False
-    writes = {access.root: access for access in a.accesses(written=True)}
-    if any(access.root in writes and not _accesses_same(access, writes[access.root]) for access in b.all_accesses()):
+    writes = {access.buffer: access for access in a.accesses(written=True)}
+    if any(
+        access.buffer in writes and not _accesses_same(access, writes[access.buffer]) for access in b.all_accesses()
+    ):
         return False
-    if b.roots(written=True) & (a.roots(written=False) | a.roots(written=True)):
+    if b.buffers(written=True) & (a.buffers(written=False) | a.buffers(written=True)):
         return False
     return not any(
-        a.roots(written=True) & (middle.roots(written=False) | middle.roots(written=True))
-        or a.roots(written=False) & middle.roots(written=True)
+        a.buffers(written=True) & (middle.buffers(written=False) | middle.buffers(written=True))
+        or a.buffers(written=False) & middle.buffers(written=True)
         for middle in stages[first + 1 : second]
     )
 
 
 def _accesses_same(a: OperandAccess, b: OperandAccess) -> bool:
     """True if both access the same element of the same buffer in each iteration."""
-    return (a.root, a.offset, a.rows, a.inner) == (b.root, b.offset, b.rows, b.inner)
+    return (a.buffer, a.offset, a.row_strides, a.inner) == (b.buffer, b.offset, b.row_strides, b.inner)
 
 
-def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporaries: Iterable[Any]) -> frozenset[Any]:
-    """Returns the buffers in `temporaries` that are written and read within `stage` and used by no other stage."""
+def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporaries: Collection[Any]) -> frozenset[Any]:
+    """Returns the buffers in `temporaries` that `stage` writes and no other stage uses; none for a stage of one op."""
     if len(stage.ops) == 1:
         return frozenset()
-    shared = {access.root for other in stages if other is not stage for access in other.all_accesses()}
-    return frozenset(root for root in temporaries if root in stage.roots(written=True) and root not in shared)
+    shared = {access.buffer for other in stages if other is not stage for access in other.all_accesses()}
+    return frozenset(buffer for buffer in temporaries if buffer in stage.buffers(written=True) and buffer not in shared)
 
 
-def emit_stage(e: KernelEmitter, stage: RowStage, rows: Sequence[Index], view: View) -> None:
-    """Emits a `linalg.generic` on views of the operands, for the row with indices `rows`."""
+def emit_stage(e: KernelEmitter, stage: RowStage, row_indices: Sequence[Index], view: View) -> None:
+    """Emits a `linalg.generic` on views of the operands, for the row with these indices."""
     inputs, outputs = _operands(stage)
     accesses = (*inputs, *outputs)
     loops = range(len(stage.sizes))
@@ -119,7 +125,7 @@ def emit_stage(e: KernelEmitter, stage: RowStage, rows: Sequence[Index], view: V
     elements = [value.type.element_type for value in values]
     block = generic.regions[0].blocks.append(*elements, arg_locs=[location] * len(elements))
     with ir.InsertionPoint(block):
-        _emit_body(e, stage, rows, inputs, outputs, list(block.arguments))
+        _emit_body(e, stage, row_indices, inputs, outputs, list(block.arguments))
 
 
 def _operands(stage: RowStage) -> tuple[list[OperandAccess], list[OperandAccess]]:
@@ -129,9 +135,9 @@ def _operands(stage: RowStage) -> tuple[list[OperandAccess], list[OperandAccess]
     for op in stage.ops:
         for number, access in enumerate(op.accesses):
             previous = outputs if access.written else [*inputs, *_writes_before(stage, op)]
-            is_used = access.written or op.op.reads(number)
+            is_used = access.written or op.structured.reads(number)
             is_duplicate = any(_accesses_same(access, other) for other in previous)
-            if is_used and access.root not in stage.unstored and not is_duplicate:
+            if is_used and access.buffer not in stage.unstored and not is_duplicate:
                 (outputs if access.written else inputs).append(access)
     return inputs, outputs
 
@@ -144,7 +150,7 @@ def _writes_before(stage: RowStage, op: RowOp) -> list[OperandAccess]:
 def _emit_body(
     e: KernelEmitter,
     stage: RowStage,
-    rows: Sequence[Index],
+    row_indices: Sequence[Index],
     inputs: list[OperandAccess],
     outputs: list[OperandAccess],
     arguments: list[Any],
@@ -154,17 +160,19 @@ def _emit_body(
     accumulated = list(zip(outputs, arguments[len(inputs) :], strict=True))
     computed: list[tuple[OperandAccess, Any]] = []
     for op in stage.ops:
-        values: dict[Any, Any] = dict(op.op.scalars)
-        for access, argument in zip(op.accesses, op.op.arguments, strict=True):
+        values: dict[Any, Any] = dict(op.structured.scalars)
+        for access, argument in zip(op.accesses, op.structured.arguments, strict=True):
             if access.written:
                 value = _value_of(access, accumulated)
             else:
                 value = _value_of(access, computed) or _value_of(access, loaded)
             if value is not None:
                 values[argument] = value
-        values = clone_ops(op.op.block, values, {dim: _index(e, op, rows, dim) for dim in op.op.indexed})
-        yielded = [values.get(scalar, scalar) for scalar in op.op.yielded]
-        computed += list(zip(op.accesses[op.op.inputs :], yielded, strict=True))
+        values = clone_ops(
+            op.structured.block, values, {dim: _index(e, op, row_indices, dim) for dim in op.structured.indexed}
+        )
+        yielded = [values.get(scalar, scalar) for scalar in op.structured.yielded]
+        computed += list(zip(op.accesses[op.structured.inputs :], yielded, strict=True))
     linalg.yield_([_value_of(access, computed) for access in outputs])
 
 
@@ -173,10 +181,13 @@ def _value_of(access: OperandAccess, values: Sequence[tuple[OperandAccess, Any]]
     return next((value for other, value in values if _accesses_same(other, access)), None)
 
 
-def _index(e: KernelEmitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
-    """Returns the index along `dim` of the iteration space of `op`, which row loops and inner loops may divide."""
+def _index(e: KernelEmitter, op: RowOp, row_indices: Sequence[Index], dim: int) -> Any:
+    """Returns the index along `dim` of the iteration space of `op`.
+
+    A dim may be split into row loops and an inner loop; its index is then put together from theirs.
+    """
     value: Index = 0
-    for index, loop in zip(rows, op.row_loops, strict=True):
+    for index, loop in zip(row_indices, op.row_loops, strict=True):
         if dim in loop.dims:
             value = e.add(e.mul(value, loop.size), index)
     for number, loop in enumerate(op.inner):
@@ -188,30 +199,31 @@ def _index(e: KernelEmitter, op: RowOp, rows: Sequence[Index], dim: int) -> Any:
 class RowLoop:
     """A loop over chunks of rows around a loop over a chunk's rows; each chunk has separate temporaries.
 
-    `scratch` has the temporary buffers that are replaced by one row per chunk.
+    Creating it emits the allocations of one row per chunk, which replace the buffers in `replaced`. `bounds` are the
+    products of the sizes of the first row loops (see `kernel.Bounds`).
     """
 
-    def __init__(self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], scratch: Sequence[Any]) -> None:
+    def __init__(self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], replaced: Sequence[Any]) -> None:
         self.e, self.stages = e, stages
-        *self.outer, self.rows = [b // a for a, b in pairwise(bounds)]
-        self.chunk = rows_in_chunk(self.rows, max(row_bytes(op) for stage in stages for op in stage.ops))
-        self.chunks = [*self.outer, -(-self.rows // self.chunk)]
-        self.scratch = {root: self._allocate_row(root) for root in scratch}
+        *self.outer, self.row_count = [b // a for a, b in pairwise(bounds)]
+        self.rows_per_chunk = rows_in_chunk(self.row_count, max(row_bytes(op) for stage in stages for op in stage.ops))
+        self.loop_sizes = [*self.outer, -(-self.row_count // self.rows_per_chunk)]
+        self.scratch = {buffer: self._allocate_row(buffer) for buffer in replaced}
 
-    def _allocate_row(self, root: Any) -> tuple[Any, int, int]:
-        """Allocates one row of the temporary `root` for each chunk.
+    def _allocate_row(self, buffer: Any) -> tuple[Any, int, int]:
+        """Allocates one row of the temporary `buffer` for each chunk.
 
-        Returns the buffer, the distance in elements between the rows of two chunks, and the offset in `root` of the
-        first element that a row accesses.
+        Returns the new buffer, the distance in elements between the rows of two chunks, and the offset in `buffer` of
+        the first element that a row accesses.
         """
-        accesses = [access for stage in self.stages for access in stage.all_accesses() if access.root == root]
+        accesses = [access for stage in self.stages for access in stage.all_accesses() if access.buffer == buffer]
         start = min(access.offset for access in accesses)
         extent = max(access.offset + access.span for access in accesses) - start
-        element = root.type.element_type
+        element = buffer.type.element_type
         line = max(1, CACHE_LINE // element_bytes(element))
         pitch = -(-extent // line) * line
         alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), CACHE_LINE)
-        type_ = ir.MemRefType.get([math.prod(self.chunks) * pitch], element)
+        type_ = ir.MemRefType.get([math.prod(self.loop_sizes) * pitch], element)
         return memref.alloc(type_, [], [], alignment=alignment), pitch, start
 
     def emit(self, locations: Sequence[Any]) -> None:
@@ -219,46 +231,49 @@ class RowLoop:
         e = self.e
 
         def emit_chunk(indices: list[Index]) -> None:
-            *outer, number = indices
-            chunk: Index = 0  # the number of the chunk, counted over all outer loops
-            for size, index in zip(self.chunks, indices, strict=True):
-                chunk = e.add(e.mul(chunk, size), index)
-            for_chunk(e, number, self.chunk, self.rows, lambda row: self._emit_row([*outer, row], chunk, locations))
+            *outer, last = indices
+            chunk_number: Index = 0  # counted over all loops
+            for size, index in zip(self.loop_sizes, indices, strict=True):
+                chunk_number = e.add(e.mul(chunk_number, size), index)
+            for_chunk(
+                e, last, self.rows_per_chunk, self.row_count,
+                lambda row: self._emit_row([*outer, row], chunk_number, locations),
+            )  # fmt: skip
 
-        e.parallel(self.chunks, emit_chunk, self._work())
+        e.parallel(self.loop_sizes, emit_chunk, self._work())
 
     def _work(self) -> float:
         """Returns a rough time of all rows on one thread in nanoseconds."""
         ops = [op for stage in self.stages for op in stage.ops]
-        rows = self.rows * math.prod(self.outer)
-        flop = sum(len(op.op.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
+        rows = self.row_count * math.prod(self.outer)
+        flop = sum(len(op.structured.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
         return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
-    def _emit_row(self, indices: list[Index], chunk: Index, locations: Sequence[Any]) -> None:
+    def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[Any]) -> None:
         """Emits all stages for one row."""
         views: dict[Any, Any] = {}
 
         def view(access: OperandAccess, sizes: Sequence[int]) -> Any:
-            key = (access.root, access.offset, access.rows, access.inner, *sizes)
+            key = (access.buffer, access.offset, access.row_strides, access.inner, *sizes)
             if key not in views:
-                views[key] = self._view(access, sizes, indices, chunk)
+                views[key] = self._view(access, sizes, row_indices, chunk_number)
             return views[key]
 
         for stage, location in zip(self.stages, locations, strict=True):
             with location:
-                emit_stage(self.e, stage, indices, view)
+                emit_stage(self.e, stage, row_indices, view)
 
-    def _view(self, access: OperandAccess, sizes: Sequence[int], indices: list[Index], chunk: Index) -> Any:
+    def _view(self, access: OperandAccess, sizes: Sequence[int], row_indices: list[Index], chunk_number: Index) -> Any:
         """Emits a view of the elements that `access` accesses in one row, with a dim per loop that has a stride."""
-        e, base = self.e, access.root
-        if base in self.scratch:
-            base, pitch, start = self.scratch[base]
-            offset = e.add(e.mul(chunk, pitch), access.offset - start)
+        e, buffer = self.e, access.buffer
+        if buffer in self.scratch:
+            buffer, pitch, start = self.scratch[buffer]
+            offset = e.add(e.mul(chunk_number, pitch), access.offset - start)
         else:
-            offset = e.dot(indices, access.rows, access.offset)
+            offset = e.dot(row_indices, access.row_strides, access.offset)
         strides = [stride for stride in access.inner if stride]
         layout = f"strided<[{', '.join(map(str, strides))}], offset: ?>"
         shape = "".join(f"{size}x" for size in sizes)
-        type_ = ir.Type.parse(f"memref<{shape}{base.type.element_type}, {layout}>")
+        type_ = ir.Type.parse(f"memref<{shape}{buffer.type.element_type}, {layout}>")
         dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
-        return memref.reinterpret_cast(type_, base, [e.value(offset)], [], [], [dynamic], sizes, strides)
+        return memref.reinterpret_cast(type_, buffer, [e.value(offset)], [], [], [dynamic], sizes, strides)
