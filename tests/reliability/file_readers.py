@@ -137,7 +137,7 @@ def _onnx() -> dict[str, FileReader]:
 
     from buddy.compiler.importers.onnx_files.model import prepare_model
     from buddy.compiler.importers.onnx_files.nodes import graph_of
-    from buddy.compiler.importers.sources.program import SourceError
+    from buddy.compiler.protocol.source_files import SourceError
 
     def read(path: Path) -> None:
         model = prepare_model(path)

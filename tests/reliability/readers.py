@@ -17,7 +17,7 @@ from buddy.app.panes import node_list
 from buddy.app.reports import searches
 from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
-from buddy.app.session import transport
+from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
 from buddy.app.workspace.history import Edit, Edits
 from buddy.app.workspace.session_file import RunRecord
@@ -382,9 +382,9 @@ READERS: dict[str, Reader] = {
         (b"~/a.npy\n123", b"~root/x\n-5", b"a b\n"),
         weight=20,
     ),
-    "host": Reader(_text(transport.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
+    "host": Reader(_text(remote_host.check_host), (ValueError,), (b"me@host", b"ssh://me@host:22", b"h"), weight=20),
     "ssh's complaint": Reader(
-        _text(lambda text: transport.RemoteHost("h").explain(len(text) % 256, text)),
+        _text(lambda text: remote_host.RemoteHost("h").explain(len(text) % 256, text)),
         (),
         (b"ssh: Permission denied (publickey).\n", b"bash: buddy-tui: command not found"),
         weight=20,
