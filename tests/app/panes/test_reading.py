@@ -40,7 +40,7 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         await bench.until(lambda: bool(ir.search.matches.lines), "matches in that stage")
         assert "linalg.generic" in text_at(bench)
         assert ir.stage.name == "tosa-to-linalg-named"
-        await bench.press("ctrl+o")
+        await bench.press("left_parenthesis")
         await bench.drawn()
         assert ir.stage.name == "lower", "back to the stage one came from"
         await bench.press(")")
@@ -94,7 +94,7 @@ async def test_names_are_picked_underlined_and_followed(workbench: Open) -> None
         await bench.opened(SearchResultsScreen)
         await bench.press("G", "enter")
         await bench.until(lambda: ir.cursor > place - 5 and value in text_at(bench), "the last use")
-        await bench.press("ctrl+o", "ctrl+o")
+        await bench.press("left_parenthesis", "left_parenthesis")
         assert ir.cursor == place
         ir.move_to(
             next(k for k in range(ir.row_count) if "#map" in ir.line_at(k).text and "generic" in ir.line_at(k).text)

@@ -127,7 +127,7 @@ async def test_a_search_finds_lines_and_n_goes_to_the_next(workbench: Open) -> N
         assert "linalg.generic" in ir.line_at(first).text
         await bench.press("n")
         assert ir.cursor == ir.search.matches.lines[1]
-        await bench.press("N", "ctrl+o")
+        await bench.press("N", "left_parenthesis")
         assert ir.cursor in ir.search.matches.lines
 
 
