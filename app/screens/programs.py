@@ -29,11 +29,10 @@ class ProgramScreen(AnsweringScreen[Program]):
     """
 
     title_text = "Open a program"
-    hint_text = "enter opens, tab completes the path, ctrl+c cancels"
+    hint_text = "enter opens, tab completes the path, escape cancels"
     # Whether the files of the current folder are listed before anything is typed.
     lists_files = True
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,ctrl+c", "dismiss(None)", "Cancel", show=False, priority=True),
         Binding("down,ctrl+n,ctrl+j", "move('move_down')", show=False, priority=True),
         Binding("up,ctrl+k", "move('move_up')", show=False, priority=True),
         Binding("pagedown,ctrl+d", "move('move_page_down')", show=False, priority=True),

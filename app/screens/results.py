@@ -132,14 +132,14 @@ class ResultScreen(ListScreen[Answer | None]):
     """The result of a job. Returns what the user has chosen, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", show=False, priority=True),
+        Binding("enter", "choose", show=False),
         Binding("space", "move('move_page_down')", show=False),
         Binding("y", "copy", show=False),
     ]
 
     def __init__(self, result: Result) -> None:
         self._list = ResultRows(result)
-        super().__init__(result.title, "enter chooses, y copies, q closes; L lists results again", self._list)
+        super().__init__(result.title, "enter chooses, / searches, y copies, q closes; L lists results", self._list)
 
     def full_height(self) -> int:
         # The width is without the border, the padding and the scrollbar of the box; the foot has three lines.
@@ -258,8 +258,7 @@ class LogScreen(ListScreen[LoggedResult | None]):
     """Results, diagnostics and messages, the newest first, and the engine. Returns the chosen result, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "choose", show=False, priority=True),
-        Binding("f1,question_mark", "dismiss(None)", "Close", show=False, priority=True),
+        Binding("enter", "choose", show=False),
         Binding("space", "move('move_page_down')", show=False),
         Binding("y", "copy", show=False),
     ]
@@ -269,7 +268,7 @@ class LogScreen(ListScreen[LoggedResult | None]):
     ) -> None:
         self._entries = log_entries(state, results, messages, path)
         self._rows = LogRows(self._entries)
-        super().__init__("Log", "enter opens in full, y copies, q closes", self._rows)
+        super().__init__("Log", "enter opens in full, / searches, y copies, q closes", self._rows)
 
     def full_height(self) -> int:
         return len(self._entries) + 2

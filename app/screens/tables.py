@@ -201,7 +201,7 @@ class FallbacksScreen(TableScreen[Fallback]):
     """
 
     TITLE_TEXT = "Not compiled"
-    KEYS_TEXT = "enter goes to the node or the line, q closes"
+    KEYS_TEXT = "enter goes to the node or the line, / searches, s sorts, q closes"
     FOOT_LINES = 5  # the reason why an op has no lowering names the steps to add one
 
     def __init__(self, session: Session, graphs: Sequence[GraphFacts], recipes: Sequence[Recipe]) -> None:
