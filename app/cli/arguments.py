@@ -7,6 +7,7 @@ misspelt option of ours, and so does everything after `--`. With `--`, unknown o
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import shlex
@@ -252,13 +253,21 @@ def parse_program(parser: argparse.ArgumentParser, words: Sequence[str]) -> tupl
 
 
 def report_source_error(options: argparse.Namespace) -> bool:
-    """Print why SOURCE cannot be opened, if so. A source on another machine is not checked."""
+    """Print why SOURCE cannot be opened, if so; with `--json`, also as an object on stdout.
+
+    A source on another machine is not checked.
+    """
     if options.engine or options.remote:
         return False
     try:
         check_source(options.source)
     except SourceError as error:
         Console().error(error.diagnostic)
+        if vars(options).get("json"):
+            from buddy.app.reports.run_report import failure_json
+
+            failure = {"source": options.source, "ok": False, "error": failure_json(error.diagnostic), "graphs": []}
+            print(json.dumps(failure, indent=2))
         return True
     return False
 

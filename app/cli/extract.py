@@ -32,7 +32,11 @@ def main(words: Sequence[str]) -> int:
 
 async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe, client = await engine.open_graph(options, script, options.nodes), engine.client
-    extracted = await client.request(Extract(0, recipe, tuple(options.nodes)))
+    named = engine.graphs[recipe.graph].nodes_named
+    nodes = tuple(row.stable for name in options.nodes for row in named(name))
+    # The engine reports unknown names.
+    unknown = tuple(name for name in options.nodes if not named(name))
+    extracted = await client.request(Extract(0, recipe, (*unknown, *nodes)))
     subgraph_recipe = msgspec.structs.replace(recipe, graph=extracted.graph)
     saved: list[str] = []
     if options.output is not None:
@@ -41,8 +45,8 @@ async def _extract(engine: Headless, options: argparse.Namespace, script: tuple[
     assert compilation.report is not None
     if options.json:
         results: dict[str, Any] = as_json(extracted.info, compilation.report, compilation.assignments)
-        nodes = [row.stable for row in extracted.info.rows if row.opcode.startswith("call")]
-        print(json.dumps({"source": options.source, "extracted": nodes, "files": saved, **results}, indent=2))
+        extracted_nodes = [row.stable for row in extracted.info.rows if row.opcode.startswith("call")]
+        print(json.dumps({"source": options.source, "extracted": extracted_nodes, "files": saved, **results}, indent=2))
     else:
         print(as_text(extracted.info, compilation.report, compilation.assignments))
     return FAILURE if compilation.report.wrong else 0

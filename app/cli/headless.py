@@ -184,8 +184,7 @@ class Headless:
         return selected
 
     def _has_nodes(self, graph: int, nodes: Collection[str]) -> bool:
-        names = {name for row in self.graphs[graph].rows for name in (row.name, row.stable)}
-        return names.issuperset(nodes)
+        return all(self.graphs[graph].nodes_named(node) for node in nodes)
 
     async def compile(self, recipe: Recipe) -> CollectedCompilation:
         """Compile `recipe`. Returns all stages. Raises `Failure`."""

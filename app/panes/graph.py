@@ -412,7 +412,7 @@ class GraphPane(NodeTable):
 
     def text_to_copy(self) -> str:
         row = self.current
-        return f"{row.name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
+        return f"{row.display_name}\t{row.target}\t{row.args}\t{row.shape}\t{row.dtype}" if row else ""
 
 
 # The value of the picker's entry that restores the default lowering.

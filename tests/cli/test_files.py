@@ -70,6 +70,6 @@ def test_a_file_of_another_kind_is_one_message(cli: Finished, tmp_path: Path) ->
     path = tmp_path / "model.pt2"
     path.write_bytes(b"\x7fELF" + bytes(60))
     done = cli("run", str(path))
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert "is an object file or a library, which contains no program" in done.stderr
     assert "Traceback" not in done.stderr

@@ -125,7 +125,7 @@ def test_catalogues_are_filtered(cli: Verb, name: str, text: str, expected: str)
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [
-        (("run", "nothing.py"), 1, "nothing.py"),
+        (("run", "nothing.py"), 2, "nothing.py"),
         (("run", "samples/addmm.py", "--disable", "cze"), 2, "no pass 'cze'"),
         (("run", "samples/addmm.py", "--eager", "conv*"), 2, "no node 'conv*'"),
         (("run", "samples/addmm.py", "--timeout", "0"), 2, "more than 0"),
@@ -147,7 +147,7 @@ def test_bad_input_gives_one_message_and_a_code(cli: Verb, words: tuple[str, ...
 def test_a_failure_in_json_mode_is_still_one_object(cli: Verb) -> None:
     done = cli("run", "nothing.py", "--json")
     found = json.loads(done.stdout)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert found["ok"] is False
     assert "nothing.py" in found["error"]["what"]
 

@@ -92,8 +92,8 @@ def test_the_roofline_is_limited_by_memory_then_by_arithmetic() -> None:
     assert plot is not None
     nodes, roof = plot.series
     assert dict(zip(nodes.names, zip(nodes.x, nodes.y, strict=True), strict=True)) == {
-        "mm": (4.0, pytest.approx(2.0)),
-        "exp": (pytest.approx(1e-4), pytest.approx(1e-3)),
+        "mm.0": (4.0, pytest.approx(2.0)),
+        "exp.0": (pytest.approx(1e-4), pytest.approx(1e-3)),
     }
     edge = REPORT.peak.gflops / REPORT.peak.gbytes
     assert roof.x[1] == edge
