@@ -151,7 +151,8 @@ class ProfileCommands:
 
     async def _profile(self, recipe: Recipe) -> None:
         progress = self._context.jobs.progress(lambda activity: f"profiling: {activity}")
-        report = await self._job.result_of(self._context.session.profile(recipe, progress), "not profiled")
+        request = self._context.session.profile(recipe, progress)
+        report = await self._job.result_of(request, "not profiled", "Cancelled. Press g c to profile again")
         if report is None:
             return
         state = self._context.state

@@ -139,7 +139,9 @@ class ExportCommands:
         )
         frame = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
-        exported = await self._context.jobs.result_of(self._context.session.request(frame), "nothing was exported")
+        stopped = "Cancelled. Nothing was exported; press g x to export again"
+        request = self._context.session.request(frame)
+        exported = await self._context.jobs.result_of(request, "nothing was exported", stopped)
         if exported is not None:
             size = formatting.size(sum(file.size for file in exported.files))
             self._context.say(
@@ -285,7 +287,7 @@ class SubgraphCommands:
         )
         info = self._context.state.graphs[recipe.graph]
         request = self._context.session.request(Bisect(0, recipe, criterion), show_progress)
-        answer = await self.bisection.result_of(request, "bisection failed", "the bisection was stopped")
+        answer = await self.bisection.result_of(request, "bisection failed", "Cancelled. Press b to bisect again")
         if answer is None:
             return
         self._bisected = answer.finding, info

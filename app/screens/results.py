@@ -303,7 +303,7 @@ def log_entries(
     ]
     said = [LogEntry([(f"    {clock} ", "dim"), (text, "text")], text) for clock, text in reversed(messages)]
     sections = [("Results", found), ("Diagnostics", problems), ("Messages", said)]
-    sections.append(("Engine", [LogEntry(line) for line in engine_lines(state)]))
+    sections.append(("Engine", [LogEntry(line, _text(line)) for line in engine_lines(state)]))
     entries: list[LogEntry] = []
     for title, section in sections:
         entries += [
@@ -312,7 +312,11 @@ def log_entries(
             LogEntry([("", "dim")]),
         ]
     text = str(path) if path else "none: use --log FILE to write one"
-    return [*entries, LogEntry([("Log file   ", "dim"), (text, "text")])]
+    return [*entries, LogEntry([("Log file   ", "dim"), (text, "text")], text)]
+
+
+def _text(cells: Cells) -> str:
+    return "".join(text for text, _ in cells).strip()
 
 
 def _first_line(result: Result) -> str:

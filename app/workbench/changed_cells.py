@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple, cast
 
 from rich.cells import cell_len
 from rich.color import ColorSystem
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.style import Style
 from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
 from textual.strip import Strip
@@ -106,9 +106,12 @@ class TerminalCells:
         """Forget what the terminal shows, so that the next update of each cell writes it."""
         self._lines = {}
 
-    def as_changes(self, update: Any) -> Any:
+    def as_changes(self, update: RenderableType | None) -> RenderableType | None:
         """An update of the screen as one that writes only the changes; any other object unchanged."""
-        return Changes(self, update) if isinstance(update, LayoutUpdate | ChopsUpdate) else update
+        if not isinstance(update, LayoutUpdate | ChopsUpdate):
+            return update
+        # Of a `CompositorUpdate`, Textual calls `render_segments` alone.
+        return cast(RenderableType, Changes(self, update))
 
     def changes(self, update: LayoutUpdate | ChopsUpdate, console: Console) -> str:
         """The text that changes the terminal to `update`, which is then what it shows."""

@@ -16,7 +16,7 @@ from buddy.compiler.protocol import Diagnostic, Failed, Stage
 log = logging.getLogger("buddy.engine")
 Send = Callable[[Any], None]
 # The longest that a cancelled request waits for its answer.
-CANCEL_SECONDS = 0.2
+CANCEL_SECONDS = 0.1
 
 
 class JobFailed(Exception):

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from typing import Any
 
+import pytest
 from msgspec.structs import replace
 
 from buddy.app.panes.node_list import NodeFacts, read_filter
 from buddy.app.reports import numerics
 from buddy.app.reports.numerics import variants_without
+from buddy.app.reports.results import Node
+from buddy.app.screens.numerics import NumericsScreen
+from buddy.app.screens.results import ResultRows, ResultScreen
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.presets import default_recipe
@@ -90,3 +96,23 @@ def test_each_pass_that_changes_numerics_is_disabled_alone() -> None:
     winograd = next(s for s in found["convolutions-to-kernels"].steps if s.name == "convolutions-to-kernels")
     assert winograd.enabled
     assert ("winograd", "never") in winograd.options
+
+
+@pytest.mark.slow
+async def test_the_list_opens_a_page_by_op_module_and_line_and_the_log_keeps_it(workbench: Callable[..., Any]) -> None:
+    async with workbench("mlp.py", size=(120, 40)) as bench:
+        app = bench.app
+        await bench.press("N")
+        await bench.until(lambda: isinstance(app.screen, NumericsScreen), "the list")
+        await bench.sees("all nodes within")
+        await bench.press("i")
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the page")
+        await bench.sees("by source line, as a share of the tolerance")
+        rows = app.screen.query_one(ResultRows)
+        assert rows.entry is not None
+        node = rows.entry.answer
+        await bench.press("enter")
+        await bench.until(lambda: len(app.screen_stack) == 1, "the panes")
+        assert isinstance(node, Node)
+        assert app.graph.current.stable == node.name
+        assert [logged.result.title for logged in app.context.results.logged] == ["Every node compared with eager"]

@@ -73,7 +73,7 @@ async def test_only_one_search_runs_and_the_workbench_is_busy_until_the_last_job
             await bench.press("ctrl+c")
             await bench.until(lambda: app.context.jobs.wait_count == 1, "the end of the search")
             assert app.situation().busy, "the other job goes on"
-            await bench.until(lambda: any("the search was stopped" in each for each in said), "how it ended")
+            await bench.until(lambda: any("Press f in Passes to tune again" in each for each in said), "how it ended")
         assert not app.context.jobs.waiting
         app.tune_commands.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pytest
 from rich.console import Console
@@ -35,7 +35,9 @@ def a_strip(chance: random.Random, styles: Styles, width: int) -> Strip:
 def a_layout(chance: random.Random, styles: Styles) -> LayoutUpdate:
     """An update of the whole screen, whose lines have two parts."""
     cut = chance.randrange(1, WIDTH)
-    strips = [[a_strip(chance, styles, cut), a_strip(chance, styles, WIDTH - cut)] for _ in range(HEIGHT)]
+    strips: list[Iterable[Strip]] = [
+        [a_strip(chance, styles, cut), a_strip(chance, styles, WIDTH - cut)] for _ in range(HEIGHT)
+    ]
     return LayoutUpdate(strips, Region(0, 0, WIDTH, HEIGHT))
 
 
@@ -74,7 +76,9 @@ def test_the_terminal_shows_what_it_would_show_after_whole_updates(seed: int, co
 
 
 def layout(*lines: Sequence[tuple[str, str]]) -> LayoutUpdate:
-    strips = [[Strip([Segment(text, Style.parse(style)) for text, style in line])] for line in lines]
+    strips: list[Iterable[Strip]] = [
+        [Strip([Segment(text, Style.parse(style)) for text, style in line])] for line in lines
+    ]
     return LayoutUpdate(strips, Region(0, 0, sum(len(text) for text, _ in lines[0]), len(lines)))
 
 
