@@ -74,11 +74,9 @@ class SourcePane(Pane, CodeView):
         self._other_graphs: dict[str, PythonLines] = {}
 
     def on_mount(self) -> None:
-        super().on_mount()
         self.set_interval(CHECK_SECONDS, self._check_file)
 
     def on_focus(self) -> None:
-        super().on_focus()
         if self.context.session.is_remote and self._path:
             self._open_files([self._path])
 

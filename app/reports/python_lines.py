@@ -8,10 +8,8 @@ from typing import NamedTuple
 
 from buddy.app.reports import formatting
 from buddy.app.reports.profile import milliseconds
-from buddy.compiler.protocol import NodeRow, NodeTime
+from buddy.compiler.protocol import LineKind, NodeRow, NodeTime, PythonStructure
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.protocol.text import python_code
-from buddy.compiler.protocol.text.python_code import PythonStructure
 
 # The number of colours that tell lines apart: the roles `line-1` to `line-6` of a theme.
 COLOURS = 6
@@ -157,11 +155,11 @@ def missing_nodes_text(
     if other:
         return f"its nodes are in the graph {other}: g l goes there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
-    fixed = {
-        python_code.BLANK: "an empty line",
-        python_code.COMMENT: "a comment",
-        python_code.STRING: "a string, which computes nothing",
-        python_code.IMPORT: "an import, which runs before the capture",
+    fixed: dict[int, str] = {
+        LineKind.BLANK: "an empty line",
+        LineKind.COMMENT: "a comment",
+        LineKind.STRING: "a string, which computes nothing",
+        LineKind.IMPORT: "an import, which runs before the capture",
     }
     if kind is None:
         return "no node of this graph comes from this line"
@@ -175,7 +173,7 @@ def missing_nodes_text(
         return "runs before the capture, when the module is imported"
     if not lines.have_nodes(path, range(scope.first, scope.last + 1)):
         return f"no node of this graph comes from {scope.name}: not called in this capture, or only Python"
-    if kind == python_code.HEADER:
+    if kind == LineKind.HEADER:
         return f"the header of {scope.name}; the nodes are at the lines below"
     branch = next((one for one in structure.blocks_at(line, "branch") if one.first > scope.first), None)
     if branch is not None and not lines.have_nodes(path, range(branch.first, branch.last + 1)):

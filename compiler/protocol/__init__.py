@@ -94,11 +94,13 @@ from buddy.compiler.protocol.provenance import FindOrigins as FindOrigins
 from buddy.compiler.protocol.provenance import Followed as Followed
 from buddy.compiler.protocol.provenance import FollowNode as FollowNode
 from buddy.compiler.protocol.provenance import Jumps as Jumps
+from buddy.compiler.protocol.provenance import LineKind as LineKind
 from buddy.compiler.protocol.provenance import LineOrigins as LineOrigins
 from buddy.compiler.protocol.provenance import NodeTrace as NodeTrace
 from buddy.compiler.protocol.provenance import OpenPython as OpenPython
 from buddy.compiler.protocol.provenance import OriginsFound as OriginsFound
 from buddy.compiler.protocol.provenance import PythonOpened as PythonOpened
+from buddy.compiler.protocol.provenance import PythonStructure as PythonStructure
 from buddy.compiler.protocol.run_report import DifferenceMap as DifferenceMap
 from buddy.compiler.protocol.run_report import Element as Element
 from buddy.compiler.protocol.run_report import FetchValues as FetchValues

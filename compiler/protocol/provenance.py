@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from enum import IntEnum
 from typing import Literal
 
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.text.python_code import PythonStructure
 
 
 class FollowNode(Request["Followed"], frozen=True):
@@ -81,6 +81,45 @@ class OpenPython(Request["PythonOpened"], frozen=True):
     arguments: tuple[str, ...]
     graph: int
     path: str
+
+
+class LineKind(IntEnum):
+    """What a line of Python is, as a byte of `PythonStructure.kinds`."""
+
+    CODE, BLANK, COMMENT, STRING, IMPORT, HEADER = b" .#sid"
+
+
+BlockKind = Literal["function", "class", "branch", "statement"]
+
+
+class PythonBlock(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Lines `first` to `last`, from 0, of a function or a class called `name`, a branch, or a long statement.
+
+    `head` is the line that decides whether a branch runs, and `name` its keyword: `if`, `else`, `for`, `except`.
+    """
+
+    first: int
+    last: int
+    kind: BlockKind
+    name: str = ""
+    head: int = -1
+
+    def contains(self, line: int) -> bool:
+        return self.first <= line <= self.last
+
+
+class PythonStructure(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One byte of `kinds` for each line, and the blocks, those that contain others first.
+
+    Both are empty for code that is not valid Python, or too long.
+    """
+
+    kinds: bytes = b""
+    blocks: tuple[PythonBlock, ...] = ()
+
+    def blocks_at(self, line: int, *kinds: BlockKind) -> list[PythonBlock]:
+        """The blocks of these kinds that contain a line, the innermost first."""
+        return [block for block in reversed(self.blocks) if block.kind in kinds and block.contains(line)]
 
 
 # The state on disk of a file that was captured. "uncertain" is a file that was written while the program ran, so

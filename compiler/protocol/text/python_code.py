@@ -8,46 +8,11 @@ import io
 import tokenize
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Literal
 
-import msgspec
+from buddy.compiler.protocol.provenance import LineKind, PythonBlock, PythonStructure
 
-# What a line is, in `PythonStructure.kinds`.
-CODE, BLANK, COMMENT, STRING, IMPORT, HEADER = b" .#sid"
 # Longer code is not parsed: the parser would block its process.
 MAX_PARSED_CHARACTERS = 2 << 20
-
-BlockKind = Literal["function", "class", "branch", "statement"]
-
-
-class PythonBlock(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Lines `first` to `last`, from 0, of a function or a class called `name`, a branch, or a long statement.
-
-    `head` is the line that decides whether a branch runs, and `name` its keyword: `if`, `else`, `for`, `except`.
-    """
-
-    first: int
-    last: int
-    kind: BlockKind
-    name: str = ""
-    head: int = -1
-
-    def contains(self, line: int) -> bool:
-        return self.first <= line <= self.last
-
-
-class PythonStructure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One byte of `kinds` for each line, and the blocks, those that contain others first.
-
-    Both are empty for code that is not valid Python, or too long.
-    """
-
-    kinds: bytes = b""
-    blocks: tuple[PythonBlock, ...] = ()
-
-    def blocks_at(self, line: int, *kinds: BlockKind) -> list[PythonBlock]:
-        """The blocks of these kinds that contain a line, the innermost first."""
-        return [block for block in reversed(self.blocks) if block.kind in kinds and block.contains(line)]
 
 
 def decode_python(data: bytes) -> str:
@@ -88,7 +53,7 @@ def python_structure(content: str) -> PythonStructure:
 
 def _kind_of_text(line: str) -> int:
     text = line.strip()
-    return BLANK if not text else COMMENT if text.startswith("#") else CODE
+    return LineKind.BLANK if not text else LineKind.COMMENT if text.startswith("#") else LineKind.CODE
 
 
 def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
@@ -103,16 +68,16 @@ def _mark(statement: ast.stmt, kinds: bytearray) -> None:
     """Sets the kinds of the lines of a statement that is a string, an import or the header of a definition."""
     first, last = _lines_of(statement)
     if isinstance(statement, ast.Import | ast.ImportFrom):
-        kind = IMPORT
+        kind = LineKind.IMPORT
     elif isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant):
-        kind = STRING
+        kind = LineKind.STRING
     elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         # A body on the same line belongs to the header.
-        kind, last = HEADER, max(first, statement.body[0].lineno - 2)
+        kind, last = LineKind.HEADER, max(first, statement.body[0].lineno - 2)
     else:
         return
     for line in range(first, last + 1):
-        if kind == STRING or kinds[line] == CODE:
+        if kind == LineKind.STRING or kinds[line] == LineKind.CODE:
             kinds[line] = kind
 
 

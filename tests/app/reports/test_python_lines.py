@@ -15,7 +15,8 @@ from buddy.app.reports.python_lines import (
     read_place,
 )
 from buddy.compiler.protocol import NodeRow, NodeTime
-from buddy.compiler.protocol.text.python_code import PythonStructure, python_structure
+from buddy.compiler.protocol.provenance import PythonStructure
+from buddy.compiler.protocol.text.python_code import python_structure
 
 CODE = """import torch
 
