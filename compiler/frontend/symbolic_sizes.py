@@ -196,12 +196,16 @@ class GraphSymbols:
             self._defined[str(expression)] = value
 
     def size(self, value: Any) -> Dim:
-        """A number, or a `SymInt` in terms of the graph's own symbols.
+        """A number, or a `SymInt` in terms of the graph's own symbols; 1 for a size that the graph's guards set to 1.
+
+        An op with such a size is broadcast, although the size is an expression such as `s0 // 3`.
 
         Raises `UnknownSymbolError` for a data-dependent size, and for functions that `Size` does not support.
         """
         if isinstance(value, int):
             return value
+        if isinstance(value, torch.SymInt) and statically_known_true(value == 1):
+            return 1
         return self._convert(_expression(value))
 
     def _convert(self, expression: Any) -> Dim:

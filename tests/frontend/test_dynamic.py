@@ -303,3 +303,20 @@ def test_what_is_only_compiled_for_known_sizes_is_compiled_for_each_where_no_eag
     )
     with pytest.warns(UserWarning, match="compiled again"), pytest.raises(Exception, match="would run in eager"):
         never(torch.eye(3))
+
+
+def test_a_size_that_is_computed_and_equal_to_one_is_broadcast() -> None:
+    """The graph's guards say that `x.shape[1] // 3` is 1; it stays an expression."""
+
+    def call(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        first = x[:, : x.shape[1] // 3]
+        return (
+            x + first, torch.where(first > 0, x, 1), torch.addcmul(x, first, x), torch.cat([x, first.expand(2, 4)]),
+            x.clone().copy_(first), nn.functional.linear(x, x, x.flatten()[: x.shape[1] // 3]),
+            y + y.diagonal(1, 1, -1), y[: y.shape[0] // 3] @ y.mT,
+        )  # fmt: skip
+
+    x, y = torch.randn(2, 4), torch.randn(3, 1, 2)
+    run = torch.compile(call, backend="buddy", dynamic=True, options={"fallback": "error"})
+    for found, expected in zip(run(x, y), call(x, y), strict=True):
+        torch.testing.assert_close(found, expected)

@@ -248,6 +248,10 @@ def added(amount: float) -> Callable[[Any], Any]:
     return lambda x: x + amount
 
 
+def at_least(low: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: x.clamp(min=low)
+
+
 def zero(x: Tensor) -> Tensor:
     return torch.zeros_like(x)
 
@@ -339,7 +343,8 @@ def _vision() -> list[Case]:
         Case(RESNET, Planted("1e-5 is 1e-3", "epsilon", _BATCH_NORM, argument(6, lambda _: 1e-3)), NARROW),
         Case(RESNET, Planted("1e-5 is 2e-5", "epsilon", _BATCH_NORM, argument(6, lambda _: 2e-5)), NARROW),
         Case(RESNET, Planted("the last channel is not added up", "edge of a tile", _CONV, short_window, 9), NARROW),
-        Case(RESNET, Planted("zero is 0.01", "clamp bound", "relu.default", result(lambda x: x.clamp(min=0.01)))),
+        Case(RESNET, Planted("zero is 0.01", "clamp bound", "relu.default", result(at_least(0.01))), NARROW),
+        Case(RESNET, Planted("zero is 0.05", "clamp bound", "relu.default", result(at_least(0.05))), LOW),
         Case(RESNET, Planted("means of 15 of 16", "divisor", "mean.dim", result(scaled(16 / 15)))),
         Case(UNET, Planted("windows lack a column", window, _MAX_POOL, _shifted_windows, 0), NARROW),
         Case(UNET, Planted("padded with 0.5", window, _MAX_POOL, _pooled_with_halves, 1)),
