@@ -13,6 +13,7 @@ from buddy.app.reports import formatting, profile
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.results import profile_result
 from buddy.app.session.stages import StagePosition
+from buddy.app.workspace.frontends import with_preset
 from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
 from buddy.compiler.protocol.recipe import Recipe, claims, from_toml, refusal
@@ -70,6 +71,8 @@ class CompareCommands:
             return
         try:
             file_recipe = from_toml(read_file(parse_path(path)))
+            if not file_recipe.steps:
+                file_recipe = with_preset(file_recipe, self._context.state.presets)
         except (OSError, ValueError) as error:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return

@@ -40,7 +40,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 FIELDS = {
     "theme": "name of the colour theme",
-    "auto_run": "run the program after each edit, not only when r is pressed",
+    "auto_run": "run the program after each edit, not only on request",
     "bell_after": "ring the terminal bell when a job of at least this many seconds ends; 0: never",
     "memory": "memory limit of each engine process in GiB; 0: no limit; default: 90 % of the machine's memory",
     "equal_nan": "accept NaN where eager also has NaN when outputs are compared",

@@ -62,6 +62,12 @@ async def test_two_graphs_are_compared(workbench: Open, tmp_path: Path, monkeypa
         bench.app.compare_commands._compare_with_file(str(theirs))
         await bench.until(lambda: ir.comparison.others.title == theirs.name, "the other recipe")
         assert [recipe.plugins for recipe in asked] == [()]
+        without_steps = tmp_path / "without_steps.toml"
+        without_steps.write_text("frontend = 'torch-mlir'\ndialect = 'tosa'")
+        bench.app.compare_commands._compare_with_file(str(without_steps))
+        await bench.until(lambda: len(asked) == 2, "the recipe without steps")
+        presets = {preset.name: preset.recipe for preset in bench.app.state.presets}
+        assert asked[-1].steps == presets["torch-mlir-tosa"].steps
 
 
 async def test_presets_are_compared_and_one_is_chosen(workbench: Open) -> None:
