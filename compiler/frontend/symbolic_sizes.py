@@ -204,7 +204,8 @@ class GraphSymbols:
         """
         if isinstance(value, int):
             return value
-        if isinstance(value, torch.SymInt) and statically_known_true(value == 1):
+        # The proof is slow; most sizes are not 1 in the call that is traced.
+        if isinstance(value, torch.SymInt) and value.node.hint == 1 and statically_known_true(value == 1):
             return 1
         return self._convert(_expression(value))
 
