@@ -44,6 +44,7 @@ PARTS = {
     "cluster": "distributed",
     "coverage": "expecttest",
     "fuzz": "hypothesis",
+    "docs": "mkdocs-material",
 }
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
 _BUDDY_VARIABLES = (

@@ -155,7 +155,9 @@ class ProfileCommands:
     async def _profile(self, recipe: Recipe) -> None:
         progress = self._context.jobs.progress(lambda activity: f"profiling: {activity}")
         request = self._context.session.profile(recipe, progress)
-        report = await self._job.result_of(request, "not profiled", "Cancelled. Press g c to profile again")
+        report = await self._job.result_of(
+            request, "not profiled", f"Cancelled. Press {key_of('profile')} to profile again"
+        )
         if report is None:
             return
         state = self._context.state

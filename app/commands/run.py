@@ -199,7 +199,9 @@ class TuneCommands:
         self._attempts = []
         frame = Tune(0, recipe, variations=variations, seconds=seconds)
         request = self._context.session.request(frame, self._show_progress)
-        tuned = await self._search_job.result_of(request, "not tuned", "Cancelled. Press f in Passes to tune again")
+        tuned = await self._search_job.result_of(
+            request, "not tuned", f"Cancelled. Press {key_of('passes.tune')} in Passes to tune again"
+        )
         if tuned is not None:
             self._show_result(recipe, tuned)
 

@@ -139,7 +139,7 @@ class ExportCommands:
         )
         frame = Export(0, recipe, kinds, folder, self._context.session.directory, force=force, command=command)
         self._context.say(f"exporting to {folder}{self._context.glyphs.ellipsis}")
-        stopped = "Cancelled. Nothing was exported; press g x to export again"
+        stopped = f"Cancelled. Nothing was exported; press {key_of('export')} to export again"
         request = self._context.session.request(frame)
         exported = await self._context.jobs.result_of(request, "nothing was exported", stopped)
         if exported is not None:
@@ -287,7 +287,9 @@ class SubgraphCommands:
         )
         info = self._context.state.graphs[recipe.graph]
         request = self._context.session.request(Bisect(0, recipe, criterion), show_progress)
-        answer = await self.bisection.result_of(request, "bisection failed", "Cancelled. Press b to bisect again")
+        answer = await self.bisection.result_of(
+            request, "bisection failed", f"Cancelled. Press {key_of('bisect')} to bisect again"
+        )
         if answer is None:
             return
         self._bisected = answer.finding, info

@@ -340,7 +340,7 @@ class GraphPane(NodeTable):
 
     def sort_rows(self) -> None:
         if self.as_tree:
-            self.say("modules are in the order of the graph: press g m for the flat table")
+            self.say(f"modules are in the order of the graph: press {key_of('graph.tree')} for the flat table")
         self.refill()
 
     def open_code(self) -> None:

@@ -12,6 +12,7 @@ from textual import events
 from textual.app import App
 from textual.binding import Binding, BindingType
 
+from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.results import Answer, Entry, Node, Perform, Result
 from buddy.app.screens.detail import (
@@ -206,7 +207,7 @@ class Results:
         """Add a result and show it. While the user is typing, say where it is: the page would receive the keys."""
         logged = self.add(result, use_answer)
         if self._is_typing():
-            self._say(f"{result.title}: finished. Press L to see the result")
+            self._say(f"{result.title}: finished. Press {key_of('log')} to see the result")
         else:
             self.open(logged)
 

@@ -13,8 +13,6 @@ from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
 
-NO_SEARCH = "no search yet: press / to search"
-
 
 class Found(NamedTuple):
     """The numbers of the lines that match, in order. `more` is true if the search has stopped at its limit."""
@@ -228,7 +226,7 @@ class ViewSearch:
         if self.is_active:
             self._after_loading_do(lambda: self.go_to(self._line_after_step(by)))
         else:
-            self._view.report_search(NO_SEARCH)
+            self._view.report_search("no search yet")
 
     def _line_after_step(self, by: int) -> int | None:
         line = self.shown_line if self.shown_line >= 0 else self._view.search_line

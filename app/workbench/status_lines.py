@@ -119,7 +119,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if state.changed_files and not state.busy:
         return [
             (f" {_changed_text(state.changed_files)} on disk", "warn"),
-            ("  press R to run the script again", "dim"),
+            (f"  press {key_of('rerun')} to run the script again", "dim"),
         ]
     if state.problem is not None:
         return [

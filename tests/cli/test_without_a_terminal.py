@@ -61,7 +61,7 @@ def test_it_opens_on_a_terminal_and_on_a_driver_of_its_own(opened: list[str], mo
     assert opened == [SAMPLE, SAMPLE]
 
 
-@pytest.mark.parametrize("words", ["completion bash", "--ascii completion", "no-such --web", "completion"])
+@pytest.mark.parametrize("words", ["complete bash", "--ascii complete", "no-such --web", "complete"])
 def test_a_word_that_is_neither_a_verb_nor_a_file(
     words: str, opened: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_path_without_a_file(
 
 def test_an_unknown_word_is_reported_before_options_are_imported() -> None:
     code = (
-        "import sys; from buddy.app.cli import main; code = main(['completion', 'bash']); "
+        "import sys; from buddy.app.cli import main; code = main(['complete', 'bash']); "
         "print(code, *sorted({'argparse', 'msgspec', 'textual', 'torch'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=100)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from buddy.app.reports.results import USE
 from buddy.app.reports.searches import bisection_lines, parse_criterion, write_bisection
 from buddy.app.screens.results import ResultScreen
 from buddy.app.workbench.app import Workbench
@@ -92,7 +93,7 @@ def test_extracts_and_results_are_of_the_program_that_is_open(app: Workbench, na
     assert commands._bisection_result is None
     said: list[str] = []
     app.context.status.say = said.append  # type: ignore[method-assign]
-    commands._use_action("use")
+    commands._use_answer(USE)
     assert said == ["the program was opened again: the result of the bisection is out of date"]
 
 

@@ -78,7 +78,7 @@ def test_errors_are_shown_as_shares_of_the_tolerance_the_largest_first() -> None
 
 
 def test_errors_are_compared_with_the_last_ones_against_the_same_reference() -> None:
-    gelu = replace(COMPARED.nodes[1], error=replace(COMPARED.nodes[1].error, share=0.5))
+    gelu = replace(COMPARED.nodes[1], error=replace(COMPARED.nodes[1].error, of_tolerance=0.5))
     last = replace(COMPARED, nodes=(COMPARED.nodes[0], gelu, COMPARED.nodes[2]))
     now = numerics_result(COMPARED, last, COMPARED_INFO).sections[0]
     assert [entry.change for entry in now.entries] == ["", "was 0.5 x", ""]
