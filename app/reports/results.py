@@ -90,16 +90,19 @@ def profile_result(report: ProfileReport, previous: ProfileReport | None, info: 
     """The time of a run by op kind, module and source line, compared with the `previous` profile."""
     now = profile.timed_nodes(report, info)
     before = profile.timed_nodes(previous, info) if previous is not None else []
-    conclusions = list(profile.summary_lines(report))
+    first, *measurement = profile.summary_lines(report)
+    conclusions = [first]
     if previous is not None and previous.plain.median:
         ratio = report.plain.median / previous.plain.median - 1
         was = formatting.seconds(previous.plain.median)
-        conclusions.insert(1, f"{ratio:+.1%} compared with the last profile ({was})")
+        conclusions.append(f"{ratio:+.1%} compared with the last profile ({was})")
     sections = tuple(
         Section(title, _time_entries(now, before, report.whole, group_of)) for title, group_of in _GROUPS.items()
     )
     following = action_entries("profile.modules", "profile.roofline", "profile.hot")
-    return Result("Profile", tuple(conclusions), following, sections)
+    # Last, because on a small screen the largest entries are what the user needs to see.
+    texts = (("measurement", "\n".join(measurement)),) if measurement else ()
+    return Result("Profile", tuple(conclusions), following, sections, texts)
 
 
 _GROUPS: Mapping[str, Callable[[NodeRow], str]] = {

@@ -86,7 +86,7 @@ def status_cells(
     If the layout shows one pane at a time, `only_pane`, the right end lists the panes; otherwise, it says how to cancel
     the running job, if the workbench is `busy`.
     """
-    left = _status_text(state, message, hint, glyphs)
+    left = _status_text(state, message, hint, glyphs, shows_outputs=only_pane in (None, "outputs"))
     right: Cells = [] if hint else _pane_cells(panes, only_pane) if only_pane else _job_cells(state) if busy else []
     if only_pane and length(left) + length(right) >= width:
         # The text at the left takes precedence over the names of hidden panes.
@@ -96,7 +96,7 @@ def status_cells(
     return align_both_ends(left, right, width)
 
 
-def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyphs) -> Cells:
+def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyphs, *, shows_outputs: bool) -> Cells:
     if hint:
         return [(" " + hint, "key")]
     if message:
@@ -133,7 +133,19 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
         return [(f" {'opening' if 'open' in state.jobs.values() else 'compiling'}{glyphs.ellipsis}", "accent")]
     if state.opening_cancelled and not state.captured:
         return [(f" {cancelled_text()}", "text")]
-    return [(" " + _compile_summary(state), "dim")]
+    run = "" if shows_outputs else _run_summary(state)
+    return [(" " + (run or _compile_summary(state)), "dim")]
+
+
+def _run_summary(state: State) -> str:
+    """The verdict of the last run and its speed; empty without a run of the recipe that is compiled."""
+    report = state.report
+    if report is None or state.run_recipe != state.compiled_recipe:
+        return ""
+    wrong = [output.name for output in report.outputs if output.verdict not in ("ok", "unchecked")]
+    verdict = f"{report.word}: {', '.join(wrong)}" if wrong else report.word
+    ratio = report.eager.median / report.compiled.median if report.compiled.median else 0.0
+    return f"run: {verdict}, {ratio:.2f}x eager's speed" if ratio else f"run: {verdict}"
 
 
 def _changed_text(files: Sequence[str]) -> str:

@@ -40,9 +40,14 @@ def terminal(benchmark: ModuleType, tmp_path: Path) -> Iterator[Callable[..., An
     opened: list[Any] = []
 
     def open_terminal(
-        *arguments: str, colors: str = "256", columns: int = 80, rows: int = 24, plain: bool = False
+        *arguments: str,
+        colors: str = "256",
+        columns: int = 80,
+        rows: int = 24,
+        plain: bool = False,
+        source: Path = ROOT / "samples" / "arith_add.py",
     ) -> Any:
-        command = [sys.executable, "-m", "buddy.app.cli", *arguments, str(ROOT / "samples" / "arith_add.py")]
+        command = [sys.executable, "-m", "buddy.app.cli", *arguments, str(source)]
         environment = benchmark.environment(colors, tmp_path) | (
             {"NO_COLOR": "1", "PYTHONIOENCODING": "latin-1:replace"} if plain else {}
         )
