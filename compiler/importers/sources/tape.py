@@ -19,6 +19,7 @@ import msgspec
 import torch
 from torch._dynamo.eval_frame import OptimizedModule
 from torch._dynamo.exc import RestartAnalysis, TorchDynamoException, UserError, UserErrorType
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._pytree import tree_leaves
 
@@ -322,6 +323,8 @@ class Tape:
             if torch.is_grad_enabled() and any(getattr(value, "requires_grad", False) for value in inputs):
                 origins = origins_of(module, inputs)
                 self._trainable += [_Trainable(graphs, g, module, list(inputs), origins) for g in recorder.graphs]
+            # Before that, `forward` is a method that calls the module, and this call would be captured.
+            _LazyGraphModule.force_recompile(module)
             return self._note_first_run(module.forward, recorder.graphs)
 
         return backend
