@@ -285,7 +285,7 @@ async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -
         place = next(k for k, row in enumerate(app.screen._table.rows) if row.kind == "break")
         await bench.press(*["down"] * place, "enter")
         await bench.until(lambda: app.focused is app.source, "the Python line")
-        assert app.source.text_to_copy().strip() == "if y.sum() > 0:"
+        assert app.source.text_to_copy().strip().startswith("print(f")
         assert app.state.graph == 0
 
 

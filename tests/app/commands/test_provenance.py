@@ -23,7 +23,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         app.graph.show_node(next(row.stable for row in app.graph.rows if row.name == "gelu"))
         await bench.press("F")
         screen = await bench.opened(FollowScreen)
-        assert screen.query_one("#box").border_title == "gelu in all stages"
+        assert screen.query_one("#box").border_title == "act/gelu.0 in all stages"
         steps = screen._table.rows
         assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
         assert all(step.trace.own for step in steps)
@@ -61,7 +61,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         await bench.press("plus", "0")
         await bench.drawn()
         ir.move_to(0)
-        await bench.until(lambda: bench.shows("for native_layer_norm, "), "the nodes of the function")
+        await bench.until(lambda: bench.shows("for norm/native_layer_norm.0, "), "the nodes of the function")
         found = await bench.app.context.queries.jumps(ir.document.text, 0)
         targets = [to for _, to in found.jumps]
         back = [pair for pair in found.jumps if pair[0] > pair[1] and targets.count(pair[1]) == 1]
@@ -88,7 +88,7 @@ async def test_assembly_has_arrows_machine_code_and_the_nodes_that_functions_ser
         await bench.sees(f"machine code  {text}")
         await bench.press("q", "g", "o")
         screen = await bench.opened(PickerScreen)
-        assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for addmm")
+        assert next(one.summary for one in screen._choices if one.title == "pack_0").endswith(", for up/addmm.0")
 
 
 def test_remarks_are_told_in_the_order_of_the_line() -> None:

@@ -121,7 +121,7 @@ async def test_a_lowering_that_has_failed_is_refused_with_the_reason(workbench: 
         assert summaries["torch-mlir"] == f"not possible: {reason}"
         await bench.press("escape")
         await choose(bench, "torch-mlir")
-        await bench.sees(f"{node.name} cannot be lowered by torch-mlir: {reason}"[:80])
+        await bench.sees(f"{node.display_name} cannot be lowered by torch-mlir: {reason}"[:80])
         assert bench.app.workspace.recipe == recipe
         await bench.press("space")
         await bench.sees("no registry lowers mine.my_scale.default, so it runs in eager")
