@@ -16,6 +16,7 @@ from buddy.app.reports.text.folds import Folds
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
+from buddy.app.widgets.cursor_view import CursorView
 from buddy.compiler.protocol import FollowNode, NodeRow, Stage
 
 
@@ -293,7 +294,7 @@ class IrLoader:
         `before` is the place of the cursor before the step.
         """
         selection, node = self._context.selection, before.node
-        if not node or node not in before.nodes or selection.node != node:
+        if not node or node not in before.nodes or selection.node != node or self._is_other_pane_searched():
             return
         line = self._document.line_at(self._view.cursor)
         name = selection.name_of(node)
@@ -332,6 +333,12 @@ class IrLoader:
         ]
         remark = f" ({remarks[-1][0]}: {remarks[-1][1]})" if remarks else ""
         return f"has no line after {name}{remark}"
+
+    def _is_other_pane_searched(self) -> bool:
+        """Whether a search of the focused pane has chosen the stage; its messages must stay on the screen."""
+        layout = self._context.layout
+        pane = layout.panes[layout.pane_id]
+        return layout.pane_id != "ir" and isinstance(pane, CursorView) and pane.search.is_active
 
     async def _load_lines(self, rows: IrRows, top: int) -> bool:
         """Load the lines of the rows on the screen. Returns whether all requests have succeeded."""

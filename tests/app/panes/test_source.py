@@ -139,7 +139,7 @@ async def test_a_line_and_its_ops_are_linked_in_all_panes(workbench: Open, tmp_p
         assert any(text_of(graph.row_cells(row, 60)).startswith("=") for row in (exp, row_of(bench, "neg")))
         await bench.press("enter")
         screen = await bench.opened(PickerScreen)
-        assert [choice.title for choice in screen._choices] == ["exp", "neg"]
+        assert [choice.title for choice in screen._choices] == ["exp.0", "neg.0"]
         await bench.press("escape")
         # What was drawn before is drawn again when the link moves on.
         source.move_to(line_of(CALLS, "# Two nodes."))
@@ -243,7 +243,7 @@ async def test_the_code_on_the_screen_is_the_code_that_was_captured(
         assert ("~", "stale") not in source.row_cells(5, 80)
         app.context.layout.show_pane("source")
         source.move_to(4)
-        await bench.sees("the file on disk has another line here; exp, compiled")
+        await bench.sees("the file on disk has another line here; exp.0, compiled")
         # Changed back, deleted, and captured again while the pane is shown.
         file.write_text(TWO_LINES)
         await bench.until(lambda: not bench.shows("changed on disk"), "the same file")
