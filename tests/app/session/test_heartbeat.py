@@ -151,6 +151,7 @@ async def test_the_exit_of_an_idle_worker_is_logged(workbench: Open) -> None:
         await bench.until(lambda: bench.app.state.log, "the news")
         bench.app.screen_commands.open_log()
         await bench.sees("the compiler worker exited: SIGABRT")
+        await bench.press("enter")
         await bench.sees("another worker is starting")
 
 
