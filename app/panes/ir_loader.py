@@ -18,6 +18,7 @@ from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.compiler.protocol import FollowNode, NodeRow, Stage
+from buddy.compiler.protocol.texts import FRAME
 
 
 class LoadedView(IrView, Protocol):
@@ -93,8 +94,6 @@ class Place(NamedTuple):
 # Names of values, blocks, aliases and types, which an edit of the recipe renumbers.
 _NAMES = re.compile(r"[%#!^][\w$.-]+(?:[:#]\d+)?")
 _ANY_NAME = r"[%#!^][\w$.:#-]+"
-# The frame of a function or a module, which comes from the nodes of all of its ops: header, return and end.
-_FRAME = re.compile(r"\s*(?:[\w.]*func\b|define\b|[\w.]*module\b|[\w.]*return\b|ret\b|\})")
 # So many lines of a node and text are checked for one that is not in this frame.
 _MAX_FRAME_LINES = 6
 # Longest start of a line, in characters, that is searched for in another text.
@@ -276,17 +275,9 @@ class IrLoader:
 
     async def _line_of_selected(self, text: str) -> int:
         """The main line of the selected node, else of the nearest node that reads it; -1 without one."""
-        queries, node, info = self._context.queries, self._context.selection.node, self._context.state.info
-        if not node:
-            return -1
-        frame_line = -1
-        for name in (node, *users_of(info.rows if info is not None else (), node)):
-            line = await queries.find_main_line(text, name)
-            cached = self._context.session.cache.get(text, line) if line >= 0 else None
-            if line >= 0 and not (cached is not None and _FRAME.match(cached.text)):
-                return line
-            frame_line = line if frame_line < 0 else frame_line
-        return frame_line
+        node, info = self._context.selection.node, self._context.state.info
+        readers = users_of(info.rows if info is not None else (), node)
+        return await self._context.queries.find_main_line(text, node, tuple(readers))
 
     async def _describe_node(self, row: StageRow, before: Place) -> None:
         """After a step to the stage of `row`, say with which nodes the selected node is fused, or where its lines end.
@@ -300,7 +291,7 @@ class IrLoader:
         name = selection.name_of(node)
         if line is None:
             return
-        if node in line.nodes and not _FRAME.match(line.text):
+        if node in line.nodes and not FRAME.match(line.text):
             others = [selection.name_of(one) for one in line.nodes if one not in before.nodes]
             if others:
                 rest = f" and {len(others) - _MAX_NAMES} more" * (len(others) > _MAX_NAMES)
@@ -317,7 +308,7 @@ class IrLoader:
         texts = tuple(dict.fromkeys(one.stage.text for one in rows))
         answer = await self._context.queries.request(FollowNode(0, texts, node, _MAX_FRAME_LINES))
         traces = answer.traces if answer is not None else ()
-        present = {trace.text for trace in traces if not all(map(_FRAME.match, trace.excerpts))}
+        present = {trace.text for trace in traces if not all(map(FRAME.match, trace.excerpts))}
         index = next((k for k, one in enumerate(rows) if one.key == row.key), len(rows) - 1)
         last = next((k for k in range(index, -1, -1) if rows[k].stage.text in present), -1)
         if last == index:

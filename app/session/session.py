@@ -437,9 +437,12 @@ class Session:
         workspace = self.workspace
         return await self.request(p.OpenPython(0, workspace.source, workspace.arguments, self.state.graph, path))
 
-    async def find_main_line(self, text: str, node: str) -> int:
-        """The line of a text that represents `node`, or -1. Also caches the lines around it."""
-        frame = p.FindPlace(0, text, node, PAGE_LINES, PREFETCH_LINES)
+    async def find_main_line(self, text: str, node: str, otherwise: tuple[str, ...] = ()) -> int:
+        """The line of a text that represents `node`, or the first of `otherwise` that has one, or -1.
+
+        Also caches the lines around it.
+        """
+        frame = p.FindPlace(0, text, node, PAGE_LINES, PREFETCH_LINES, otherwise)
         answer = await self.request(frame, self.cache.add)
         return answer.lines[0] if answer.lines else -1
 

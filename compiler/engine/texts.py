@@ -6,7 +6,7 @@ Long work runs in threads, and work that may not end in separate processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from buddy.compiler.engine import text_processes
@@ -40,7 +40,7 @@ from buddy.compiler.protocol.text import store as searching
 from buddy.compiler.protocol.text import structure
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
 from buddy.compiler.protocol.text.store import TextStore, check, is_literal
-from buddy.compiler.protocol.texts import PatternError
+from buddy.compiler.protocol.texts import FRAME, PatternError
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 # Longer texts are indexed in a thread.
@@ -66,7 +66,7 @@ class TextHandler:
     async def place(self, frame: FindPlace, job: Job) -> None:
         """Sends the pages around the own line of a node, then the number of the line."""
         text = self._find(frame.text)
-        line = await asyncio.to_thread(text.own_line, frame.node)
+        line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))
         page = max(1, min(frame.page, _MAX_WINDOW_LINES))
         first = max(0, line - frame.around) // page
         last = min(max(0, line) + frame.around, text.total - 1) // page
@@ -130,6 +130,17 @@ class TextHandler:
             what = f"the text {name!r} is no longer stored"
             raise JobFailed(Diagnostic(what, "the engine's store", "compile that recipe again"))
         return text
+
+
+def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
+    """The own line of the first of `nodes` that has one outside of frames; else a frame of the first, or -1."""
+    first = -1
+    for index, node in enumerate(nodes):
+        line = text.own_line(node)
+        if line >= 0 and not FRAME.match(text.line(line)):
+            return line
+        first = line if index == 0 else first
+    return first
 
 
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:

@@ -180,6 +180,10 @@ class SearchEach(Request["FoundEach"], frozen=True):
     limit: int = 10_000
 
 
+# The frame of a function or a module, which comes from the nodes of all of its ops: header, return and end.
+FRAME = re.compile(r"\s*(?:[\w.]*func\b|define\b|[\w.]*module\b|[\w.]*return\b|ret\b|\})")
+
+
 class FindNode(Request["SearchResult"], frozen=True):
     """Find the lines of `text` that come from the FX node with the stable name `node`; answered by `SearchResult`."""
 
@@ -192,14 +196,16 @@ class FindPlace(Request["SearchResult"], frozen=True):
     """Find a node's own line in `text` and get the lines around it.
 
     The text is divided into pages of `page` lines. Answered by `Lines` for each page that has one of the `around` lines
-    before or after the node's own line, then by a `SearchResult` with the own line. If no line comes from the node, the
-    first page is sent, and the `SearchResult` has no line.
+    before or after the node's own line, then by a `SearchResult` with the own line. If no line comes from the node, or
+    only `FRAME` lines do, the first of the nodes `otherwise` with another line is found instead. If there is none, the
+    answer is a frame of the node, or the first page and a `SearchResult` without a line.
     """
 
     text: str
     node: str
     page: int
     around: int
+    otherwise: tuple[str, ...] = ()
 
 
 class Compare(Request["Compared"], frozen=True):
