@@ -197,7 +197,7 @@ class FindPlace(Request["SearchResult"], frozen=True):
 
     The text is divided into pages of `page` lines. Answered by `Lines` for each page that has one of the `around` lines
     before or after the node's own line, then by a `SearchResult` with the own line. If no line comes from the node, or
-    only `FRAME` lines do, the first of the nodes `otherwise` with another line is found instead. If there is none, the
+    only `FRAME` lines do, the first of the nodes `otherwise` with another line is found instead. Without one, the
     answer is a frame of the node, or the first page and a `SearchResult` without a line.
     """
 
