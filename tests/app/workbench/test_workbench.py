@@ -138,7 +138,7 @@ async def test_selecting_a_node_goes_to_its_line_and_a_line_to_its_node(workbenc
         graph.move_to(place)
         stable = graph.rows[place].stable
         await bench.until(lambda: stable in (ir.line_at(ir.cursor).nodes if ir.line_at(ir.cursor) else ()), "the line")
-        await bench.sees("gelu ")
+        await bench.sees("act/gelu.0")
         ir.focus()
         await bench.press("g", "g")
         row = next(
@@ -241,7 +241,7 @@ async def test_below_100_columns_one_pane_is_shown_and_named_in_the_status_line(
         await bench.sees("[Passes]")
         await bench.pilot.resize_terminal(160, 50)
         await bench.sees("func.func")
-        await bench.sees("gelu ")
+        await bench.sees("act/gelu.0")
 
 
 async def test_zoom_maximizes_a_pane_and_restores_the_layout(workbench: Open) -> None:
