@@ -102,7 +102,7 @@ def test_what_the_workbench_saved_is_an_option(tmp_path: Path) -> None:
 WRONG = [
     (
         {"fallbak": "error"},
-        r"no option 'fallbak' \(did you mean fallback\?\); it has fallback, fallback_random, freeze, verify, summary, tune, ",
+        r"no option 'fallbak' \(did you mean fallback\?\); it has fallback, fallback_random, freeze, verify, summary, ",
     ),
     ({"fuse-row": False}, r"did you mean fuse-rows\?"),
     ({"fuse-rows": 3}, "fuse-rows is on or off, not 3"),

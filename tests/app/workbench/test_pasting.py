@@ -23,7 +23,7 @@ BURST = 200
 # The keys that open a prompt, a picker or another screen on a program that has run, by pane; `app` is every pane.
 OPENING = {
     "ir": ["/", ":", "g /", "g f", "w", "f", "g o", "g e", "o", "K", "F", "g w", "'", "g r"],
-    "graph": ["/", "f", "n", "g n", "w", "X", "enter", "c", "F", "g w", "g S", "o", "N", "g N", "g B"],
+    "graph": ["/", "f", "n", "g n", "w", "X", "enter", "c", "F", "g w", "o", "N", "g N", "g B"],
     "source": ["/"],
     "outputs": ["/", "v", "N", "g N"],
     "app": [
@@ -92,7 +92,10 @@ def is_open(bench: Any) -> bool:
 def main_screen(bench: Any) -> tuple[object, ...]:
     """What commands in the panes would change."""
     app = bench.app
-    panes = [(pane.cursor, pane.first_row, pane.row_count) for pane in app.panes.values()]
+    # The prompt takes a line from the source pane, which then scrolls if its cursor is at the end.
+    panes = [
+        (pane.cursor, pane.first_row if name != "source" else 0, pane.row_count) for name, pane in app.panes.items()
+    ]
     return app.workspace.recipe, app.context.layout.pane_id, app.context.layout.zoomed, app.graph.picked, *panes
 
 
