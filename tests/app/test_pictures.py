@@ -166,7 +166,7 @@ PANES = {
     "ir": Shown(pane="ir", keys=("3", DRAWN)),
     "outputs": Shown(pane="outputs"),
     "source": Shown(keys=("3", DRAWN, "g", "P"), text="def ", back=("g", "P")),
-    "source-focused": Shown(keys=("g", "S"), text="def ", back=("g", "P")),
+    "source-focused": Shown(keys=("g", "S"), text="return x", back=("g", "P")),
     "graph-filtered": Shown(keys=("plus", "f", *"op:add", "enter"), back=("f", "ctrl+u", "enter", "plus")),
     "graph-prompt": Shown(keys=("f", *"op:"), text="op:", back=("escape",)),
     "export-prompt": Shown(keys=("g", "x"), text="export", back=("escape",)),
