@@ -8,6 +8,7 @@ from typing import ClassVar, Protocol
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Horizontal
+from textual.geometry import Region
 from textual.reactive import var
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -20,6 +21,10 @@ class StillInput(Input):
     """An input without cursor blinking, which would cause traffic over ssh twice a second."""
 
     cursor_blink = var(False, init=False)
+
+    def on_resize(self) -> None:
+        """Scroll to the cursor, which `Input` does only when the cursor moves."""
+        self.scroll_to_region(Region(self._cursor_offset, 0, width=1, height=1), force=True, animate=False)
 
 
 class PromptWatcher(Protocol):
