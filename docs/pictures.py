@@ -66,13 +66,8 @@ async def select_node(app: Workbench, pilot: Any, name: str) -> None:
 
 async def overview(app: Workbench, pilot: Any) -> None:
     """All four panes after a run, with the IR of the fused phase."""
-    await pilot.press("r")
-    await until(pilot, lambda: app.state.report is not None and not app.state.busy, "the report")
-    await pilot.press("4")
-    await compiled(app, pilot)
+    await run_and_compare(app, pilot)
     await select_node(app, pilot, "gelu")
-    app.context.status.message = ""
-    app.update_chrome()
 
 
 async def assembly(app: Workbench, pilot: Any) -> None:

@@ -77,7 +77,7 @@ def test_recent_programs_are_saved_the_latest_first_without_repeats(tmp_path: Pa
     assert [program.source for program in programs[:3]] == ["m.20:net", "m.20:net", f"m.{MAX_RECENT + 2}:net"]
     assert programs[0].arguments == ()
     (tmp_path / "recent.json").write_text("{")
-    assert recent.read() == [], "a damaged file is none"
+    assert recent.read() == [], "a damaged file holds no programs"
 
 
 # ---- on the engine -----------------------------------------------------------------------------------------------
