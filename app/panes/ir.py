@@ -317,7 +317,7 @@ class IrPane(LinkedPane):
         line, selection = self.line_at(row), self.context.selection
         if line is None or not line.nodes:
             return RowMark()
-        return RowMark(selection.node in line.nodes, not selection.linked.isdisjoint(line.own_nodes))
+        return RowMark(selection.node in line.node_set, not selection.linked.isdisjoint(line.own_node_set))
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:
