@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual import events, work
 from textual.binding import BindingType
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
@@ -298,12 +299,15 @@ class IrPane(LinkedPane):
     def empty(self, width: int) -> list[Cells]:
         return [[], [(f" {waiting_text(self.state, 'IR', self.glyphs)}", "dim")]]
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self.document.diff is not None:
+            self.document.fetch_ahead(self.first_row + self.page, self.page)
+        return super().render_lines(crop)
+
     def row_strip(self, row: int, width: int) -> Strip:
         return self.row_strips(row, width)[0]
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        if self.document.diff is not None and row == self.first_row:
-            self.document.fetch_ahead(self.first_row + self.page, self.page)
         return [self.look.over(strip, self.background(row)) for strip in self.painter.strips(row, width)]
 
     # ---- the selected node ---------------------------------------------------------------------------------------

@@ -14,7 +14,8 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console, RenderableType
 from rich.style import Style
-from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate, LayoutUpdate
+from textual.geometry import Region
 from textual.strip import Strip
 
 # Unchanged cells between changed ones are written again if they are at most this many, since moving costs as much.
@@ -136,6 +137,37 @@ class TerminalCells:
         return "".join([*sequences, "\x1b[0m"]) if sequences else ""
 
 
+class DirtyLines(Compositor):
+    """Composes the lines that have changed. Textual composes all lines of all widgets between the first and the last.
+
+    A step of the cursor changes a few lines at the top and at the bottom of the screen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The regions that have changed, while an update of them is composed.
+        self._changed: list[Region] | None = None
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        self._changed = list(self._dirty_regions)
+        try:
+            return super().render_partial_update()
+        finally:
+            self._changed = None
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        if self._changed is None:
+            yield from super()._get_renders(crop)
+            return
+        for widget, (region, clip) in self.visible_widgets.items():
+            visible = region.intersection(clip)
+            changed = [part for other in self._changed if (part := visible.intersection(other))]
+            if changed:
+                first, end = min(part.y for part in changed), max(part.bottom for part in changed)
+                lines = Region(visible.x, first, visible.width, end - first)
+                yield region, lines, widget.render_lines(lines.translate(-region.offset))
+
+
 class Changes(CompositorUpdate):
     """An update that writes only the cells that differ from what the terminal shows."""
 
@@ -177,20 +209,23 @@ def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
     return texts, pens
 
 
-def split_cells(text: str) -> list[str]:
+def split_cells(text: str) -> Sequence[str]:
     """The text of each cell.
 
     A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
     characters.
     """
-    if text.isascii():
-        return list(text)
+    return text if text.isascii() else _split_wide_text(text)
+
+
+@lru_cache(maxsize=1024)
+def _split_wide_text(text: str) -> Sequence[str]:
     width = cell_len(text)
     if not width:
-        return []
+        return ()
     if width == len(text) and all(cell_len(character) == 1 for character in text):
-        return list(text)
-    return [text, *[CONTINUATION] * (width - 1)]
+        return text
+    return (text, *[CONTINUATION] * (width - 1))
 
 
 def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
