@@ -22,6 +22,8 @@ from textual.strip import Strip
 MAX_GAP = 4
 # The second and later cells of a text that is wider than one cell.
 CONTINUATION = ""
+# The attributes that show on a space: underline, blink, reverse, strike, and lines around and above the text.
+ATTRIBUTES_OF_SPACES = frozenset(("4", "5", "6", "7", "9", "21", "51", "52", "53"))
 # The parts of a line: its column, and the text from there on.
 Parts = Iterable[tuple[int, Strip]]
 
@@ -54,6 +56,14 @@ def codes_between(before: Pen | None, pen: Pen) -> str:
 def pen_of(style: Style | None, colors: ColorSystem) -> Pen:
     """The pen of a style, in a terminal with these colours. Equal pens are the same object."""
     return _PENS.setdefault(pen := _make_pen(style, colors), pen)
+
+
+@lru_cache(maxsize=4096)
+def pen_of_space(pen: Pen) -> Pen:
+    """A pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
+    if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
+        return pen
+    return _PENS.setdefault(space := Pen(background=pen.background), space)
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
@@ -129,7 +139,7 @@ class TerminalCells:
                 for start, end in changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
                     for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        if new_pen is not pen:
+                        if new_pen is not pen and (text != " " or pen is None or pen_of_space(pen) is not new_pen):
                             sequences.append(codes_between(pen, new_pen))
                             pen = new_pen
                         sequences.append(text)
@@ -197,15 +207,18 @@ def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
 
 
 def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
-    """The text and the pen of each cell of `strip`."""
+    """The text and the pen of each cell of `strip`. Spaces of the same look have the same pen."""
     texts: list[str] = []
     pens: list[Pen] = []
     for text, style, control in strip:
         if control or not text:
             continue
-        cells = split_cells(text)
+        cells, pen = split_cells(text), pen_of(style, colors)
         texts += cells
-        pens += [pen_of(style, colors)] * len(cells)
+        if " " in text and (space := pen_of_space(pen)) is not pen:
+            pens += [space if cell == " " else pen for cell in cells]
+        else:
+            pens += [pen] * len(cells)
     return texts, pens
 
 
@@ -249,7 +262,9 @@ def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequenc
 
 
 def _is_uniform(pens: Sequence[Pen]) -> bool:
-    return all(pen is pens[0] for pen in pens)
+    """Whether cells with these pens are written without a change of the pen, except that of spaces."""
+    pen = next((pen for pen in pens if pen_of_space(pen) is not pen), pens[0])
+    return all(other is pen or other is pen_of_space(pen) for other in pens)
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:
