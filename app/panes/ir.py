@@ -34,6 +34,7 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.app.widgets.search import Found
+from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import Stage
 
 # The number of columns that a key scrolls sideways.
@@ -149,6 +150,18 @@ class IrPane(LinkedPane):
         self.stages.choose(row)
         self.open_stage()
         self.post_message(self.StageShown(row))
+
+    def expect(self, key: Key, place: SavedPlace | None) -> None:
+        """Show the stage with that key when it is available, with the cursor at `place`."""
+        self.stages.expect(key)
+        if place is not None:
+            self._loader.restore_place(key, place)
+
+    @property
+    def place_to_save(self) -> SavedPlace | None:
+        """The place of the cursor in the chosen or expected stage, `None` if it was never shown."""
+        key = self.stages.expected_key
+        return self._loader.place_to_save(key) if key is not None else None
 
     def leave_graph(self) -> None:
         """Clear the text and the positions before another graph is shown, at the same stage if possible."""
