@@ -87,6 +87,7 @@ def _make_plan(options: argparse.Namespace) -> CoveragePlan:
 
 def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) -> int:
     results = session.read(options.output, plan.backward) if options.output else {}
+    before = dict(results)
 
     def record_result(number: int, count: int, result: PairResult) -> None:
         results[result.pair] = result
@@ -102,5 +103,7 @@ def _check(options: argparse.Namespace, plan: CoveragePlan, console: Console) ->
     if options.report:
         options.report.write_text(report.markdown(listed, listing, plan))
     summary = report.summary(listed, listing.core)
-    print(json.dumps(summary, indent=2) if options.json else report.text(summary))
+    summary |= {"reasons": report.top_reasons(listed), "changed": report.changes(before, listed)}
+    text = "\n\n".join(filter(None, (report.text(summary), report.conclusions(summary))))
+    print(json.dumps(summary, indent=2) if options.json else text)
     return 0 if all(result.outcome in (*RIGHT, "skipped") for result in listed) else FAILURE

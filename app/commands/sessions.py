@@ -69,7 +69,7 @@ class SessionCommands:
         if saved.how in DIFF_MODES:
             self._ir.comparison.mode = saved.how
         if saved.stage is not None:
-            self._ir.stages.expect(saved.stage)
+            self._ir.expect(saved.stage, saved.place)
         bookmarks_problem = self._restore_bookmarks(saved)
         others = self._describe_other_sessions()
         if messages := [text for text in (*self.startup_messages, problem, bookmarks_problem, *others) if text]:
@@ -158,6 +158,7 @@ class SessionCommands:
             bookmarks=self._context.bookmarks.to_data(),
             runs=tuple(self._context.state.runs),
             source=self._context.layout.with_source,
+            place=ir.place_to_save,
         )
 
     # ---- reproducers ---------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual import events, work
 from textual.binding import BindingType
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
@@ -33,6 +34,7 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.app.widgets.search import Found
+from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import Stage
 
 # The number of columns that a key scrolls sideways.
@@ -148,6 +150,18 @@ class IrPane(LinkedPane):
         self.stages.choose(row)
         self.open_stage()
         self.post_message(self.StageShown(row))
+
+    def expect(self, key: Key, place: SavedPlace | None) -> None:
+        """Show the stage with that key when it is available, with the cursor at `place`."""
+        self.stages.expect(key)
+        if place is not None:
+            self._loader.restore_place(key, place)
+
+    @property
+    def place_to_save(self) -> SavedPlace | None:
+        """The place of the cursor in the chosen or expected stage, `None` if it was never shown."""
+        key = self.stages.expected_key
+        return self._loader.place_to_save(key) if key is not None else None
 
     def leave_graph(self) -> None:
         """Clear the text and the positions before another graph is shown, at the same stage if possible."""
@@ -298,12 +312,15 @@ class IrPane(LinkedPane):
     def empty(self, width: int) -> list[Cells]:
         return [[], [(f" {waiting_text(self.state, 'IR', self.glyphs)}", "dim")]]
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        if self.document.diff is not None:
+            self.document.fetch_ahead(self.first_row + self.page, self.page)
+        return super().render_lines(crop)
+
     def row_strip(self, row: int, width: int) -> Strip:
         return self.row_strips(row, width)[0]
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
-        if self.document.diff is not None and row == self.first_row:
-            self.document.fetch_ahead(self.first_row + self.page, self.page)
         return [self.look.over(strip, self.background(row)) for strip in self.painter.strips(row, width)]
 
     # ---- the selected node ---------------------------------------------------------------------------------------
@@ -317,7 +334,7 @@ class IrPane(LinkedPane):
         line, selection = self.line_at(row), self.context.selection
         if line is None or not line.nodes:
             return RowMark()
-        return RowMark(selection.node in line.nodes, not selection.linked.isdisjoint(line.own_nodes))
+        return RowMark(selection.node in line.node_set, not selection.linked.isdisjoint(line.own_node_set))
 
     @work(exclusive=True, group="follow")
     async def follow_selection(self) -> None:

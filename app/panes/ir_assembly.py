@@ -10,7 +10,7 @@ from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_document import IrDocument, IrView
 from buddy.app.reports import formatting
-from buddy.app.reports.text.jump_arrows import LANES, JumpArrows
+from buddy.app.reports.text.jump_arrows import LANES, Arrow, JumpArrows
 from buddy.app.session.stages import AnnotatedLine
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import LineOrigins, Symbol
@@ -45,6 +45,8 @@ class AssemblyGutter:
         self._functions: list[AssemblyFunction] = []
         self._cached_text = ""
         self._is_requesting = False
+        # The arrows that are highlighted on the screen, because they are at the line where the cursor is or was.
+        self._highlighted: set[Arrow] = set()
 
     # ---- functions -----------------------------------------------------------------------------------------------
 
@@ -106,7 +108,12 @@ class AssemblyGutter:
         if self.with_arrows:
             function, lanes = self._function_of(number), self._lanes
             blank: Cells = [(" " * (lanes + 1), "dim")]
-            cells += function.arrows.cells(number, self._view.line_number, lanes, glyphs) if function else blank
+            if function is not None:
+                cursor = self._view.line_number
+                cells += function.arrows.cells(number, cursor, lanes, glyphs)
+                self._highlighted |= {arrow} if (arrow := function.arrows.at(cursor)) is not None else set()
+            else:
+                cells += blank
             continuation += function.arrows.continuation_cells(number, lanes, glyphs) if function else blank
             cells.append((" ", "dim"))
             continuation.append((" ", "dim"))
@@ -134,8 +141,14 @@ class AssemblyGutter:
         return f"for {names}{more}{'' if direct else ' (derived)'}"
 
     def refresh_arrows(self) -> None:
-        """Draw all lines again, to highlight the arrow of the cursor's line, which may be as long as the screen."""
-        if self._is_assembly and self.with_arrows:
+        """Draw all lines again if another arrow is at the cursor's line: an arrow may be as long as the screen."""
+        if not self._is_assembly or not self.with_arrows:
+            return
+        cursor = self._view.line_number
+        function = self._function_of(cursor)
+        arrow = function.arrows.at(cursor) if function is not None else None
+        if self._highlighted != ({arrow} if arrow is not None else set()):
+            self._highlighted.clear()
             self._view.refresh()
 
     async def notes_of(self, symbols: Sequence[Symbol]) -> dict[int, str]:

@@ -17,6 +17,7 @@ from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.stages import PAGE_LINES, AnnotatedLine, Key, StageRow
 from buddy.app.session.state import MAX_CACHED_TEXTS, keep_newest
 from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import FollowNode, NodeRow, Stage
 from buddy.compiler.protocol.texts import FRAME
 
@@ -73,6 +74,10 @@ class IrRows(NamedTuple):
             cursor = self.diff.change_after(cursor) or 0
             return cursor, _first_row_around(cursor, page)
         return cursor, max(0, cursor - offset)
+
+
+# A line with more characters is found again by its number and its node, not by its content.
+MAX_SAVED_CHARACTERS = 1000
 
 
 class Place(NamedTuple):
@@ -177,6 +182,20 @@ class IrLoader:
         """Set the line at which the stage of `row` is shown next, and force it to be loaded again."""
         self._places[row.key] = Place(row.stage.text, line, self._view.page // 2, exact=True)
         self._drawn_key, self._document.content = None, NO_CONTENT
+
+    def place_to_save(self, key: Key) -> SavedPlace | None:
+        """The last place of the cursor in a stage."""
+        place = self._place() if key == self._drawn_key else self._places.get(key)
+        if place is None:
+            return None
+        content = place.content if len(place.content) <= MAX_SAVED_CHARACTERS else ""
+        node = place.node if place.node in place.nodes else next(iter(place.nodes), "")
+        return SavedPlace(place.text, place.line, place.offset, content, node)
+
+    def restore_place(self, key: Key, saved: SavedPlace) -> None:
+        """Use a saved place when the stage is shown first."""
+        nodes, selected = ((saved.node,) if saved.node else ()), self._context.selection.node
+        self._places[key] = Place(saved.text, saved.line, saved.offset, saved.content, nodes, selected)
 
     def clear(self) -> None:
         """Forget the places in the stages of the previous graph."""

@@ -221,11 +221,11 @@ class RowPainter:
         node = self._context.selection.node
         if row == self._view.cursor:
             return ">", "key"
-        if line is not None and node and node in line.nodes:
+        if line is not None and node and node in line.node_set:
             return self._context.glyphs.line, "linked"
         if number in self._matches:
             return "*", "warn"
-        if line is not None and not self._context.selection.linked.isdisjoint(line.own_nodes):
+        if line is not None and not self._context.selection.linked.isdisjoint(line.own_node_set):
             return "=", self._context.selection.colour_of(line.own_nodes)
         if self._jumps.has_bookmark(number):
             return "#", "accent"
@@ -253,7 +253,7 @@ class RowPainter:
         if line is None or not line.nodes:
             return []
         selection = self._context.selection
-        node = selection.node if selection.node in line.nodes else line.nodes[0]
+        node = selection.node if selection.node in line.node_set else line.nodes[0]
         suffix = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
         suffix += " (derived)" if node in line.derived else ""
         name = formatting.clip(selection.name_of(node), max(room // 3, 8), self._context.glyphs)

@@ -125,7 +125,8 @@ class IrStages:
 
     def position_text(self) -> str:
         """The position of the chosen stage in its phase: `2/7`."""
-        keys = [row.key for k, row in enumerate(self.rows) if phase_of(self.rows, k) == self.phase]
+        phase = self.phase
+        keys = [row.key for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
         return f"{keys.index(self.key) + 1}/{len(keys)}" if self.key in keys else ""
 
     def tabs(self) -> list[PhaseTab]:

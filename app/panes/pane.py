@@ -46,6 +46,10 @@ class Pane(CursorView):
         """Show a message for a few seconds."""
         self.context.say(message)
 
+    def after_move(self) -> None:
+        # The application handles it: passing it through the queues of all parents takes a millisecond.
+        self.app.post_message(self.Moved(self, self.cursor))
+
     # ---- search --------------------------------------------------------------------------------------------------
 
     def ask_search(self) -> None:

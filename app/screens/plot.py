@@ -15,6 +15,7 @@ from buddy.app.reports.plots import Plot
 from buddy.app.screens.modal import ReadOnlyScreen
 from buddy.app.widgets.look import CellLine, Cells, cut_cells
 from buddy.app.widgets.plot_view import SERIES_ROLES, ZOOM_FACTOR, PlotView
+from buddy.app.widgets.prompt import Prompt
 
 
 class PlotScreen(ReadOnlyScreen[str | None]):
@@ -24,6 +25,8 @@ class PlotScreen(ReadOnlyScreen[str | None]):
     cannot be chosen.
     """
 
+    # Nothing but the prompt takes focus, and only when it is opened.
+    AUTO_FOCUS = ""
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
         Binding("l,right", "step(1)", show=False),
@@ -34,8 +37,11 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         Binding("G,end", "step(1000000)", show=False),
         Binding("j,down,tab", "next_series(1)", show=False, priority=True),
         Binding("k,up,shift+tab", "next_series(-1)", show=False, priority=True),
-        Binding("right_square_bracket,n", "next_plot(1)", show=False),
-        Binding("left_square_bracket,p", "next_plot(-1)", show=False),
+        Binding("right_square_bracket", "next_plot(1)", show=False),
+        Binding("left_square_bracket", "next_plot(-1)", show=False),
+        Binding("slash", "search", "Search", show=False),
+        Binding("n", "step_search(1)", "Next match", show=False),
+        Binding("N", "step_search(-1)", "Previous match", show=False),
         Binding("plus,equals_sign", "zoom_in", show=False),
         Binding("minus", "zoom_out", show=False),
         Binding("0", "reset_zoom", show=False),
@@ -55,6 +61,7 @@ class PlotScreen(ReadOnlyScreen[str | None]):
             yield self._view
             yield CellLine(self._point_line, id="point")
             yield CellLine(self._note_line, id="note")
+            yield Prompt()
 
     def on_mount(self) -> None:
         self._update_titles()
@@ -69,8 +76,8 @@ class PlotScreen(ReadOnlyScreen[str | None]):
         position = f" ({self._number + 1} of {len(self._plots)})" if len(self._plots) > 1 else ""
         box.border_title = self.plot.title + position
         keys = [f"enter {self._chooses}"] * bool(self._chooses) + ["h l points", "j k series"]
-        keys += ["n p plots"] * (len(self._plots) > 1) + ["+ - 0 zoom", "L log scale", "y copies", "q closes"]
-        box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 12, 20))
+        keys += ["[ ] plots"] * (len(self._plots) > 1) + ["/ searches", "+ - 0 zoom", "L log scale", "y copies"]
+        box.border_subtitle = formatting.join_fitting([*keys, "q closes"], ", ", max(self.app.size.width - 12, 20))
 
     # ---- the lines around the plot -------------------------------------------------------------------------------
 
@@ -111,6 +118,25 @@ class PlotScreen(ReadOnlyScreen[str | None]):
     def _update_lines(self) -> None:
         for line in self.query(CellLine):
             line.update()
+
+    # ---- search --------------------------------------------------------------------------------------------------
+
+    def action_search(self) -> None:
+        self._view.search.ask(self.query_one(Prompt))
+
+    def action_step_search(self, by: int) -> None:
+        self._view.search.step(by)
+
+    def on_plot_view_searched(self, event: PlotView.Searched) -> None:
+        """Show the pattern and the count instead of the keys, until the search ends."""
+        self._update_titles()
+        if event.text:
+            keys = ", n N next and previous match" if self._view.search.matches.lines else ""
+            self.query_one("#box").border_subtitle = f"{event.text}{keys}"
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Disable the keys of series, which come before all others, while the prompt is open."""
+        return action != "next_series" or not self.query_one(Prompt).display
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 

@@ -311,6 +311,10 @@ class ValuesScreen(ListScreen[None]):
 
     # ---- keys ----------------------------------------------------------------------------------------------------
 
+    def action_search(self) -> None:
+        """Say what to use instead: the engine has the values, and sends those on the screen."""
+        self._show_problem("values cannot be searched: press m for the largest differences, : for a slice")
+
     def action_across(self, by: int) -> None:
         self._grid.move_across(by)
 

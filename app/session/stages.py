@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
@@ -40,7 +42,8 @@ class UnavailableError(Exception):
         self.cancelled = cancelled
 
 
-class AnnotatedLine(NamedTuple):
+@dataclass(frozen=True)
+class AnnotatedLine:
     """The text of a line, and the stable names of the nodes that it comes from.
 
     `derived` are those of `nodes` that were derived, because a pass had dropped the location. `machine` is the machine
@@ -53,10 +56,24 @@ class AnnotatedLine(NamedTuple):
     machine: str = ""
     full: bool = False
 
-    @property
+    # The next three are computed once for each line: the line of a function may come from hundreds of nodes, and each
+    # step of the cursor asks every line on the screen for them.
+
+    @cached_property
     def own_nodes(self) -> tuple[str, ...]:
         """The nodes that the line names itself, without the derived ones."""
-        return tuple(node for node in self.nodes if node not in self.derived) if self.derived else self.nodes
+        derived = frozenset(self.derived)
+        return tuple(node for node in self.nodes if node not in derived) if derived else self.nodes
+
+    @cached_property
+    def node_set(self) -> frozenset[str]:
+        """The nodes that the line comes from."""
+        return frozenset(self.nodes)
+
+    @cached_property
+    def own_node_set(self) -> frozenset[str]:
+        """The nodes that the line names itself."""
+        return frozenset(self.own_nodes)
 
 
 class LineCache:

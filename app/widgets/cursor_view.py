@@ -5,74 +5,43 @@ Only rows near the screen are measured, so the cost does not depend on the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.scroll_view import ScrollView
-from textual.scrollbar import ScrollBarRender
+from textual.scrollbar import ScrollBar, ScrollBarRender
 from textual.strip import Strip
 
 from buddy.app.reports import formatting
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
+from buddy.app.widgets.drawn_lines import (
+    DrawnRows,
+    FramedLines,
+    RowLine,
+    line_above,
+    lines_below,
+    scroll_top,
+    top_to_show,
+)
 from buddy.app.widgets.look import Cells, Look, look_of
 from buddy.app.widgets.search import Found, ViewSearch
-
-# Returns the number of screen lines of a row, at least one.
-RowHeight = Callable[[int], int]
-
-
-class RowLine(NamedTuple):
-    """A screen line of a row: the number of the row, and the number of the line in the row. Both start at 0."""
-
-    row: int
-    line: int = 0
-
-
-def lines_below(top: RowLine, lines: int, count: int, height: RowHeight) -> list[RowLine]:
-    """The row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
-    row_lines: list[RowLine] = []
-    row, line = top
-    while row < count and len(row_lines) < lines:
-        row_lines += [RowLine(row, k) for k in range(line, height(row))][: lines - len(row_lines)]
-        row, line = row + 1, 0
-    return row_lines
-
-
-def line_above(start: RowLine, lines: int, height: RowHeight) -> RowLine:
-    """The row line `lines` screen lines above `start`, or the first row line if there are fewer."""
-    row, line = start
-    while lines > line and row > 0:
-        lines -= line + 1
-        row -= 1
-        line = height(row) - 1
-    return RowLine(row, max(0, line - lines))
-
-
-def top_to_show(row: int, top: RowLine, page: int, height: RowHeight) -> RowLine:
-    """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
-    row_height = height(row)
-    if row_height > page:
-        return RowLine(row, min(top.line, row_height - page) if top.row == row else 0)
-    return max(line_above(RowLine(row, row_height - 1), page - 1, height), min(top, RowLine(row)))
-
-
-def scroll_top(top: RowLine, lines: int, page: int, count: int, height: RowHeight) -> RowLine:
-    """The scroll position `lines` screen lines further down (up if negative), at most at the first or last page."""
-    if lines <= 0:
-        return line_above(top, -lines, height)
-    last_top = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
-    new_top = lines_below(top, lines + 1, count, height)[-1]
-    return max(top, min(last_top, new_top))
 
 
 class WholeCells(ScrollBarRender):
     """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
+
+    @staticmethod
+    def first_cell(bar: ScrollBar, position: float) -> int:
+        """The first cell of the thumb of `bar` at a position."""
+        hidden, size = bar.window_virtual_size - bar.window_size, bar.size.height
+        thumb = max(1, bar.window_size * size / max(bar.window_virtual_size, 1))
+        return int((size - thumb) * position / hidden) if hidden > 0 else 0
 
 
 # The width at which a row is drawn to search its text, so that the text is not cut.
@@ -124,7 +93,12 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._styles_cache = FramedLines()
+        self._rendered_size = Size(0, 0)
         self._drawn_lines = {}
+        self._drawn_rows = DrawnRows()
+        # The width and the look of `_drawn_rows`.
+        self._drawn_shape: tuple[int, Look] | None = None
 
     cursor: int = 0
     ascii_mode: bool = False
@@ -221,6 +195,8 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     # The cached result of `visible_lines`, and what it depends on.
     _visible_lines: tuple[object, list[RowLine]] | None = None
 
+    # Whether Textual draws all lines again because the view was scrolled.
+    _is_scrolling: bool = False
     # The lines that were drawn last, by their positions.
     _drawn_lines: dict[int, Strip]
 
@@ -232,13 +208,15 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def rows_updated(self) -> None:
         """Like `rows_changed`, but draw only the lines that differ from those drawn last, for frequent changes."""
         before = self._layout()
+        self._drawn_rows.forget()
         self._update_layout()
         if self._layout() != before:
             self.refresh()
             return
-        for y in range(self.size.height):
-            if self._line(y) != self._drawn_lines.get(y):
-                self.refresh(Region(0, y, self.width, 1))
+        width, height = self.width, self.size.height
+        for y in range(height):
+            if self._line(y, width, height) != self._drawn_lines.get(y):
+                self.refresh(Region(0, y, width, 1))
 
     def _layout(self) -> tuple[object, ...]:
         """The facts that decide which row is on which line."""
@@ -264,10 +242,26 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def on_resize(self) -> None:
         self.rows_changed()
 
-    def refresh(self, *regions: Region, **options: Any) -> Any:
+    def watch_scroll_y(self, old_value: float, new_value: float) -> None:
+        self._drawn_rows.keep(range(self.first_row, self.first_row + self.page))
+        bar = self.vertical_scrollbar
+        if WholeCells.first_cell(bar, new_value) == WholeCells.first_cell(bar, bar.position):
+            # In a long list, most steps leave the thumb where it is: do not draw it again.
+            bar.set_reactive(ScrollBar.position, new_value)
+        self._is_scrolling = True
+        super().watch_scroll_y(old_value, new_value)
+        self._is_scrolling = False
+
+    def _set_dirty(self, *regions: Region) -> None:
+        """Forget the rows that are drawn again. After scrolling, all lines are, but their rows are the same."""
         if not regions:
             self._visible_lines = None
-        return super().refresh(*regions, **options)
+            self._drawn_rows.forget()
+        elif not self._is_scrolling:
+            for region in regions:
+                first = region.y - self._head_height + self.first_row
+                self._drawn_rows.forget(range(first, first + region.height))
+        super()._set_dirty(*regions)
 
     def on_focus(self) -> None:
         self.refresh()
@@ -277,13 +271,17 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
 
     # ---- drawing -------------------------------------------------------------------------------------------------
 
+    def render_lines(self, crop: Region) -> list[Strip]:
+        # Once for all lines: Textual computes it from several regions.
+        self._rendered_size = Size(self.width, self.size.height)
+        return super().render_lines(crop)
+
     def render_line(self, y: int) -> Strip:
-        self._drawn_lines[y] = strip = self._line(y)
+        self._drawn_lines[y] = strip = self._line(y, *self._rendered_size)
         return strip
 
-    def _line(self, y: int) -> Strip:
-        """The line at position `y` of the widget."""
-        width, height = self.width, self.size.height
+    def _line(self, y: int, width: int, height: int) -> Strip:
+        """The line at position `y` of the widget, which has this size."""
         if y < self._head_height:
             return self.look.strip(self.head(width)[y], width)
         if y >= height - self._foot_height:
@@ -298,10 +296,22 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             return self.look.strip(lines[y] if y < len(lines) else [], width)
         if not self.wrapped:
             row = y + self.first_row
-            return self.row_strip(row, width) if row < self.row_count else self.look.strip([], width)
+            return self._drawn_row(row, width) if row < self.row_count else self.look.strip([], width)
         row_lines = self.visible_lines()
         strips = self.row_strips(row_lines[y].row, width) if y < len(row_lines) else []
         return strips[row_lines[y].line] if strips and row_lines[y].line < len(strips) else self.look.strip([], width)
+
+    def _drawn_row(self, row: int, width: int) -> Strip:
+        """The strip of a row on the screen, drawn again only after `refresh`."""
+        shape = (width, self.look)
+        if shape != self._drawn_shape:
+            self._drawn_shape = shape
+            self._drawn_rows.forget()
+        strip = self._drawn_rows.get(row)
+        if strip is None:
+            strip = self.row_strip(row, width)
+            self._drawn_rows.put(row, strip)
+        return strip
 
     def row_strip(self, row: int, width: int) -> Strip:
         return self.look.strip(self.search.marked(row, self.row_cells(row, width)), width, self.background(row))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -21,7 +21,9 @@ from textual_plot.plot_widget import VLinePlot
 
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.reports.plots import Plot, PlotPoint, PlotScale, Series, scales, thin_points, visible_points
+from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.widgets.look import look_of
+from buddy.app.widgets.search import Found, ViewSearch
 
 # The colour of each series, as a role or syntax name of the theme. Series also differ in their marks.
 SERIES_ROLES = ("accent", "warn", "ok", "syntax:keyword", "removed", "syntax:type")
@@ -69,11 +71,19 @@ class PlotView(PlotWidget, can_focus=False):
     class Moved(Message):
         """The cursor moved to another point."""
 
+    class Searched(Message):
+        """A search has ended, or has gone to a match. `text` is the pattern and the count, or why there is no match."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
     def __init__(self, plot: Plot, glyphs: Glyphs, *, plain: bool = False) -> None:
         super().__init__(allow_pan_and_zoom=False)
         self._glyphs, self._plain = glyphs, plain
         self.series = 0
         self._set_plot(plot)
+        self.search = ViewSearch(self, self)
 
     def _set_plot(self, plot: Plot) -> None:
         self.plot_data = plot
@@ -88,12 +98,14 @@ class PlotView(PlotWidget, can_focus=False):
         """Show another plot, with the cursor on the first point of the first series that has points."""
         self.series = 0
         self._set_plot(plot)
+        self.search.repeat()
         self._update_after_move()
 
     def toggle_log(self) -> None:
         """Switch the vertical axis between linear and logarithmic. The cursor stays on its point if possible."""
         point, series = self.point, self.series
         self._set_plot(self.plot_data.with_log(not self.plot_data.y.log))
+        self.search.repeat()
         self.series = series
         # The scale may have removed the point; then the cursor moves to the next point that is left.
         points = enumerate(self._current_points)
@@ -122,9 +134,9 @@ class PlotView(PlotWidget, can_focus=False):
         """The number of points that the scales cannot draw."""
         return sum(len(series.x) for series in self.plot_data.series) - sum(map(len, self._points))
 
-    def format_point(self, point: PlotPoint) -> tuple[str, str]:
-        """The x and y values of a point of the current series, formatted by the axes."""
-        series = self.plot_data.series[self.series]
+    def format_point(self, point: PlotPoint, number: int | None = None) -> tuple[str, str]:
+        """The x and y values of a point of a series (default: the current one), formatted by the axes."""
+        series = self.plot_data.series[self.series if number is None else number]
         names, x = self.plot_data.x.names, series.x[point.number]
         x_text = names[round(x)] if names else self.plot_data.x.format(x)
         return x_text, self.plot_data.y.format(series.y[point.number])
@@ -166,6 +178,52 @@ class PlotView(PlotWidget, can_focus=False):
             self._window = (self.point.x - half, self.point.x + half)
         self._draw()
         self.post_message(self.Moved())
+
+    # ---- search: see `SearchedView`; its lines are the points of all series -----------------------------------------
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        return Found(matching_lines([self._point_text(*place) for place in self._places], pattern))
+
+    async def request_lines(self, pattern: Pattern) -> Found | None:
+        raise NotImplementedError  # `find_lines` finds them
+
+    @property
+    def _places(self) -> list[tuple[int, int]]:
+        """Each drawn point, by the number of its series and its index."""
+        return [(number, index) for number, points in enumerate(self._points) for index in range(len(points))]
+
+    def _point_text(self, number: int, index: int) -> str:
+        """The name of a point, and its values."""
+        series, point = self.plot_data.series[number], self._points[number][index]
+        name = series.names[point.number] if point.number < len(series.names) else ""
+        return "  ".join((name, *self.format_point(point, number)))
+
+    @property
+    def search_line(self) -> int:
+        return sum(map(len, self._points[: self.series])) + self._cursor
+
+    def preview_match(self, line: int) -> None:
+        self.go_to_match(line)
+
+    def go_to_match(self, line: int) -> None:
+        self._go_to(*self._places[line])
+
+    def _go_to(self, series: int, index: int) -> None:
+        self.series, self._cursor = series, index
+        self._update_after_move()
+
+    def reading_position(self) -> object:
+        return self.series, self._cursor, self._window
+
+    def restore_reading_position(self, position: Any) -> None:
+        series, index, self._window = position
+        self._go_to(series, index)
+
+    def redraw_matches(self) -> None:
+        """A plot shows only the current match."""
+
+    def report_search(self, text: str) -> None:
+        self.post_message(self.Searched(text))
 
     # ---- drawing -------------------------------------------------------------------------------------------------
 
@@ -278,10 +336,8 @@ class PlotView(PlotWidget, can_focus=False):
         offset = event.get_content_offset(self.query_one("#plot", Canvas))
         if offset is None:
             return
-        candidates = [(series, index) for series, points in enumerate(self._points) for index in range(len(points))]
-        if candidates:
-            self.series, self._cursor = min(candidates, key=lambda point: self._distance(point, offset.x, offset.y))
-            self._update_after_move()
+        if self._places:
+            self._go_to(*min(self._places, key=lambda place: self._distance(place, offset.x, offset.y)))
 
     def _distance(self, series_and_index: tuple[int, int], x: int, y: int) -> int:
         """The squared distance of a point from a cell of the plot, in cells."""

@@ -8,10 +8,22 @@ from typing import NamedTuple, Protocol
 
 from textual.dom import DOMNode
 
-from buddy.app.reports.text.search_hits import NO_PATTERN, Pattern, pattern_error, read_pattern
+from buddy.app.reports.text.search_hits import (
+    NO_PATTERN,
+    Pattern,
+    SlowPatternError,
+    limited_time,
+    pattern_error,
+    read_pattern,
+)
 from buddy.app.widgets.background import start_worker
 from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
+
+# The processor time for a search in this process, and for the matches in one line on the screen. The engine searches in
+# a process that it can end; a search here blocks the screen.
+SEARCH_SECONDS, LINE_SECONDS = 0.3, 0.05
+TOO_SLOW = "too slow: simplify the pattern, or start with \\V to search for plain text"
 
 
 class Found(NamedTuple):
@@ -29,13 +41,15 @@ class Matches:
         self.lines: list[int] = []
         self._line_set: set[int] = set()
         self._is_incomplete = False
+        # Whether the pattern is too slow to show its matches in a line.
+        self._is_slow = False
 
     def __contains__(self, line: int) -> bool:
         return line in self._line_set
 
     def clear(self, pattern: Pattern | None = None) -> None:
         """Remove the lines, and set the pattern if one is given."""
-        self.pattern = self.pattern if pattern is None else pattern
+        self.pattern, self._is_slow = self.pattern if pattern is None else pattern, False
         self.set_lines((), False)
 
     def set_lines(self, lines: Sequence[int], more: bool) -> None:
@@ -60,7 +74,7 @@ class Matches:
     def highlight(self, cells: Cells) -> Cells:
         """Gives the matches in `cells` the role `match`."""
         text = "".join(part for part, _ in cells)
-        matching = {k for match in self.pattern.compile().finditer(text) for k in range(*match.span())}
+        matching = self._matching(text)
         if not matching:
             return cells
         highlighted: Cells = []
@@ -74,6 +88,17 @@ class Matches:
                     highlighted.append((character, new_role))
                 offset += 1
         return highlighted
+
+    def _matching(self, text: str) -> set[int]:
+        """The characters of a line that are in a match; none if the pattern is too slow."""
+        if self._is_slow:
+            return set()
+        try:
+            with limited_time(LINE_SECONDS):
+                return {k for match in self.pattern.compile().finditer(text) for k in range(*match.span())}
+        except SlowPatternError:
+            self._is_slow = True
+            return set()
 
 
 class SearchedView(Protocol):
@@ -265,7 +290,18 @@ class ViewSearch:
             self._set_found(Found(()))
         elif reason := pattern_error(pattern):
             self._fail(reason)
-        elif (found := self._view.find_lines(pattern)) is not None:
+        else:
+            self._find(pattern)
+
+    def _find(self, pattern: Pattern) -> None:
+        """Find the lines of a valid pattern, or request them from the engine."""
+        try:
+            with limited_time(SEARCH_SECONDS):
+                found = self._view.find_lines(pattern)
+        except SlowPatternError:
+            self._fail(TOO_SLOW)
+            return
+        if found is not None:
             self._set_found(found)
         else:
             start_worker(self._node, "search", self._request, pattern)
@@ -299,7 +335,15 @@ class ViewSearch:
 
     def text_replaced(self) -> None:
         """Find the lines again before the next use, after the rows of the view have changed."""
-        if self.is_active and self._is_loaded and (found := self._view.find_lines(self.matches.pattern)) is not None:
+        if not self.is_active or not self._is_loaded:
+            return
+        try:
+            with limited_time(SEARCH_SECONDS):
+                found = self._view.find_lines(self.matches.pattern)
+        except SlowPatternError:
+            self._fail(TOO_SLOW)
+            return
+        if found is not None:
             if list(found.lines) != self.matches.lines:
                 self._shown_line = -1
             self.matches.set_lines(*found)

@@ -13,7 +13,6 @@ from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import BindingType
 from textual.containers import Horizontal, Vertical
-from textual.css.query import NoMatches
 from textual.driver import Driver
 from textual.screen import Screen
 from textual.widgets import Input
@@ -59,7 +58,7 @@ from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.look import CellLine, Cells
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench import status_lines
-from buddy.app.workbench.changed_cells import TerminalCells
+from buddy.app.workbench.changed_cells import DirtyLines, TerminalCells
 from buddy.app.workbench.dispatch import Method, resolve
 from buddy.app.workbench.key_sequences import ActionCommands, KeyQueue, KeySequences, Palette
 from buddy.app.workbench.terminal import (
@@ -93,6 +92,10 @@ class BenchScreen(Screen[None]):
     """The main screen with the panes, and the bindings that work in every pane. Modal screens do not have them."""
 
     BINDINGS: ClassVar[list[BindingType]] = screen_bindings()
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self._compositor = DirtyLines()
 
 
 class Workbench(App[int]):
@@ -156,6 +159,8 @@ class Workbench(App[int]):
         context.layout.panes = self.panes
         context.selection.views = (self.graph, self.ir, self.source)
         self._make_commands(context)
+        # The lines around the panes.
+        self._lines: tuple[CellLine, ...] = ()
         self._undrawn_topics: frozenset[Topic] = frozenset()
         self._last_draw_time = 0.0
 
@@ -237,8 +242,10 @@ class Workbench(App[int]):
         return BenchScreen(id="_default")
 
     def compose(self) -> ComposeResult:
-        yield CellLine(self._header_cells, id="header", background="panel")
-        yield CellLine(self._graph_cells, id="graphs", background="panel", on_column_clicked=self._show_clicked_graph)
+        header = CellLine(self._header_cells, id="header", background="panel")
+        graphs = CellLine(self._graph_cells, "graphs", "panel", self._show_clicked_graph)
+        self._lines = (header, graphs, CellLine(self._status_cells, "status"), CellLine(self._key_cells, "keys"))
+        yield from self._lines[:2]
         with Horizontal(id="panes"):
             with Vertical(id="left"):
                 yield self.graph
@@ -248,8 +255,7 @@ class Workbench(App[int]):
                 yield self.source
                 yield self.outputs
         yield Prompt()
-        yield CellLine(self._status_cells, id="status")
-        yield CellLine(self._key_cells, id="keys")
+        yield from self._lines[2:]
 
     def on_mount(self) -> None:
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
@@ -445,11 +451,8 @@ class Workbench(App[int]):
     def update_chrome(self) -> None:
         """Redraw the lines around the panes if they have changed, and schedule a save of the session."""
         self.session_commands.schedule_save()
-        try:
-            for line in self.screen_stack[0].query(CellLine).results(CellLine):
-                line.update()
-        except (NoMatches, IndexError):
-            return
+        for line in self._lines:
+            line.update()
 
     def _update_time(self) -> None:
         self._update_busy()

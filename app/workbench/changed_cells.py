@@ -14,13 +14,16 @@ from rich.cells import cell_len
 from rich.color import ColorSystem
 from rich.console import Console, RenderableType
 from rich.style import Style
-from textual._compositor import ChopsUpdate, CompositorUpdate, LayoutUpdate
+from textual._compositor import ChopsUpdate, Compositor, CompositorUpdate, LayoutUpdate
+from textual.geometry import Region
 from textual.strip import Strip
 
 # Unchanged cells between changed ones are written again if they are at most this many, since moving costs as much.
 MAX_GAP = 4
 # The second and later cells of a text that is wider than one cell.
 CONTINUATION = ""
+# The attributes that show on a space: underline, blink, reverse, strike, and lines around and above the text.
+ATTRIBUTES_OF_SPACES = frozenset(("4", "5", "6", "7", "9", "21", "51", "52", "53"))
 # The parts of a line: its column, and the text from there on.
 Parts = Iterable[tuple[int, Strip]]
 
@@ -53,6 +56,14 @@ def codes_between(before: Pen | None, pen: Pen) -> str:
 def pen_of(style: Style | None, colors: ColorSystem) -> Pen:
     """The pen of a style, in a terminal with these colours. Equal pens are the same object."""
     return _PENS.setdefault(pen := _make_pen(style, colors), pen)
+
+
+@lru_cache(maxsize=4096)
+def pen_of_space(pen: Pen) -> Pen:
+    """A pen that draws a space as `pen` does: without the colour of text, which a space does not show."""
+    if not ATTRIBUTES_OF_SPACES.isdisjoint(pen.attributes):
+        return pen
+    return _PENS.setdefault(space := Pen(background=pen.background), space)
 
 
 def _make_pen(style: Style | None, colors: ColorSystem) -> Pen:
@@ -128,12 +139,43 @@ class TerminalCells:
                 for start, end in changed_runs(line, x, texts, pens):
                     sequences.append(f"\x1b[{y + 1};{x + start + 1}H")
                     for text, new_pen in zip(texts[start:end], pens[start:end], strict=True):
-                        if new_pen is not pen:
+                        if new_pen is not pen and (text != " " or pen is None or pen_of_space(pen) is not new_pen):
                             sequences.append(codes_between(pen, new_pen))
                             pen = new_pen
                         sequences.append(text)
                 line.put(x, strip, texts, pens)
         return "".join([*sequences, "\x1b[0m"]) if sequences else ""
+
+
+class DirtyLines(Compositor):
+    """Composes the lines that have changed. Textual composes all lines of all widgets between the first and the last.
+
+    A step of the cursor changes a few lines at the top and at the bottom of the screen.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The regions that have changed, while an update of them is composed.
+        self._changed: list[Region] | None = None
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        self._changed = list(self._dirty_regions)
+        try:
+            return super().render_partial_update()
+        finally:
+            self._changed = None
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        if self._changed is None:
+            yield from super()._get_renders(crop)
+            return
+        for widget, (region, clip) in self.visible_widgets.items():
+            visible = region.intersection(clip)
+            changed = [part for other in self._changed if (part := visible.intersection(other))]
+            if changed:
+                first, end = min(part.y for part in changed), max(part.bottom for part in changed)
+                lines = Region(visible.x, first, visible.width, end - first)
+                yield region, lines, widget.render_lines(lines.translate(-region.offset))
 
 
 class Changes(CompositorUpdate):
@@ -165,32 +207,38 @@ def _placed(strips: Iterable[Strip], x: int) -> Iterator[tuple[int, Strip]]:
 
 
 def cells_of(strip: Strip, colors: ColorSystem) -> tuple[list[str], list[Pen]]:
-    """The text and the pen of each cell of `strip`."""
+    """The text and the pen of each cell of `strip`. Spaces of the same look have the same pen."""
     texts: list[str] = []
     pens: list[Pen] = []
     for text, style, control in strip:
         if control or not text:
             continue
-        cells = split_cells(text)
+        cells, pen = split_cells(text), pen_of(style, colors)
         texts += cells
-        pens += [pen_of(style, colors)] * len(cells)
+        if " " in text and (space := pen_of_space(pen)) is not pen:
+            pens += [space if cell == " " else pen for cell in cells]
+        else:
+            pens += [pen] * len(cells)
     return texts, pens
 
 
-def split_cells(text: str) -> list[str]:
+def split_cells(text: str) -> Sequence[str]:
     """The text of each cell.
 
     A text with characters that are not one cell wide stays in one piece, because terminals differ in how they combine
     characters.
     """
-    if text.isascii():
-        return list(text)
+    return text if text.isascii() else _split_wide_text(text)
+
+
+@lru_cache(maxsize=1024)
+def _split_wide_text(text: str) -> Sequence[str]:
     width = cell_len(text)
     if not width:
-        return []
+        return ()
     if width == len(text) and all(cell_len(character) == 1 for character in text):
-        return list(text)
-    return [text, *[CONTINUATION] * (width - 1)]
+        return text
+    return (text, *[CONTINUATION] * (width - 1))
 
 
 def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequence[Pen]) -> list[tuple[int, int]]:
@@ -214,7 +262,9 @@ def changed_runs(line: TerminalLine, x: int, texts: Sequence[str], pens: Sequenc
 
 
 def _is_uniform(pens: Sequence[Pen]) -> bool:
-    return all(pen is pens[0] for pen in pens)
+    """Whether cells with these pens are written without a change of the pen, except that of spaces."""
+    pen = next((pen for pen in pens if pen_of_space(pen) is not pen), pens[0])
+    return all(other is pen or other is pen_of_space(pen) for other in pens)
 
 
 def _with_whole_texts(runs: Iterable[tuple[int, int]], texts: Sequence[str]) -> list[tuple[int, int]]:

@@ -7,7 +7,7 @@ import re
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from textual import events
 from textual.app import App
@@ -40,6 +40,17 @@ class OpeningJobs(Protocol):
     @property
     def opening(self) -> bool: ...
     def cancel_opening(self) -> None: ...
+
+
+class _Passage(NamedTuple):
+    """A place in the way of a key through the queues. Textual inspects the signature of a method only once."""
+
+    rest: list[MessagePump]
+    generation: int
+    pass_through: Callable[[list[MessagePump], int], Awaitable[None]]
+
+    async def go_on(self) -> None:
+        await self.pass_through(self.rest, self.generation)
 
 
 class KeyQueue:
@@ -124,7 +135,8 @@ class KeyQueue:
         if generation != self._generation:
             return  # given up
         for place, pump in enumerate(path):
-            if pump.call_later(self._pass_through, path[place + 1 :], generation):
+            passage = _Passage(path[place + 1 :], generation, self._pass_through)
+            if pump.post_message(events.Callback(callback=passage.go_on)):
                 return
         self._passes += 1
         now = (self._app.screen, self._app.focused)

@@ -151,8 +151,21 @@ FIRST_SCRIPT_NOTICE = "opening a .py file executes it; other file types never ex
 T = TypeVar("T")
 
 
+class SavedPlace(msgspec.Struct, frozen=True):
+    """A line in the IR pane: its number in the text with that name, its distance in rows from the first row.
+
+    `content` and `node`, the line and a node of it, find the line again after the text has changed.
+    """
+
+    text: str
+    line: int
+    offset: int
+    content: str = ""
+    node: str = ""
+
+
 class SavedScreen(msgspec.Struct, frozen=True):
-    """The saved session. `stage` is the key of the shown stage, `how` the kind of diff.
+    """The saved session. `stage` is the key of the shown stage, `place` the line in it, `how` the kind of diff.
 
     `inputs` has the path of an input file, not its content. `source` is true if the source pane was shown.
     """
@@ -167,6 +180,7 @@ class SavedScreen(msgspec.Struct, frozen=True):
     bookmarks: Any = None
     runs: tuple[RunRecord, ...] = ()
     source: bool = False
+    place: SavedPlace | None = None
 
 
 def read_session(path: Path) -> tuple[SavedScreen, str]:

@@ -122,7 +122,7 @@ def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Graph
     for number, op in enumerate(graph.body):
         node = nodes.get(op.name)
         if node is None:
-            raise _rejection(graph, f"{op.name} was added to the graph after capture")
+            raise _rejection(graph, f"{op.stable or op.name} was added to the graph after capture")
         if isinstance(op, PlaceholderOp):
             new = new_graph.placeholder(node.name)
             fakes.append(node.meta["val"])

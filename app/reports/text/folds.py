@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -145,7 +146,7 @@ class Expansions:
     def apply(self, text: str, number: int, line: AnnotatedLine | None) -> AnnotatedLine | None:
         """The line with its filled gaps, marked as full if it is shown without abbreviations."""
         if line is not None and (text, number) in self._full:
-            line = line._replace(full=True)
+            line = replace(line, full=True)
         filled = self._filled.get((text, number))
         if not filled or line is None:
             return line
@@ -153,7 +154,7 @@ class Expansions:
         for index, match in enumerate(_GAP.finditer(line.text)):
             parts += [line.text[start : match.start()], filled.get(index, match[0])]
             start = match.end()
-        return line._replace(text="".join([*parts, line.text[start:]]))
+        return replace(line, text="".join([*parts, line.text[start:]]))
 
 
 class TextFold(NamedTuple):

@@ -56,6 +56,10 @@ class JumpArrows:
             insort(self._lanes[arrow.lane], arrow)
         self._ends |= dict.fromkeys((arrow.target, *arrow.sources), arrow)
 
+    def at(self, line: int) -> Arrow | None:
+        """The arrow that starts or ends at a line."""
+        return self._ends.get(line)
+
     def cells(self, line: int, cursor: int, lanes: int, glyphs: Glyphs) -> list[Cell]:
         """The margin of `line`, of `lanes` + 1 columns. Arrows that start or end at line `cursor` are highlighted."""
         # The arrow that starts or ends at `line`, and the one that starts or ends at the cursor.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
+import signal
+import threading
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -54,6 +56,32 @@ def pattern_error(pattern: Pattern) -> str:
     except PatternError as error:
         return f"invalid regular expression: {error.reason}; start with \\V to search for plain text"
     return ""
+
+
+class SlowPatternError(Exception):
+    """A regular expression needs more time than it has: `(a+)+$` takes twice as long for each letter of a text."""
+
+
+@contextlib.contextmanager
+def limited_time(seconds: float) -> Iterator[None]:
+    """Raise `SlowPatternError` if searches in this block need more processor time. Only in the main thread.
+
+    `re` handles signals while it matches, so a timer interrupts it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = signal.signal(signal.SIGVTALRM, _interrupt)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
+def _interrupt(*_: object) -> None:
+    raise SlowPatternError
 
 
 def case_sensitive_regex(expression: str) -> Pattern:

@@ -17,6 +17,7 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import ConstantArgument, InputKind
 from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
+from buddy.compiler.frontend.names import node_title
 from buddy.compiler.importers.sources.inputs import apply_shapes, new_generator, random_tensor, shape_error
 from buddy.compiler.importers.sources.modules import capture_call, shapes_of
 from buddy.compiler.importers.sources.opening import Opening
@@ -144,7 +145,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
         for node in module.graph.nodes if isinstance(module, torch.fx.GraphModule) else ():
             for callee in _forbidden_callees(node):
                 what = f"{opening.title} calls {callee}, which is not a computation on tensors"
-                raise source_error(what, f"node {node.name}", "export the model without it")
+                raise source_error(what, f"node {node_title(node)}", "export the model without it")
 
 
 def _forbidden_callees(node: torch.fx.Node) -> Iterator[Any]:

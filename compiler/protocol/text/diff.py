@@ -8,7 +8,10 @@ with a bounded number of edits at a time: if more are needed, it continues from 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import Literal, NamedTuple
 
 from buddy.compiler.protocol.text.structure import AliasTable, LineShape, defined_names, shapes
@@ -17,6 +20,8 @@ from buddy.compiler.protocol.text.structure import AliasTable, LineShape, define
 # value is for sequences that have little in common.
 _MAX_EDITS = 128
 _MAX_EDITS_IF_UNLIKE = 16
+# The maximum number of lines by which lines that only one text has are moved.
+MAX_SLIDE = 200
 
 
 class Hunk(NamedTuple):
@@ -227,7 +232,7 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
     renaming = _Renaming()
     pairs: list[Pair] = []
     i = j = 0
-    for x, y in matches(*keys):
+    for x, y in _Alignment(one, other, keys, matches(*keys)).pairs():
         renaming.forget(before[i:x], one[i:x], 0)
         renaming.forget(after[j:y], other[j:y], 1)
         if renaming.add_lines(one[x], other[y], before[x]):
@@ -236,6 +241,88 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
     names = {key: alias for alias, key in aliases[1].keys.items()}
     counterparts = tuple((alias, names.get(key, "")) for alias, key in aliases[0].keys.items())
     return Difference(hunks_between(pairs, len(before), len(after)), len(before), len(after), counterparts)
+
+
+class _Alignment:
+    """The pairs of lines with equal keys, moved to where the names of both lines stand for the same values.
+
+    After `%0 = f(%a)` another `%1 = f(%a)` is inserted: the keys do not say which of both is new. The lines that use
+    the values do: each pair of lines is a vote that the names in them stand for each other.
+    """
+
+    def __init__(
+        self, one: Sequence[LineShape], other: Sequence[LineShape], keys: Sequence[Sequence[int]], pairs: list[Pair]
+    ) -> None:
+        self._shapes, self._keys, self._pairs = (one, other), keys, pairs
+        # The number of the function that each line of the first text is in.
+        self._scopes = list(accumulate(shape.starts_scope for shape in one))
+
+    def pairs(self) -> list[Pair]:
+        """The pairs, in order."""
+        for index in range(len(self._pairs)):
+            (x, y), (i, j) = self._pairs[index], self._pairs[index - 1] if index else (-1, -1)
+            if (x - i == 1) != (y - j == 1):
+                self._slide(index, 0 if x - i > 1 else 1)
+        return self._pairs
+
+    def _slide(self, index: int, side: int) -> None:
+        """Move the lines before pair `index` that only text `side` has, up or down, if more names agree then."""
+        pairs = self._pairs
+        size = pairs[index][side] - (pairs[index - 1][side] if index else -1) - 1
+        best, best_gain = 0, 0
+        for step in (-1, 1):
+            gain, count = 0, 0
+            while count < MAX_SLIDE:
+                place = index - 1 - count if step < 0 else index + count
+                moved = self._moved(place, side, -step * size)
+                is_next = not count or self._follows(place, place + (1 if step < 0 else -1))
+                if moved is None or not is_next:
+                    break
+                count += 1
+                gain += self._agreement(moved, pairs[place]) - self._agreement(pairs[place], pairs[place])
+                if gain > best_gain:
+                    best, best_gain = step * count, gain
+        for count in range(abs(best)):
+            place = index - 1 - count if best < 0 else index + count
+            moved = self._moved(place, side, size if best < 0 else -size)
+            assert moved is not None
+            self._vote(pairs[place], -1)
+            self._vote(moved, 1)
+            pairs[place] = moved
+
+    def _follows(self, place: int, neighbour: int) -> bool:
+        """Whether two neighbouring pairs are next to each other in both texts."""
+        one, other = self._pairs[place], self._pairs[neighbour]
+        return abs(one[0] - other[0]) == abs(one[1] - other[1]) == 1
+
+    def _moved(self, place: int, side: int, by: int) -> Pair | None:
+        """Pair number `place` with another line of text `side`; `None` if that line has another key."""
+        if not 0 <= place < len(self._pairs):
+            return None
+        x, y = self._pairs[place]
+        moved = (x + by, y) if side == 0 else (x, y + by)
+        if not (0 <= moved[0] < len(self._keys[0]) and 0 <= moved[1] < len(self._keys[1])):
+            return None
+        return moved if self._keys[0][moved[0]] == self._keys[1][moved[1]] else None
+
+    def _agreement(self, pair: Pair, current: Pair) -> int:
+        """How many other lines say that the names of a pair stand for each other. `current` is the pair as it is."""
+        own = Counter(self._names(current))
+        return sum(self._votes[names] - own[names] for names in self._names(pair))
+
+    def _names(self, pair: Pair) -> list[tuple[int, str, str]]:
+        """The names of two lines that stand for each other if the lines are a pair, and the number of the function."""
+        one, other = self._shapes[0][pair[0]].names, self._shapes[1][pair[1]].names
+        return [(self._scopes[pair[0]], a, b) for a, b in zip(one, other, strict=False)]
+
+    def _vote(self, pair: Pair, weight: int) -> None:
+        for names in self._names(pair):
+            self._votes[names] += weight
+
+    @cached_property
+    def _votes(self) -> Counter[tuple[int, str, str]]:
+        """How many pairs say that two names of a function stand for each other."""
+        return Counter(names for pair in self._pairs for names in self._names(pair))
 
 
 class _Renaming:

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from buddy.compiler.tools.coverage.plan import STEPS, CallResult, CoreOp, CoveragePlan, Listing, PairResult, merged
+from buddy.compiler.tools.coverage.plan import (
+    STEPS,
+    CallResult,
+    CoreOp,
+    CoveragePlan,
+    Listing,
+    OpDtypePair,
+    PairResult,
+    merged,
+)
 
 # The maximum length of a reason in tables; the file of results has the full text.
 _MAX_REASON_CHARACTERS = 140
@@ -78,6 +87,57 @@ def _core_line(core: dict[str, Any]) -> str:
         f"Core ATen: {core['lowered']} of {core['overloads']} overloads lowered here, {core['decomposed']} decomposed, "
         f"{len(core['eager_by_design'])} in eager by design, {len(core['missing'])} missing"
     )
+
+
+# ---- conclusions -----------------------------------------------------------------------------------------------------
+
+# The number of reasons, and of the pairs that are named for each change.
+_TOP, _MAX_NAMED = 10, 4
+
+
+def top_reasons(results: Sequence[PairResult]) -> list[dict[str, Any]]:
+    """Returns the reasons for the outcomes of most pairs that are not compiled here, each with its share of them."""
+    missed = [result for result in results if result.outcome not in ("compiled", "skipped")]
+    examples: dict[tuple[str, str], list[str]] = {}
+    for result in missed:
+        own = [finding for finding in result.findings if finding.outcome == result.outcome]
+        for reason in dict.fromkeys(_shorten(reason) for finding in own for reason in finding.reasons):
+            examples.setdefault((result.outcome, reason), []).append(f"{result.op} {result.dtype}")
+    ranked = sorted(examples.items(), key=lambda item: -len(item[1]))[:_TOP]
+    return [
+        {"outcome": outcome, "reason": reason, "pairs": len(pairs), "share": len(pairs) / len(missed), "for": pairs[0]}
+        for (outcome, reason), pairs in ranked
+    ]
+
+
+def changes(before: Mapping[OpDtypePair, PairResult], results: Sequence[PairResult]) -> list[dict[str, Any]]:
+    """Returns the changes of outcomes since the results `before`, each with its pairs, the most frequent first."""
+    changed: dict[tuple[str, str], list[str]] = {}
+    for result in results:
+        old = before.get(result.pair)
+        if old is not None and old.outcome != result.outcome:
+            changed.setdefault((old.outcome, result.outcome), []).append(f"{result.op} {result.dtype}")
+    ranked = sorted(changed.items(), key=lambda item: -len(item[1]))
+    return [{"before": old, "after": new, "pairs": pairs} for (old, new), pairs in ranked]
+
+
+def conclusions(statistics: dict[str, Any]) -> str:
+    """Returns the most frequent reasons and the changes of a summary that has them, and what to run next."""
+    found, changed = statistics["reasons"], statistics["changed"]
+    lines = ["most frequent reasons of the pairs that are not compiled here"] if found else []
+    lines += [
+        f"{one['pairs']:>6} {_percent(one['share']):>8}  {one['outcome']}: {one['reason']} (such as {one['for']})"
+        for one in found
+    ]
+    lines += ["changed since the last results"] if changed else []
+    for one in changed:
+        more = f" and {len(one['pairs']) - _MAX_NAMED} more" if len(one["pairs"]) > _MAX_NAMED else ""
+        named = ", ".join(one["pairs"][:_MAX_NAMED])
+        lines.append(f"{len(one['pairs']):>6}  {one['before']} -> {one['after']}: {named}{more}")
+    if found:
+        op = found[0]["for"].split()[0]
+        lines.append(f"next: buddy-tui coverage --only {op}; with -o FILE, --again {found[0]['outcome']} repeats them")
+    return "\n".join(lines)
 
 
 def line(result: PairResult) -> str:

@@ -178,6 +178,28 @@ async def test_after_edits_undo_and_a_restart_the_cursor_is_at_the_same_node_sta
 
 
 @pytest.mark.slow
+async def test_a_new_session_opens_at_the_line_of_the_last_one(workbench: Open) -> None:
+    def place(bench: Any) -> tuple[object, ...]:
+        ir = bench.app.ir
+        return ir.key, ir.document.text, ir.line_number, ir.cursor - ir.first_row, bench.app.context.selection.node
+
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        await _show(bench, "fuse-elementwise")
+        await _go_to(bench, "math.erf")
+        assert await bench.app.ir._loader._line_of_selected(bench.app.ir.document.text) != bench.app.ir.line_number
+        before = place(bench)
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        await bench.drawn()
+        assert place(bench) == before
+        # The text is another one than that of the last session: the cursor is on the same op.
+        await _toggle(bench, "fold-transposes")
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        await bench.drawn()
+        assert bench.app.ir.key == before[0]
+        assert "math.erf" in _line(bench).text
+
+
+@pytest.mark.slow
 async def test_a_comparison_opens_at_the_first_stage_that_differs(workbench: Open, messages: Any) -> None:
     async with workbench("mlp.py", size=(160, 50)) as bench:
         ir, said = bench.app.ir, messages(bench.app)

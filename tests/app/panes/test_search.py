@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from textual import events
+from textual.app import App, ComposeResult
 from textual.widgets import Static
 
 from buddy.app.actions import ACTIONS
@@ -18,7 +20,10 @@ from buddy.app.screens.detail import CodeScreen, DetailScreen, TextLines
 from buddy.app.screens.editor import IrEditor
 from buddy.app.screens.numerics import NumericsScreen
 from buddy.app.screens.picker import PickerScreen
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells
 from buddy.app.widgets.prompt import Prompt
+from buddy.app.widgets.search import LINE_SECONDS, SEARCH_SECONDS, TOO_SLOW, Matches
 from buddy.app.workbench.key_sequences import Palette, command_score, is_listed
 
 Open = Callable[..., Any]
@@ -32,6 +37,56 @@ def test_a_space_matches_the_end_of_a_wrapped_line() -> None:
     assert matching_lines(rows, read_pattern("^packed weights$"), joined=True) == [2]
     assert matching_lines(rows, read_pattern("[,] packed"), joined=True) == [0]
     assert matching_lines(["a b"], read_pattern("[ x]b"), joined=True) == [0], "a space inside of a set"
+
+
+class OneLine(CursorView):
+    """A list with one line, in which `SLOW` has no match. `reports` are the messages of searches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reports: list[str] = []
+
+    @property
+    def row_count(self) -> int:
+        return 1
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        return [(" ", "text"), ("a" * 60 + "b", "text")]
+
+    def report_search(self, text: str) -> None:
+        self.reports.append(text)
+
+
+# Each further letter `a` of a text doubles the time.
+SLOW = "(a+)+$"
+
+
+async def test_a_pattern_that_would_take_for_ever_is_refused() -> None:
+    view = OneLine()
+
+    class OneView(App[None]):
+        def compose(self) -> ComposeResult:
+            yield view
+
+    async with OneView().run_test():
+        start = time.process_time()
+        view.search.find(read_pattern(SLOW), jump=True)
+        assert time.process_time() - start < 10 * SEARCH_SECONDS
+        assert view.reports == [TOO_SLOW]
+        assert not view.search.is_active
+        view.search.find(read_pattern("b"), jump=True)
+        assert view.reports[-1] == "/b  1/1"
+
+
+def test_the_matches_of_a_pattern_that_would_take_for_ever_are_not_shown() -> None:
+    matches = Matches()
+    matches.clear(read_pattern(SLOW))
+    line: Cells = [("a" * 60 + "b", "text")]
+    start = time.process_time()
+    assert [matches.highlight(line) for _ in range(50)] == [line] * 50
+    assert time.process_time() - start < 20 * LINE_SECONDS
+    matches.clear(read_pattern("b"))
+    assert matches.highlight(line) == [("a" * 60, "text"), ("b", "match")]
 
 
 def note(bench: Any) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from textual.app import App
+from textual.widgets import Input
 
 from buddy.app.reports import formatting
 from buddy.app.reports.plots import (
@@ -22,6 +23,7 @@ from buddy.app.reports.plots import (
 )
 from buddy.app.screens.plot import PlotScreen
 from buddy.app.widgets.plot_view import PlotView
+from buddy.app.widgets.prompt import Prompt
 from buddy.themes.palette import DEFAULT
 from buddy.themes.textual_themes import textual_themes
 from tests.app.picturing import at_rest, passed_on
@@ -125,6 +127,36 @@ async def test_zoom_follows_the_cursor_and_0_resets_it() -> None:
         await passed_on(pilot)
         assert view._x_min == pytest.approx(0, abs=20)
         assert view._x_max == pytest.approx(999, abs=20)
+
+
+async def test_points_are_found_by_their_names_and_values() -> None:
+    app = Bare(GROWTH, BARS, chooses="goes to the node")
+    async with app.run_test(size=(100, 30)) as pilot:
+        await passed_on(pilot)
+        screen, view = app.screen, app.screen.query_one(PlotView)
+        # Outside of the prompt, j and k go to other series.
+        await pilot.press("slash", "j")
+        await passed_on(pilot)
+        assert screen.query_one(Prompt).query_one(Input).value == "j"
+        await pilot.press("backspace", *"^y", "enter")
+        await passed_on(pilot)
+        assert any("2/3 y" in line for line in app.text())
+        assert "/^y  1/1" in str(screen.query_one("#box").border_subtitle)
+        await pilot.press("slash", *"2e-07", "enter")
+        await passed_on(pilot)
+        first = (view.series, view.point)
+        assert any("2e-07" in line for line in app.text())
+        await pilot.press("n")
+        assert (view.series, view.point) == first, "the only match"
+        await pilot.press("slash", *"^y", "escape")
+        await passed_on(pilot)
+        assert (view.series, view.point) == first, "escape restores the position"
+        assert app.screen is screen
+        await pilot.press("right_square_bracket", "n")
+        await passed_on(pilot)
+        assert "no match" in str(screen.query_one("#box").border_subtitle)
+        await pilot.press("enter")
+        await passed_on(pilot)
 
 
 @pytest.mark.parametrize("size", [(40, 10), (80, 24), (200, 60)])

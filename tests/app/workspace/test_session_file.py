@@ -18,6 +18,7 @@ from buddy.app.workspace.session_file import (
     Bookmark,
     Bookmarks,
     RunRecord,
+    SavedPlace,
     SavedScreen,
     SessionFile,
     make_record,
@@ -225,14 +226,15 @@ async def test_saved_state_that_is_not_restored_yet_stays_saved(
     path = opened(tmp_path).session_commands._path
     chosen = InputChoice("file", title=str(tmp_path / "x.npz"))
     _, file = of_file(path)
-    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen))
+    place = SavedPlace("hash", 7, 3, "  %0 = linalg.matmul", "mm")
+    file.set_session(SavedScreen("passes", stage=("cse", 1), node="mm", inputs=chosen, place=place))
     file.write()
     app = opened(tmp_path)
     async with app.run_test(size=(100, 24)) as pilot:
         await pilot.press("tab")
         await until(pilot, lambda: read_session(path)[0].pane == app.context.layout.pane_id != "passes", "the pane")
         kept = read_session(path)[0]
-        assert (kept.stage, kept.node, kept.inputs) == (("cse", 1), "mm", chosen)
+        assert (kept.stage, kept.node, kept.inputs, kept.place) == (("cse", 1), "mm", chosen, place)
         app.run_commands._use_input_kind("script")
         go_on.set()
         await until(pilot, lambda: not any(each.group == "inputs" for each in app.workers), "the file")

@@ -168,6 +168,26 @@ def test_an_op_that_came_does_not_change_the_lines_after_it() -> None:
     assert structural(FUNCTION, "".join(lines)) == [Hunk(place, 0, place, 1)]
 
 
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("place", [1, 2, 3])
+def test_of_equal_ops_the_one_without_uses_is_the_change(place: int, count: int) -> None:
+    """The lines that use the values say which of the equal ops are the old ones."""
+    head, *allocations, end = [
+        "func.func @f(%n: index) {",
+        *(f"  %{k} = memref.alloc(%n) : memref<?xf32>" for k in range(3)),
+        "}",
+    ]
+    uses = [f'  "use"(%{k}, %{k}) : (memref<?xf32>, memref<?xf32>) -> ()' for k in (2, 0, 1)]
+    before = "\n".join([head, *allocations, *uses, end, ""])
+    new = [f"  %new{k} = memref.alloc(%n) : memref<?xf32>" for k in range(count)]
+    after = "\n".join([head, *allocations[: place - 1], *new, *allocations[place - 1 :], *uses, end, ""])
+    # The printer numbers values by their order.
+    numbers: dict[str, str] = {}
+    after = re.sub(r"%(?:new)?\d", lambda match: numbers.setdefault(match[0], f"%{len(numbers)}"), after)
+    assert structural(before, after) == [Hunk(place, 0, place, count)]
+    assert structural(after, before) == [Hunk(place, count, place, 0)]
+
+
 def test_an_operand_that_became_another_value_is_the_only_change() -> None:
     before = "%0 = a\n%1 = b\n%2 = use %0\n%3 = use %2\n"
     after = "%5 = a\n%6 = b\n%7 = use %6\n%8 = use %7\n"

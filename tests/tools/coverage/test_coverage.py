@@ -24,6 +24,7 @@ from buddy.compiler.tools.coverage.plan import (
     CoveragePlanError,
     Listing,
     OpDtypePair,
+    Outcome,
     PairResult,
     pair_result,
     parse_shard,
@@ -192,6 +193,35 @@ def test_figures_leave_out_what_is_not_captured() -> None:
     assert "1 of 3 overloads lowered here" in written
     assert "eager: 1 pairs" in written
     assert "66.7 %" in written
+
+
+def test_a_run_ends_with_the_most_frequent_reasons_and_the_changes() -> None:
+    def result(op: str, outcome: Outcome, *reasons: str) -> PairResult:
+        return PairResult(op, "bool", outcome, findings=(CallResult("call", outcome, 0, reasons),) if reasons else ())
+
+    found = [
+        result("add", "compiled"),
+        result("fft", "eager", "no lowering for fft"),
+        result("ifft", "eager", "no lowering for fft"),
+        result("sort", "wrong", "differs"),
+        result("svd", "refused", "not captured"),
+    ]
+    before = {each.pair: each for each in (result("add", "eager"), result("sort", "wrong"), result("fft", "crash"))}
+    top = report.top_reasons(found)
+    assert [(one["reason"], one["pairs"], one["share"]) for one in top[:2]] == [
+        ("no lowering for fft", 2, 0.5),
+        ("differs", 1, 0.25),
+    ]
+    changed = report.changes(before, found)
+    assert changed == [
+        {"before": "eager", "after": "compiled", "pairs": ["add bool"]},
+        {"before": "crash", "after": "eager", "pairs": ["fft bool"]},
+    ]
+    text = report.conclusions({"reasons": top, "changed": changed})
+    assert "2   50.0 %  eager: no lowering for fft (such as fft bool)" in text
+    assert "1  crash -> eager: fft bool" in text
+    assert "next: buddy-tui coverage --only fft" in text
+    assert report.conclusions({"reasons": [], "changed": []}) == ""
 
 
 def test_nodes_that_a_graph_is_cut_around_are_counted_as_eager_and_the_others_are_not() -> None:

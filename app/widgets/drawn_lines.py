@@ -1,0 +1,133 @@
+"""The screen lines of a list: which row is on which line, and the lines that are drawn already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from textual._styles_cache import StylesCache
+from textual.css.styles import StylesBase
+from textual.geometry import Region, Size
+from textual.strip import Strip
+from textual.widget import Widget
+
+# The maximum number of framed lines in a cache: several screens.
+MAX_FRAMED_LINES = 256
+# Returns the number of screen lines of a row, at least one.
+RowHeight = Callable[[int], int]
+
+
+class RowLine(NamedTuple):
+    """A screen line of a row: the number of the row, and the number of the line in the row. Both start at 0."""
+
+    row: int
+    line: int = 0
+
+
+def lines_below(top: RowLine, lines: int, count: int, height: RowHeight) -> list[RowLine]:
+    """The row lines on `lines` screen lines, from `top` on; fewer if the `count` rows end before."""
+    row_lines: list[RowLine] = []
+    row, line = top
+    while row < count and len(row_lines) < lines:
+        row_lines += [RowLine(row, k) for k in range(line, height(row))][: lines - len(row_lines)]
+        row, line = row + 1, 0
+    return row_lines
+
+
+def line_above(start: RowLine, lines: int, height: RowHeight) -> RowLine:
+    """The row line `lines` screen lines above `start`, or the first row line if there are fewer."""
+    row, line = start
+    while lines > line and row > 0:
+        lines -= line + 1
+        row -= 1
+        line = height(row) - 1
+    return RowLine(row, max(0, line - lines))
+
+
+def top_to_show(row: int, top: RowLine, page: int, height: RowHeight) -> RowLine:
+    """The scroll position nearest to `top` that shows the whole `row`, or as much of it as fits."""
+    row_height = height(row)
+    if row_height > page:
+        return RowLine(row, min(top.line, row_height - page) if top.row == row else 0)
+    return max(line_above(RowLine(row, row_height - 1), page - 1, height), min(top, RowLine(row)))
+
+
+def scroll_top(top: RowLine, lines: int, page: int, count: int, height: RowHeight) -> RowLine:
+    """The scroll position `lines` screen lines further down (up if negative), at most at the first or last page."""
+    if lines <= 0:
+        return line_above(top, -lines, height)
+    last_top = line_above(RowLine(count - 1, height(count - 1) - 1), page - 1, height)
+    new_top = lines_below(top, lines + 1, count, height)[-1]
+    return max(top, min(last_top, new_top))
+
+
+class DrawnRows:
+    """The strips of the rows on the screen, so that scrolling draws only the rows that come into sight."""
+
+    def __init__(self) -> None:
+        self._strips: dict[int, Strip] = {}
+
+    def get(self, row: int) -> Strip | None:
+        return self._strips.get(row)
+
+    def put(self, row: int, strip: Strip) -> None:
+        self._strips[row] = strip
+
+    def forget(self, rows: range | None = None) -> None:
+        """Forget the strips of `rows`, or of all rows."""
+        if rows is None:
+            self._strips.clear()
+        else:
+            for row in rows:
+                self._strips.pop(row, None)
+
+    def keep(self, rows: range) -> None:
+        """Forget the strips of all other rows: a row that is out of sight may change without being drawn again."""
+        self._strips = {row: strip for row, strip in self._strips.items() if row in rows}
+
+
+class FramedLines(StylesCache):
+    """Textual's cache of the lines of a widget, which puts the border around a strip only once.
+
+    Textual caches by position and frames each line again after scrolling. A strip that stays the same object also keeps
+    what Textual has cached in it: its colours as the terminal shows them, and its parts.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._top = self._bottom = 0
+        # The framed strips by the identities of the strips in them, which are kept so that identities stay unique.
+        self._framed: dict[int, tuple[Strip, Strip]] = {}
+
+    def clear(self) -> None:
+        super().clear()
+        self._framed.clear()
+
+    def render_widget(self, widget: Widget, crop: Region) -> list[Strip]:
+        gutter = widget.styles.gutter
+        self._top, self._bottom = gutter.top, gutter.bottom
+        return super().render_widget(widget, crop)
+
+    def render_line(
+        self,
+        styles: StylesBase,
+        y: int,
+        size: Size,
+        content_size: Size,
+        padding: Any,
+        base_background: Any,
+        background: Any,
+        render_content_line: Callable[[int], Strip],
+        *rest: Any,
+    ) -> Strip:
+        settings = (size, content_size, padding, base_background, background)
+        if not self._top <= y < min(size.height - self._bottom, self._top + content_size.height):
+            return super().render_line(styles, y, *settings, render_content_line, *rest)
+        strip = render_content_line(y - self._top)
+        known = self._framed.get(id(strip))
+        if known is None:
+            framed = super().render_line(styles, y, *settings, lambda _: strip, *rest)
+            known = self._framed[id(strip)] = (strip, framed)
+            if len(self._framed) > MAX_FRAMED_LINES:
+                del self._framed[next(iter(self._framed))]
+        return known[1]
