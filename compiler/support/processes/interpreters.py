@@ -115,22 +115,23 @@ class BlockingWorker:
     """A worker in a new interpreter, for threads that wait for its messages, which are of the types `replies`.
 
     It is killed by `end`, or when this process ends, but not when the thread that started it ends. Its stdin is empty;
-    stdout and stderr go to `log`. Variables of `environment` are added to those of this process. In a fork of this
-    process, the object is closed. Raises `OSError` if the worker cannot start.
+    stdout and stderr go to `log`. Variables of `environment` are added to those of this process. The worker inherits
+    the file descriptors `keep`. In a fork of this process, the object is closed. Raises `OSError` if the worker cannot
+    start.
     """
 
     def __init__(
         self, function: str, replies: Any, log: IO[Any] | int = subprocess.DEVNULL,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None, keep: Sequence[int] = (),
     ) -> None:  # fmt: skip
         their_read, write = os.pipe()
         read, their_write = os.pipe()
         self.pipe = MessagePipe(read, write, replies)
         try:
             self._popen, self._lifetime_pipe = start_with_socket(
-                python_command(function, "pipes", str(their_read), str(their_write)), keep=(their_read, their_write),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **(environment or {})},
+                python_command(function, "pipes", str(their_read), str(their_write)),
+                keep=(their_read, their_write, *keep), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env={**os.environ, **(environment or {})},
             )  # fmt: skip
         except BaseException:
             self.pipe.close()
