@@ -236,6 +236,8 @@ KERNELS = "gpu.module"
 _ONE_FUNCTION = steps_of("fused", "inline", "symbol-dce")
 _GPU_LOOPS = steps_of(
     "gpu",
+    # The host copies bytes; a copy between strided buffers is a kernel.
+    ("copies-to-loops", MODULE, {"strided-only": True}),
     ("convert-linalg-to-parallel-loops", FUNC),
     # Tiles become blocks, iterations inside a tile become threads: 256 of them for two loops. Every tile is full, with
     # a condition inside: a partial tile would have a size that no block can have.

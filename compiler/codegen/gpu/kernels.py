@@ -21,6 +21,7 @@ from buddy.compiler.codegen.machines import Machine, optimise, parse_module, tar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, stage_text
 from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.artifact import DeviceProgram
 from buddy.compiler.protocol.text.lines import Origins, StageText
@@ -164,7 +165,7 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     try:
         buffers, steps = steps_of(module)
     except HostCodeError as error:
-        raise DeviceError(_host_diagnostic(error, locations)) from error
+        raise DeviceError(_host_diagnostic(error, module, locations)) from error
     started = time.perf_counter()
     texts = [_translate(kernel) for kernel in kernels]
     translated = time.perf_counter()
@@ -242,7 +243,10 @@ def _chip_of(kernels: list[Any]) -> str:
     return _DEFAULT_CHIP
 
 
-def _host_diagnostic(error: HostCodeError, locations: LocationSets) -> Diagnostic:
+def _host_diagnostic(error: HostCodeError, module: Any, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
-    return Diagnostic(str(error), where, "compile the program for the CPU (--preset default)", node=node)
+    todo = "compile the program for the CPU (--preset default)"
+    if any(symbol_of(op.operation).startswith("error_path_") for op in module.regions[0].blocks[0]):
+        todo = f"omit the checks of values, which the host would do (--checks none), or {todo}"
+    return Diagnostic(str(error), where, todo, node=node)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from llvmlite import binding
@@ -119,11 +120,16 @@ def normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.softmax(functional.layer_norm(x, (x.shape[-1],)) @ w, dim=-1)
 
 
+def padded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([functional.pad(x, (2, 1)), y], dim=1) * 2
+
+
 PROGRAMS = {
     # Neither size is a whole number of blocks.
     "a matmul": (projected, (numbers(11, 7), numbers(7, 45), numbers(45))),
     "an element-wise chain": (chain, (numbers(37), numbers(37))),
     "rows": (normalised, (numbers(2, 3, 8), numbers(8, 5))),
+    "copies of strided buffers": (padded, (numbers(3, 5), numbers(3, 4))),
     "a constant": (lambda x: x + torch.tensor([1.0, 2.0, 3.0]), (numbers(4, 3),)),
 }
 
@@ -197,6 +203,16 @@ def test_what_the_host_would_have_to_do_is_told(function: Callable[..., Any], re
     assert "is left on the host, which only launches kernels" in diagnostic.what
     assert diagnostic.node
     assert "--preset default" in diagnostic.todo
+
+
+def test_checks_of_values_are_named_as_the_reason_and_can_be_omitted() -> None:
+    line = Line(lambda table, i: table[i] * 2, numbers(5, 3), torch.tensor([4, 0]))
+    diagnostic = line.fail(GPU).diagnostic
+    assert "--checks none" in diagnostic.todo
+    compilation = line.compile(msgspec.structs.replace(GPU, checks="none"))
+    found = run_emulated(compilation.artifact, line.text("translate"), line.program.tensors)
+    with torch.no_grad():
+        assert_same(found, line.program.eager(line.program.tensors))
 
 
 def test_a_function_that_no_instruction_computes_is_told() -> None:
