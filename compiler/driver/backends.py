@@ -38,6 +38,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BackendInfo, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.catalogue import IREE_PHASES
+from buddy.compiler.protocol.errors import check_registration
 from buddy.compiler.protocol.recipe import BACKEND_NAME, IREE, NATIVE, Recipe
 
 
@@ -253,13 +254,16 @@ def register_backend(cls: _Class) -> _Class:
     """Class decorator: registers an instance of the class, a `Backend[Artifact]`, so that recipes may name it.
 
     Raises `ValueError` for a name that a recipe cannot have or that a backend of this package has, and for a backend
-    that takes top-level IR, whose product would need another runtime.
+    that takes top-level IR, whose product would need another runtime. Raises `BuddyError` if another class has
+    registered the name.
     """
     backend: Backend[Artifact] = cls()
     if not BACKEND_NAME.search(backend.name) or backend.name in (*BACKENDS, GPU_BACKEND.name):
         raise ValueError(f"backend {backend.name!r}: choose a new name of lower-case letters, digits and hyphens")
     if backend.takes != "llvm":
         raise ValueError(f"backend {backend.name!r} takes {backend.takes!r}: a backend of a plug-in takes 'llvm'")
+    first = _PLUGIN_BACKENDS.get(backend.name)
+    check_registration("backend", backend.name, first and type(first), cls)
     _PLUGIN_BACKENDS[backend.name] = backend
     return cls
 

@@ -88,7 +88,10 @@ class ListOps(Request["Ops"], frozen=True):
 
 
 class ListPresets(Request["Presets"], frozen=True):
-    """List the presets; answered by `Presets`."""
+    """List the presets, with those of the installed plug-ins and of `plugins`; answered by `Presets`."""
+
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class Passes(Frame, frozen=True):
@@ -111,3 +114,4 @@ class Ops(Frame, frozen=True):
 class Presets(Frame, frozen=True):
     request: int
     presets: tuple[Preset, ...]
+    notes: tuple[str, ...] = ()

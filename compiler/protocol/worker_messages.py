@@ -14,7 +14,6 @@ from buddy.compiler.protocol import (
     Criterion,
     Diagnostic,
     ExportedFile,
-    ExportKind,
     GraphInfo,
     OpInfo,
     PassInfo,
@@ -165,7 +164,7 @@ class ExportProgram(Message, frozen=True):
     assignments: tuple[Assignment, ...]
     llvm_ir: str
     mlir: str
-    kinds: tuple[ExportKind, ...]
+    kinds: tuple[str, ...]
     folder: str
     directory: str
     name: str

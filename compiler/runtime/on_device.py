@@ -14,8 +14,8 @@ from statistics import median
 import torch
 
 from buddy.compiler.codegen.gpu.driver import CallOnDevice, DeviceFailed, HostMemory, LoadOnDevice, OnDevice
-from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.support.processes.interpreters import BlockingWorker
@@ -27,12 +27,11 @@ _END_SECONDS = 5.0
 _ON_CPU = "compile the program for the CPU (--preset default)"
 
 
-class GpuRunError(Exception):
+class GpuRunError(BuddyError):
     """The program cannot run here, or failed; the diagnostic gives the reason."""
 
     def __init__(self, what: str, todo: str = "") -> None:
-        self.diagnostic = Diagnostic(what, "a program for a GPU", todo or _ON_CPU)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, "a program for a GPU", todo or _ON_CPU)
 
 
 class DeviceLoaded:

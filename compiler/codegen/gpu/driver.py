@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.protocol.artifact import Copy, DeviceProgram, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 
@@ -33,15 +34,14 @@ _C_TYPES: dict[str, Any] = {
 }
 
 
-class NoDeviceError(Exception):
-    """Kernels cannot run on this machine: the text says what is missing, `todo` what to do."""
+class NoDeviceError(BuddyError):
+    """Kernels cannot run on this machine; `diagnostic` says what is missing, and what to do."""
 
-    def __init__(self, text: str, todo: str) -> None:
-        super().__init__(text)
-        self.todo = todo
+    def __init__(self, what: str, todo: str) -> None:
+        super().__init__(what, "a program for a GPU", todo)
 
 
-class DeviceFault(Exception):
+class DeviceFault(BuddyError):
     """A call of the driver or a kernel failed: the text names it and includes the driver's error, numbered `status`."""
 
     def __init__(self, text: str, status: int) -> None:
@@ -261,6 +261,6 @@ def serve(channel: Channel) -> None:
                 assert program is not None
                 channel.send(program.call())
         except NoDeviceError as error:
-            channel.send(DeviceFailed(str(error), error.todo))
+            channel.send(DeviceFailed(error.diagnostic.what, error.todo))
         except (DeviceFault, RuntimeError) as error:
             channel.send(DeviceFailed(str(error)))

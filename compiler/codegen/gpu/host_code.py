@@ -16,6 +16,7 @@ from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import has_identity_layout
 from buddy.compiler.protocol.artifact import Buffer, Copy, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.errors import BuddyError
 
 MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
@@ -28,7 +29,7 @@ _ELEMENT_TYPE = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
 _IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
 
 
-class HostCodeError(Exception):
+class HostCodeError(BuddyError):
     """The host code has an op that is no launch or copy of known buffers; `location` is the op's location."""
 
     def __init__(self, text: str, location: Any) -> None:

@@ -24,6 +24,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.artifact import DeviceProgram
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -42,12 +43,11 @@ _DEBUG_LINE = re.compile(
 )
 
 
-class PtxError(Exception):
-    """PTX cannot be generated; the text says why, `todo` what to do."""
+class PtxError(BuddyError):
+    """PTX cannot be generated; `diagnostic` says why, and what to do."""
 
-    def __init__(self, text: str, todo: str = "") -> None:
-        super().__init__(text)
-        self.todo = todo
+    def __init__(self, what: str, todo: str = "") -> None:
+        super().__init__(what, "the code generator for NVIDIA's GPUs", todo)
 
 
 def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
@@ -130,12 +130,8 @@ _TARGET = re.compile(r'#nvvm\.target<[^>]*chip = "(\w+)"')
 _KERNEL_DIALECTS = ("llvm", "nvvm", "gpu", "builtin")
 
 
-class DeviceError(Exception):
+class DeviceError(BuddyError):
     """The module cannot be compiled for a device; the diagnostic gives the reason."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 @dataclass(frozen=True)
@@ -173,7 +169,7 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     try:
         ptx_texts = [emit(text, chip, opt_level) for text in texts]
     except PtxError as error:
-        raise DeviceError(Diagnostic(str(error), "the code generator for NVIDIA's GPUs", error.todo)) from error
+        raise DeviceError(error.diagnostic) from error
     program = DeviceProgram(chip, tuple(map(without_debug, ptx_texts)), buffers, steps)
     llvm, ptx = _concatenate([print_llvm(text, locations) for text in texts]), print_ptx(ptx_texts, locations)
     return DeviceCode(llvm, translated - started, ptx, time.perf_counter() - translated, program)

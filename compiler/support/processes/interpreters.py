@@ -18,6 +18,7 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import MessagePipe
 from buddy.compiler.support.processes.lifetime import (
@@ -33,11 +34,11 @@ PROGRAM = "buddy.compiler.support.processes"
 _MAX_TAIL_BYTES = 4000
 
 
-class TookTooLong(Exception):
+class TookTooLong(BuddyError):
     """A call timed out."""
 
 
-class CallFailed(Exception):
+class CallFailed(BuddyError):
     """The process of a call ended without an answer. `how` describes its end, `printed` is the end of its stderr."""
 
     def __init__(self, function: str, how: str, printed: str) -> None:
