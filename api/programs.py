@@ -140,7 +140,7 @@ class ProgramGraph:
     def compile(
         self, recipe: Recipe | None = None, on_stage: Callable[[Stage, str], None] | None = None
     ) -> CompiledGraph:
-        """Compiles the graph by a recipe, that of the preset `default` if there is none.
+        """Compiles the graph by a recipe, by default that of the preset `default`.
 
         Calls `on_stage` with each stage and its text as soon as it is finished. Raises `CompilationError`.
         """

@@ -22,6 +22,7 @@ from buddy.compiler.graph.node import op_classes
 from buddy.compiler.graph.transform import transforms
 from buddy.compiler.protocol import EXPORT_KINDS, Diagnostic, Preset
 from buddy.compiler.protocol.errors import BuddyError, check_registration
+from buddy.compiler.protocol.plain_values import PluginInfo
 from buddy.compiler.protocol.recipe import BACKEND_NAME, PLUGIN_GROUP, PluginFile, digest
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
@@ -192,6 +193,16 @@ def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
     for file in files:
         load_file(file)
     return tuple(preset for name, preset in presets.presets().items() if name in presets.registered())
+
+
+def describe_installed() -> tuple[PluginInfo, ...]:
+    """Returns the plug-ins of installed packages, with what each has registered in this process."""
+    loaded = installed_plugins()
+
+    def contents(plugin: Plugin) -> tuple[str, ...]:
+        return tuple(f"{kind} {key}" for (kind, key), (name, _) in _origins.items() if name == plugin.name)
+
+    return tuple(PluginInfo(plugin.name, contents(plugin), str(plugin.problem or "")) for plugin in loaded)
 
 
 def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.plain_values import BackendInfo, BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
+from buddy.compiler.protocol.plain_values import (
+    BackendInfo,
+    BindingsInfo,
+    DialectInfo,
+    OpInfo,
+    PassInfo,
+    PluginInfo,
+    Preset,
+)
 from buddy.compiler.protocol.recipe import PluginFile
 
 # The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
@@ -95,7 +103,7 @@ class ListPresets(Request["Presets"], frozen=True):
 
 
 class Passes(Frame, frozen=True):
-    """The available passes, dialects and backends, and the origin of the MLIR bindings."""
+    """The available passes, dialects and backends, the origin of the MLIR bindings, and the installed plug-ins."""
 
     request: int
     passes: tuple[PassInfo, ...]
@@ -103,6 +111,7 @@ class Passes(Frame, frozen=True):
     dialects: tuple[DialectInfo, ...] = ()
     bindings: BindingsInfo | None = None
     backends: tuple[BackendInfo, ...] = ()
+    plugins: tuple[PluginInfo, ...] = ()
 
 
 class Ops(Frame, frozen=True):

@@ -214,6 +214,14 @@ class BackendInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     origin: str = ""
 
 
+class PluginInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An installed plug-in: its package with its version, what it registers, and its error if it does not load."""
+
+    name: str
+    contents: tuple[str, ...] = ()
+    problem: str = ""
+
+
 class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """A dialect that the bindings have registered, with its number of ops, and the Python module of its op classes."""
 
