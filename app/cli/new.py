@@ -102,6 +102,7 @@ class @CLASS@Backend:
     summary = "this compiler at -O3, with the LLVM IR after LLVM's optimizer as a stage"
     takes = "llvm"
     phases = ("ir", "optimized", "asm")
+    reads = ("target",)
 
     def check(self, code: Code) -> None:
         NATIVE_BACKEND.check(code)

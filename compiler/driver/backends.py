@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
+
 from buddy.compiler.codegen import assembly, calling_convention, functions
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.functions import FunctionObject
@@ -142,6 +144,9 @@ class Backend(Protocol[Product]):
 
     A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or the LLVM
     dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
+
+    A backend may also have `reads`, the fields of the recipe that it reads, of `BACKEND_FIELDS`; without it, these are
+    `opt_level` and `target`. A recipe that sets another of them gets a remark that it has no effect.
     """
 
     @property
@@ -162,6 +167,23 @@ class Backend(Protocol[Product]):
         Calls `on_phase`, if it is not `None`, with a snapshot for each of `phases`, in order. Raises
         `CompilationError`.
         """
+
+
+# The fields of a recipe that only the backend reads.
+BACKEND_FIELDS = ("opt_level", "target", "backend_flags")
+_DEFAULT_READS = ("opt_level", "target")
+
+
+def ignored_fields(backend: Backend[Any], recipe: Recipe) -> list[str]:
+    """Returns a message for each field that `recipe` sets and `backend` does not read."""
+    reads = getattr(backend, "reads", _DEFAULT_READS)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
+    values = {name: getattr(recipe, name) for name in BACKEND_FIELDS if name not in reads}
+    return [
+        f"{name} has no effect: the backend {backend.name} does not read it"
+        for name, value in values.items()
+        if value != defaults[name]
+    ]
 
 
 def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
@@ -202,6 +224,7 @@ class _Gpu:
 
     name = "gpu"
     summary = "this compiler, for the GPU kernels that the recipe's passes make"
+    reads = ("opt_level",)
     takes: Level = "llvm"
     phases: tuple[str, ...] = ("ir", "ptx")
 
@@ -231,6 +254,7 @@ class _Iree:
     summary = "iree-compile from the top-level IR, phase by phase; runs are compared with this compiler's code"
     takes: Level = "toplevel"
     phases: tuple[str, ...] = IREE_PHASES
+    reads = ("backend_flags",)
 
     def check(self, code: Code) -> None:
         """Checks nothing: `compile` finds ops that IREE does not support."""

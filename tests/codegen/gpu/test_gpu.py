@@ -21,6 +21,7 @@ from torch.nn import functional
 from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
 from buddy.compiler.codegen.gpu.kernels import PtxError, emit
 from buddy.compiler.codegen.machines import parse_module, this_machine
+from buddy.compiler.protocol import NOT_APPLIED
 from buddy.compiler.protocol.artifact import (
     Argument,
     Artifact,
@@ -188,6 +189,14 @@ def test_the_same_recipe_gives_the_same_text() -> None:
     for line in texts:
         line.compile(GPU)
     assert texts[0].text("codegen") == texts[1].text("codegen")
+
+
+def test_a_field_that_the_backend_does_not_read_is_reported() -> None:
+    line = Line(lambda x: x + 1, numbers(4))
+    remarks = line.compile(msgspec.structs.replace(GPU, target="x86-64-v3", opt_level=3)).remarks
+    assert [remark for remark in remarks if remark[0] == NOT_APPLIED] == [
+        (NOT_APPLIED, "", "target has no effect: the backend gpu does not read it")
+    ]
 
 
 # ---- what cannot be --------------------------------------------------------------------------------------------------
