@@ -13,7 +13,7 @@ WORKERS ?= auto
 
 BIN := $(VENV)/bin
 TREE := build/tree/buddy
-PARTS := app compiler themes
+PARTS := api app compiler themes
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .PHONY: help run check test test-full coverage lint format types contracts pytest docs bench tree wheel lock audit fresh clean distclean

@@ -10,11 +10,11 @@ import importlib.util
 import sys
 from pathlib import Path
 
-PARTS = ("app", "compiler", "themes")
+PARTS = ("api", "app", "compiler", "themes")
 
 
 def shadowing_message() -> str:
-    """The message if `buddy.app`, `buddy.compiler` or `buddy.themes` is not ours; "" if all are."""
+    """The message if `buddy.api`, `buddy.app`, `buddy.compiler` or `buddy.themes` is not ours; "" if all are."""
     places = {name: _place(f"buddy.{name}") for name in PARTS}
     strangers = {name: place for name, place in places.items() if place is None or place.parent != _home(places)}
     if not strangers:

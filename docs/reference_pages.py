@@ -1,8 +1,8 @@
 """Writes the pages of `docs/reference/` that come from the code: `python docs/reference_pages.py [--check]`.
 
 The pages are the command line (from the parsers), the keys (from the registry of actions), the settings, the fields of
-recipes and the protocol (from their structs), the passes and the ops (from their catalogues). With `--check` nothing is
-written, and the exit code is 1 if a page differs from the code.
+recipes and the protocol (from their structs), the passes and the ops (from their catalogues), and the public interface.
+With `--check` nothing is written, and the exit code is 1 if a page differs from the code.
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ def pages() -> dict[str, str]:
         "passes.md": passes,
         "ops.md": ops,
         "protocol.md": protocol,
+        "api.md": public_interface,
     }
     return {name: "\n\n".join(make()).rstrip() + "\n" for name, make in makers.items()}
 
@@ -210,6 +211,51 @@ def ops() -> Iterable[str]:
         "operator](../how-to/adding-an-operator.md) shows how to add one."
     )
     yield markdown_table(["op", "lowered to"], rows)
+
+
+_EXAMPLE = """
+```python
+import torch
+from buddy.api import capture_program
+
+(graph,) = capture_program(lambda x: torch.relu(x @ x), torch.randn(8, 8)).graphs
+compiled = graph.compile(graph.recipe("upstream"))
+print([stage.name for stage in compiled.stages])
+print(compiled.text("lower"))
+report = compiled.compare(repeats=3)
+print(report.ok, report.ratio)
+```
+""".strip()
+
+
+def public_interface() -> Iterable[str]:
+    from buddy import api
+
+    yield "# buddy.api"
+    yield GENERATED
+    yield inspect.cleandoc(api.__doc__ or "")
+    yield _EXAMPLE
+    yield (
+        "`buddy-tui new` writes plug-ins to start from; the guides on [operators](../how-to/adding-an-operator.md), "
+        "[passes](../how-to/adding-a-pass.md) and [backends](../how-to/adding-a-backend.md) explain them. An error of "
+        "a plug-in is reported with its file and line, and everything goes on without it."
+    )
+    rows = [[f"`{name}`", public_summary(getattr(api, name), name)] for name in api.__all__]
+    yield markdown_table(["name", "what it is"], rows)
+
+
+def public_summary(value: Any, name: str) -> str:
+    """The first sentence of the documentation of a public name."""
+    from buddy import api
+
+    described = {
+        "API_VERSION": f"The version of the interface, {api.API_VERSION}.",
+        "NATIVE_BACKEND": "The backend of this package, from which others may continue.",
+        "mlir": "MLIR's Python bindings: `mlir.ir`, and each dialect by its name, such as `mlir.arith`.",
+        "SymbolTable": "The type of a lowering's second argument: the MLIR values of earlier nodes.",
+    }
+    text = described.get(name) or inspect.getdoc(value) or ""
+    return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
 def protocol() -> Iterable[str]:

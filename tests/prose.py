@@ -20,6 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 CHECKED = (
     ".ci",
     "README.md",
+    "api",
     "app",
     "benchmarks",
     "buddy_tui.py",
@@ -27,6 +28,7 @@ CHECKED = (
     "docs",
     "mlir.py",
     "samples",
+    "tests/api",
     "tests/app",
     "tests/benchmarks",
     "tests/docs",

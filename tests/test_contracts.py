@@ -17,7 +17,7 @@ TERMINAL = ("textual", "rich")
 DOOR = (
     "buddy.app",
     "buddy.compiler.protocol.recipe",
-    "buddy.compiler.protocol.recipe",
+    "buddy.compiler.protocol.errors",
     "buddy.compiler.protocol",
     "buddy.compiler.protocol.plain_values",
     "buddy.compiler.protocol.presets",
@@ -187,3 +187,10 @@ def test_the_architecture_page_lists_the_layers_in_their_order(part: str) -> Non
 def test_no_folder_imports_itself_through_others_but_for_the_exceptions() -> None:
     siblings = {f"app/{name}" for name in ("panes", "screens")}
     assert set(import_diagram.cycles(import_diagram.folder_edges(exceptions=False))) <= siblings
+
+
+def test_no_python_code_runs_between_fork_and_exec():
+    """`preexec_fn` is not safe in a process with threads, such as the user's."""
+    texts = {path: path.read_text("utf-8") for part in ("api", "app", "compiler") for path in sources(part)}
+    assert texts
+    assert [str(path) for path, text in texts.items() if "preexec_fn" in text] == []

@@ -14,7 +14,7 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parent.parent
-PARTS = ("app", "compiler", "themes")
+PARTS = ("api", "app", "compiler", "themes")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
@@ -56,7 +56,9 @@ def test_torch_stays_in_the_range_that_needs_no_cuda():
 
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_theme(wheel):
-    expected = {f"buddy/{path.as_posix()}" for pattern in ("*.py", "*.toml", "*.tcss") for path in files(pattern)}
+    expected = {
+        f"buddy/{path.as_posix()}" for pattern in ("*.py", "py.typed", "*.toml", "*.tcss") for path in files(pattern)
+    }
     names = set(zipfile.ZipFile(wheel).namelist())
     assert expected | {"buddy_tui.py"} <= names
     assert "buddy/__init__.py" not in names, "`buddy` is a namespace that other distributions may share"

@@ -35,6 +35,7 @@ VERBS = {
     "bench": "time programs against eager, inductor and IREE",
     "coverage": "compile PyTorch's own operator samples and compare them with eager",
     "fuzz": "compile random programs and compare them with eager; reduce those that fail",
+    "new": "write a plug-in with an op, a pass or a backend, with its test",
     "config": "show the settings, where they are stored, and all keys",
     "cache": "show or clear the on-disk cache of compiled code",
     "completion": "print a script that completes command lines in bash, zsh or fish",

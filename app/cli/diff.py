@@ -118,7 +118,9 @@ async def _second_recipe(
     name = options.against or second_file
     if not name:
         return None
-    presets = (await engine.client.request(ListPresets(0))).presets
+    presets = (
+        await engine.client.request(ListPresets(0, arguments.working_folder(options), arguments.plugins_of(options)))
+    ).presets
     names = [preset.name for preset in presets]
     if options.against in names:
         return engine.with_preset(find_preset(presets, name).recipe, first)

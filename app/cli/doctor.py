@@ -25,7 +25,7 @@ from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.session.client import RequestFailed
 from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
-from buddy.compiler.protocol import ListPasses
+from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.support import disk_cache
 from buddy.compiler.support.target import cores, host, host_features
 
@@ -243,7 +243,13 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
     facts += [("", "differs from the local version")] * (welcome.engine != version("buddy-tui"))
     report.add("engine", facts)
-    report.add("MLIR", await _mlir_facts(engine))
+    try:
+        catalogue = await engine.client.request(ListPasses(0))
+    except RequestFailed as failed:
+        report.add("MLIR", [("bindings", str(failed.diagnostic))])
+    else:
+        report.add("MLIR", _mlir_facts(catalogue))
+        report.add("plug-ins", _plugin_facts(catalogue))
     started = time.monotonic()
     try:
         text, ok = await _self_test(engine, options)
@@ -258,12 +264,17 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     return 0 if ok else FAILURE
 
 
-async def _mlir_facts(engine: Headless) -> Facts:
+def _plugin_facts(catalogue: Passes) -> Facts:
+    """The plug-ins of installed packages: what each registers, or its error."""
+    facts = []
+    for plugin in catalogue.plugins:
+        contents = ", ".join(plugin.contents) or "registers nothing"
+        facts.append((plugin.name, f"FAILED: {abbreviate_home(plugin.problem)}" if plugin.problem else contents))
+    return facts or [("installed", "none (entry points buddy.plugins)")]
+
+
+def _mlir_facts(catalogue: Passes) -> Facts:
     """The MLIR bindings that the engine uses, the passes and dialects, and mlir-opt."""
-    try:
-        catalogue = await engine.client.request(ListPasses(0))
-    except RequestFailed as failed:
-        return [("bindings", str(failed.diagnostic))]
     bindings = catalogue.bindings
     if bindings is None:
         return [("bindings", note) for note in catalogue.notes]

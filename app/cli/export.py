@@ -6,13 +6,15 @@ import argparse
 import json
 import shlex
 from collections.abc import Sequence
+from importlib import metadata
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import Headless, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
 from buddy.app.reports import formatting
-from buddy.compiler.protocol import EXPORT_KINDS, Export, ExportKind
+from buddy.compiler.protocol import EXPORT_KINDS, Export
+from buddy.compiler.protocol.recipe import PLUGIN_GROUP
 
 _EPILOG = """
 Kinds: asm and object (with C header, loader, weights, examples and CMakeLists.txt), static and shared (a library, built
@@ -37,13 +39,18 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
-def parse_kinds(text: str) -> list[ExportKind]:
-    """The kinds in a comma-separated list. Raises `ArgumentTypeError`."""
-    known: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
-    unknown = [word for word in text.split(",") if word not in known]
+def parse_kinds(text: str) -> list[str]:
+    """The kinds in a comma-separated list; plug-ins may have further ones."""
+    return text.split(",")
+
+
+def check_kinds(kinds: Sequence[str]) -> None:
+    """Raises `UsageError` for an unknown kind."""
+    unknown = [kind for kind in kinds if kind not in EXPORT_KINDS]
     if unknown:
-        raise argparse.ArgumentTypeError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
-    return [known[word] for word in text.split(",")]
+        raise UsageError(
+            f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}, and those of plug-ins (--plugin)"
+        )
 
 
 def main(words: Sequence[str]) -> int:
@@ -56,8 +63,10 @@ def main(words: Sequence[str]) -> int:
 
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
-    recipe = await engine.open_graph(options, script)
     kinds = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
+    if not (options.plugin or options.remote or metadata.entry_points(group=PLUGIN_GROUP)):
+        check_kinds(kinds)
+    recipe = await engine.open_graph(options, script)
     stage_text = ""
     if options.stage:
         stage = choose_stage((await engine.compile(recipe)).ordered(), options.stage)

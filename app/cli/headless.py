@@ -18,6 +18,7 @@ from buddy.app.cli.arguments import (
     engine_location,
     log_options,
     parse_program,
+    plugins_of,
     shapes_of,
     working_folder,
 )
@@ -45,6 +46,7 @@ from buddy.compiler.protocol import (
     GraphInfo,
     ListPresets,
     Open,
+    Preset,
     Printout,
     Progress,
     Ran,
@@ -57,6 +59,7 @@ from buddy.compiler.protocol import (
     WriteScript,
     answer_type,
 )
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
@@ -69,12 +72,12 @@ if TYPE_CHECKING:
 Answer = TypeVar("Answer")
 
 
-class Failure(Exception):
+class Failure(BuddyError):
     """A request failed. `stages` are the stages that were compiled before the failure, and the IR at the failure."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic, self.stages = diagnostic, stages
+        super().__init__(diagnostic)
+        self.stages = stages
 
 
 @dataclass
@@ -133,13 +136,14 @@ class _Opening:
 class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
-    `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` is the time limit of each step
-    of a compilation.
+    `graphs` are the graphs of the opened program, `files` its files, `presets` the presets that it may
+    use. `step_seconds` is the time limit of each step of a compilation.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
         self.client, self.console, self._step_seconds = client, console, step_seconds
         self.graphs: tuple[GraphInfo, ...] = ()
+        self.presets: tuple[Preset, ...] = ()
         self.files: tuple[str, ...] = ()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
@@ -147,7 +151,10 @@ class Headless:
 
         Raises `UsageError`, and `Failure` if the program cannot be captured.
         """
-        presets = await self.client.request(ListPresets(0))
+        presets = await self.client.request(ListPresets(0, working_folder(options), plugins_of(options)))
+        self.presets = presets.presets
+        for note in presets.notes:
+            self.console.note(f"note: {note}")
         bases = base_recipes(options, presets.presets, arguments)
         plugins = tuple(dict.fromkeys(plugin for base in bases for plugin in base.plugins))
         frontend = bases[0].frontend

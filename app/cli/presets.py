@@ -37,7 +37,9 @@ def main(words: Sequence[str]) -> int:
 
 async def _compare(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipes = await engine.open_program(options, script)
-    presets = (await engine.client.request(ListPresets(0))).presets
+    presets = (
+        await engine.client.request(ListPresets(0, arguments.working_folder(options), arguments.plugins_of(options)))
+    ).presets
     selected = [find_preset(presets, name) for name in options.only] or [
         preset for preset in presets if preset.suits(recipes[0])
     ]

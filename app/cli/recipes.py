@@ -15,12 +15,13 @@ from buddy.app.workspace.frontends import with_frontend, with_preset
 from buddy.app.workspace.inputs import file_choice, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, refusal
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
-class UsageError(Exception):
+class UsageError(BuddyError):
     """The command line cannot be carried out. The text says why, and lists the alternatives to an unknown name."""
 
 

@@ -20,6 +20,7 @@ from textual.app import SuspendNotSupported
 from buddy.app.actions import key_of
 from buddy.app.session.stages import StageRow, phase_of
 from buddy.app.workspace.files import EditorDraft, write_whole
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from buddy.app.screens.editor import TextProblem
 
 
-class EditorError(Exception):
+class EditorError(BuddyError):
     """The editor returned no usable text. The message has the reason, and the path of the editor's output, if any."""
 
 

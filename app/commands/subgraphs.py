@@ -19,7 +19,6 @@ from buddy.compiler.protocol import (
     BisectionResult,
     Criterion,
     Export,
-    ExportKind,
     Extract,
     GraphInfo,
     Script,
@@ -37,19 +36,18 @@ if TYPE_CHECKING:
 _ENTER_BY_HAND = object()
 
 
-def parse_kinds(text: str) -> tuple[ExportKind, ...]:
-    """The export kinds in `text`, separated by commas or spaces.
+def parse_kinds(text: str, has_plugins: bool = False) -> tuple[str, ...]:
+    """The export kinds in `text`, separated by commas or spaces. Plug-ins may have further kinds than the known ones.
 
     Raises `ValueError` with the list of known kinds if a kind is unknown or `text` has none.
     """
-    known: dict[str, ExportKind] = {kind: kind for kind in EXPORT_KINDS}
     words = text.replace(",", " ").split()
     if not words:
         raise ValueError(f"give at least one kind; known: {', '.join(EXPORT_KINDS)}")
-    unknown = [word for word in words if word not in known]
-    if unknown:
+    unknown = [word for word in words if word not in EXPORT_KINDS]
+    if unknown and not has_plugins:
         raise ValueError(f"unknown kind {unknown[0]!r}; known: {', '.join(EXPORT_KINDS)}")
-    return tuple(dict.fromkeys(known[word] for word in words))
+    return tuple(dict.fromkeys(words))
 
 
 class ExportCommands:
@@ -97,7 +95,7 @@ class ExportCommands:
         if not text.strip():
             return
         try:
-            kinds = parse_kinds(text)
+            kinds = parse_kinds(text, bool(self._context.workspace.plugins))
         except ValueError as error:
             self._context.say(str(error))
             return
@@ -106,7 +104,7 @@ class ExportCommands:
             "export to the folder", f"{name}.export", lambda folder: self._export_to(folder, kinds)
         )
 
-    def _export_to(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
+    def _export_to(self, folder: str, kinds: tuple[str, ...]) -> None:
         if not self._context.session.is_engine_local:
             self._export_elsewhere(folder.strip(), kinds)
             return
@@ -121,7 +119,7 @@ class ExportCommands:
 
         self._context.files.use_path(folder, start, question, failed="cannot be written to")
 
-    def _export_elsewhere(self, folder: str, kinds: tuple[ExportKind, ...]) -> None:
+    def _export_elsewhere(self, folder: str, kinds: tuple[str, ...]) -> None:
         """Export to a folder on the engine's machine, whose files cannot be looked at from here."""
         if folder:
             question = (
@@ -131,7 +129,7 @@ class ExportCommands:
                 question, lambda: self._context.jobs.begin("export", self._export, folder, kinds, True)
             )
 
-    async def _export(self, folder: str, kinds: tuple[ExportKind, ...], force: bool) -> None:
+    async def _export(self, folder: str, kinds: tuple[str, ...], force: bool) -> None:
         recipe = self._context.workspace.recipe
         arguments = ("-o", folder, "--kind", ",".join(kinds))
         command = self._sessions.command_line(

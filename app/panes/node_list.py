@@ -16,6 +16,7 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 
 from buddy.compiler.protocol import NodeRow
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.renamed import FILTER_FIELDS
 
 
@@ -101,7 +102,7 @@ _COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 }
 
 
-class FilterError(ValueError):
+class FilterError(BuddyError, ValueError):
     """A filter is invalid. The message names the invalid part and, if a name is unknown, the known names."""
 
 

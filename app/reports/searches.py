@@ -14,6 +14,7 @@ import msgspec
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.workspace.files import write_whole
 from buddy.compiler.protocol import Attempted, BisectionResult, Criterion, PassInfo, Tried, Tuned, Variation
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, is_plain_number, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
 
@@ -169,7 +170,7 @@ def deltas_text(deltas: Sequence[tuple[str, int]], minus: str = "-", most: int =
     return ", ".join([*texts, *([f"{more} more"] if more > 0 else [])])
 
 
-class VariationError(ValueError):
+class VariationError(BuddyError, ValueError):
     """A text that is neither a variation nor a time limit."""
 
 

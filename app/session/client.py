@@ -19,7 +19,6 @@ from buddy.app.session.transport import ProcessTransport, ResumingTransport, Tra
 from buddy.compiler.protocol import (
     PROTOCOL_VERSION,
     Cancel,
-    Diagnostic,
     EngineFrame,
     Failed,
     FetchLines,
@@ -32,6 +31,7 @@ from buddy.compiler.protocol import (
     Welcome,
     answer_type,
 )
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
 Answer = TypeVar("Answer")
@@ -40,16 +40,12 @@ FrameCallback = Callable[[Any], object]
 EngineLocation = Sequence[str] | RemoteHost
 
 
-class RequestFailed(Exception):
+class RequestFailed(BuddyError):
     """The engine answered a request with `Failed`."""
 
     def __init__(self, failed: Failed) -> None:
-        super().__init__(str(failed.diagnostic))
+        super().__init__(failed.diagnostic)
         self.failed = failed
-
-    @property
-    def diagnostic(self) -> Diagnostic:
-        return self.failed.diagnostic
 
     @property
     def cancelled(self) -> bool:

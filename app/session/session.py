@@ -166,7 +166,7 @@ class Session:
 
     def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
-        _post(client, p.ListPresets(client.next_request()))
+        _post(client, p.ListPresets(client.next_request(), self.directory, self.workspace.plugins))
         self._request_catalogues(client)
         self.state.captured = False
         self.state.record_start("open", self._open(client))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, SearchResult, Stage
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ Fetch = Callable[[str, int, int], Awaitable[Lines]]
 FindLines = Callable[[str, str, bool, bool], Awaitable[SearchResult]]
 
 
-class UnavailableError(Exception):
+class UnavailableError(BuddyError):
     """The engine has no answer. The text is the reason; `cancelled` is true if the request was cancelled."""
 
     def __init__(self, reason: str, cancelled: bool = False) -> None:

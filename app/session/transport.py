@@ -14,6 +14,7 @@ from typing import Protocol
 
 from buddy.app.session.log_file import NO_LOG, LogFile, LogOptions
 from buddy.app.session.remote_host import RemoteHost
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import (
     BEAT,
     SILENCE,
@@ -31,7 +32,7 @@ _TAIL_BYTES = 4000
 _EXIT_SECONDS = 3.0
 
 
-class EngineLost(Exception):
+class EngineLost(BuddyError):
     """The engine could not be started, or has exited. The text is the reason, `detail` is the end of its log.
 
     If the error is permanent, a restart fails too until the user changes something.

@@ -6,11 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from buddy.app.actions import Action, Pane
+from buddy.compiler.protocol.errors import BuddyError
 
 Method = Callable[..., object]
 
 
-class DispatchError(Exception):
+class DispatchError(BuddyError):
     """Some actions do not have exactly one method. The message names these actions."""
 
 

@@ -16,6 +16,7 @@ from difflib import SequenceMatcher, get_close_matches
 from itertools import groupby
 
 from buddy.compiler.protocol import PassInfo
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Level, OptionValue, PassStep, digest, is_plain_number
 
 MODULE, GRAPH = "builtin.module", "graph"
@@ -30,7 +31,7 @@ _UNQUOTED_VALUE = re.compile(r"[^\s{}\"']*")
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
-class PipelineError(ValueError):
+class PipelineError(BuddyError, ValueError):
     """The text is not a valid pipeline, or has an unknown or misplaced pass or option.
 
     `offset` is the position in the text, in characters.

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.codegen import llvm_ir
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.stderr_capture import capture_stderr
 from buddy.compiler.support.target import Target, host
 
@@ -65,12 +65,11 @@ define bfloat @probe(float %x) {
 _ROUNDING_INSTRUCTION = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
 
 
-class MachineError(Exception):
+class MachineError(BuddyError):
     """LLVM has no code generator for a target, or code for it cannot run on this machine; see `diagnostic`."""
 
     def __init__(self, what: str, todo: str) -> None:
-        self.diagnostic = Diagnostic(what, "the target", todo)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, "the target", todo)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+import msgspec
+
 from buddy.compiler.codegen import assembly, calling_convention, functions
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.functions import FunctionObject
@@ -38,6 +40,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BackendInfo, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
 from buddy.compiler.protocol.catalogue import IREE_PHASES
+from buddy.compiler.protocol.errors import check_registration
 from buddy.compiler.protocol.recipe import BACKEND_NAME, IREE, NATIVE, Recipe
 
 
@@ -141,6 +144,9 @@ class Backend(Protocol[Product]):
 
     A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or the LLVM
     dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
+
+    A backend may also have `reads`, the fields of the recipe that it reads, of `BACKEND_FIELDS`; without it, these are
+    `opt_level` and `target`. A recipe that sets another of them gets a remark that it has no effect.
     """
 
     @property
@@ -161,6 +167,23 @@ class Backend(Protocol[Product]):
         Calls `on_phase`, if it is not `None`, with a snapshot for each of `phases`, in order. Raises
         `CompilationError`.
         """
+
+
+# The fields of a recipe that only the backend reads.
+BACKEND_FIELDS = ("opt_level", "target", "backend_flags")
+_DEFAULT_READS = ("opt_level", "target")
+
+
+def ignored_fields(backend: Backend[Any], recipe: Recipe) -> list[str]:
+    """Returns a message for each field that `recipe` sets and `backend` does not read."""
+    reads = getattr(backend, "reads", _DEFAULT_READS)
+    defaults = {field.name: field.default for field in msgspec.structs.fields(Recipe)}
+    values = {name: getattr(recipe, name) for name in BACKEND_FIELDS if name not in reads}
+    return [
+        f"{name} has no effect: the backend {backend.name} does not read it"
+        for name, value in values.items()
+        if value != defaults[name]
+    ]
 
 
 def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
@@ -201,6 +224,7 @@ class _Gpu:
 
     name = "gpu"
     summary = "this compiler, for the GPU kernels that the recipe's passes make"
+    reads = ("opt_level",)
     takes: Level = "llvm"
     phases: tuple[str, ...] = ("ir", "ptx")
 
@@ -230,6 +254,7 @@ class _Iree:
     summary = "iree-compile from the top-level IR, phase by phase; runs are compared with this compiler's code"
     takes: Level = "toplevel"
     phases: tuple[str, ...] = IREE_PHASES
+    reads = ("backend_flags",)
 
     def check(self, code: Code) -> None:
         """Checks nothing: `compile` finds ops that IREE does not support."""
@@ -253,13 +278,16 @@ def register_backend(cls: _Class) -> _Class:
     """Class decorator: registers an instance of the class, a `Backend[Artifact]`, so that recipes may name it.
 
     Raises `ValueError` for a name that a recipe cannot have or that a backend of this package has, and for a backend
-    that takes top-level IR, whose product would need another runtime.
+    that takes top-level IR, whose product would need another runtime. Raises `BuddyError` if another class has
+    registered the name.
     """
     backend: Backend[Artifact] = cls()
     if not BACKEND_NAME.search(backend.name) or backend.name in (*BACKENDS, GPU_BACKEND.name):
         raise ValueError(f"backend {backend.name!r}: choose a new name of lower-case letters, digits and hyphens")
     if backend.takes != "llvm":
         raise ValueError(f"backend {backend.name!r} takes {backend.takes!r}: a backend of a plug-in takes 'llvm'")
+    first = _PLUGIN_BACKENDS.get(backend.name)
+    check_registration("backend", backend.name, first and type(first), cls)
     _PLUGIN_BACKENDS[backend.name] = backend
     return cls
 

@@ -17,8 +17,10 @@ from buddy.compiler.driver.backends import (
     NATIVE_BACKEND,
     Backend,
     Code,
+    backend_named,
     backend_of,
     check_target,
+    ignored_fields,
     lowered_graph,
     report_plugin_errors,
 )
@@ -145,7 +147,8 @@ class Compiler:
         last, key = self._run_passes(recipe, lowered, progress)
         artifact = self._finish(recipe, graph, lowered, last, key, progress)
         assignments = self._with_folded(lowered.assignments)
-        remarks, seconds = _remarks(lowered, progress), time.perf_counter() - start
+        backend = backend_of(recipe, last.operation)
+        remarks, seconds = _remarks(lowered, progress, backend, recipe), time.perf_counter() - start
         stages, texts = tuple(progress.stages), tuple(progress.texts)
         return Compilation(stages, artifact, assignments, remarks, seconds, progress.reused, texts)
 
@@ -160,7 +163,8 @@ class Compiler:
         graph, lowered = self._lower(recipe, progress)
         snapshot = self._top_snapshot(self._keys(recipe).top, lowered, progress)
         assignments = self._with_folded(lowered.assignments)
-        remarks, seconds, stages = _remarks(lowered, progress), time.perf_counter() - start, tuple(progress.stages)
+        remarks = _remarks(lowered, progress, backend_named(recipe.backend), recipe)
+        seconds, stages = time.perf_counter() - start, tuple(progress.stages)
         return TopLevel(
             graph, snapshot.operation, self._locations, stages, assignments, remarks, seconds, progress.reused
         )
@@ -310,10 +314,13 @@ class _StageObserver(Observer[Any]):
         self._trail.append((snapshot.stage, snapshot.text))
 
 
-def _remarks(lowered: LoweredModule, progress: _Progress) -> tuple[tuple[str, str, str], ...]:
-    """Returns the remarks on choices of the recipe that were not applied, then those of passes: one for each node."""
+def _remarks(
+    lowered: LoweredModule, progress: _Progress, backend: Backend[Any], recipe: Recipe
+) -> tuple[tuple[str, str, str], ...]:
+    """Returns the remarks on what the recipe sets without effect, then those of passes: one for each node."""
     remarks = ((r.pass_name, node, r.text) for r in progress.remarks for node in r.nodes or ("",))
-    return (*((NOT_APPLIED, node, text) for node, text in lowered.unapplied), *remarks)
+    without_effect = (*(("", text) for text in ignored_fields(backend, recipe)), *lowered.unapplied)
+    return (*((NOT_APPLIED, node, text) for node, text in without_effect), *remarks)
 
 
 def _trim(cache: OrderedDict[str, Any], limit: int) -> None:

@@ -17,6 +17,7 @@ from buddy.compiler.ops.lowering import NodeError
 from buddy.compiler.passes.base import PassContext
 from buddy.compiler.passes.pass_runner import StepError, run_step
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
@@ -40,12 +41,11 @@ _HINT_WITHOUT_CONVERTER = {
 _FAILED_LEGALIZATION = re.compile(r"failed to legalize operation '([\w.]+)'")
 
 
-class CompilationError(Exception):
+class CompilationError(BuddyError):
     """A compilation failed. `stages` contains the IR at the failure, marked as failed, if it was kept."""
 
     def __init__(self, diagnostic: Diagnostic, stages: list[tuple[Stage, StageText]] | None = None) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
+        super().__init__(diagnostic)
         self.stages = stages or []
 
 

@@ -1,18 +1,22 @@
-"""The full catalogue of passes: those of the compiler worker, and all others that the bindings have registered."""
+"""The catalogue of passes (those of the compiler worker and all that the bindings have), and presets of plug-ins."""
 
 from __future__ import annotations
 
 import asyncio
+from importlib import metadata
 
 import msgspec
 
 from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import RegisteredPasses
-from buddy.compiler.protocol.plain_values import PassInfo
+from buddy.compiler.protocol.plain_values import PassInfo, Preset
+from buddy.compiler.protocol.recipe import PLUGIN_GROUP, PluginFile
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
+# That of loading plug-ins for their presets.
+_PLUGIN_SECONDS = 60.0
 
 
 class Discovery:
@@ -42,6 +46,19 @@ async def _load_or_discover() -> RegisteredPasses:
         return RegisteredPasses(problem=f"the bindings' libraries could not be searched: {error}")
     except CallFailed:
         return RegisteredPasses(problem="the process that searches the bindings' libraries exited without an answer")
+
+
+async def presets_of_plugins(plugins: tuple[PluginFile, ...]) -> tuple[tuple[Preset, ...], tuple[str, ...]]:
+    """Returns the presets of installed plug-ins and of `plugins`, which a separate process loads, and its errors."""
+    if not plugins and not metadata.entry_points(group=PLUGIN_GROUP):
+        return (), ()
+    function = "buddy.compiler.graph.plugins:plugin_presets"
+    try:
+        return await call_in_process(function, plugins, tuple[Preset, ...], _PLUGIN_SECONDS), ()
+    except TookTooLong as error:
+        return (), (f"the presets of plug-ins are missing: {error}",)
+    except CallFailed as error:
+        return (), (f"the presets of plug-ins are missing: the process that loads them ended with {error.how}",)
 
 
 def merge_passes(

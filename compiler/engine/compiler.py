@@ -191,9 +191,10 @@ def _use_plugins(request: UsePlugins) -> Reply:
 
 def _passes(request: Message) -> Reply:
     from buddy.compiler.driver.backends import describe_backends
+    from buddy.compiler.graph.plugins import describe_installed
     from buddy.compiler.passes.catalogue import catalogue
 
-    return PassList(tuple(catalogue()), describe_backends())
+    return PassList(tuple(catalogue()), describe_backends(), describe_installed())
 
 
 def _ops(request: Message) -> Reply:

@@ -28,6 +28,7 @@ from buddy.compiler.engine.runner_process import (
 )
 from buddy.compiler.graph import plugins as registrations
 from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import (
     Activity,
@@ -63,12 +64,8 @@ from buddy.compiler.support.processes.channel import Channel, serves, text_data,
 _WARM_UP_DELAY = 0.05
 
 
-class SourceRefused(Exception):
+class SourceRefused(BuddyError):
     """A program that the frontend rejects, because it can import none of the graphs; `diagnostic` is the reason."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 class Host:
@@ -116,7 +113,9 @@ class Host:
             return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, files, texts)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
-            return Refused(_load_diagnostic(error, request.source))
+            source = request.source
+            what, todo = f"{source} could not be loaded", "see the log for its traceback"
+            return Refused(diagnostic_of(error, what, source, todo))
         finally:
             _flush()
 
@@ -269,15 +268,6 @@ def _fx_stage(captured: Any) -> StageData:
     text, lines = text_data(table, numbers.tobytes(), sets)
     ops = sum(row.opcode.startswith("call_") for row in rows)
     return StageData(Stage(0, "fx", "torch", text.name, lines, ops=ops, language="fx", origins=(len(rows), 0, 0)), text)
-
-
-def _load_diagnostic(error: BaseException, source: str) -> Diagnostic:
-    """Returns the diagnostic of an error while `source` was loaded: the error's own one, if it has one."""
-    diagnostic = getattr(error, "diagnostic", None)
-    if isinstance(diagnostic, Diagnostic):
-        return diagnostic
-    what = f"{source} could not be loaded: {type(error).__name__}: {error}"
-    return Diagnostic(what, source, "see the log for its traceback")
 
 
 def _flush() -> None:

@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 from buddy.compiler.support.processes.interpreters import start_detached
 from buddy.compiler.support.processes.lifetime import kill_group, peer_pid
@@ -32,7 +33,7 @@ _LATER_BEAT_SECONDS = SILENCE - BEAT
 _EXIT_SECONDS = 1.5
 
 
-class RelayError(Exception):
+class RelayError(BuddyError):
     """No engine can be started or reached; the text is the reason."""
 
 

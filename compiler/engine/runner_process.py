@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.compiler import code_remarks, compile_recipe
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
+from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.worker_messages import (
     Activity,
     BeginBisection,
@@ -61,9 +62,7 @@ def _bisect(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
         os._exit(0)
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
-        diagnostic = getattr(error, "diagnostic", None)
-        what = f"internal error in the bisection: {type(error).__name__}: {error}"
-        return Refused(diagnostic if isinstance(diagnostic, Diagnostic) else Diagnostic(what, "a forked process"))
+        return Refused(diagnostic_of(error, "internal error in the bisection", "a forked process"))
 
 
 class NumericsHandler:

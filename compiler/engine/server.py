@@ -15,9 +15,10 @@ from typing import Any, Literal, cast
 import msgspec
 
 from buddy.compiler.engine.backends import reject_other_backends
+from buddy.compiler.engine.catalogue import presets_of_plugins
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
-from buddy.compiler.engine.file_watching import WatchHandler
+from buddy.compiler.engine.file_watching import WatchHandler, resolve_plugins
 from buddy.compiler.engine.ir_requests import PassTrialHandler, ProbeHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
 from buddy.compiler.engine.profiles import ProfileHandler
@@ -80,9 +81,10 @@ from buddy.compiler.protocol import (
     WriteScript,
 )
 from buddy.compiler.protocol.connection import LogLevel
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
-from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
+from buddy.compiler.support.processes.jobs import Job, Jobs
 from buddy.compiler.support.target import cores, host
 
 log = logging.getLogger("buddy.engine")
@@ -101,7 +103,7 @@ class Greeting(msgspec.Struct):
     log: LogLevel = "info"
 
 
-class ClientRejected(Exception):
+class ClientRejected(BuddyError):
     """The client sent no valid greeting; the text is the reason."""
 
 
@@ -253,11 +255,9 @@ class Server:
     async def _presets(self, frame: ListPresets, job: Job) -> None:
         from buddy.compiler.protocol.presets import presets
 
-        try:
-            all_presets = tuple(presets().values())
-        except ValueError as error:
-            raise JobFailed(Diagnostic(str(error), "the presets")) from error
-        self._send(Presets(frame.request, all_presets))
+        plugins, _ = resolve_plugins(frame.plugins, frame.directory)
+        of_plugins, notes = await presets_of_plugins(plugins)
+        self._send(Presets(frame.request, (*presets().values(), *of_plugins), notes))
 
     # ---- sending -------------------------------------------------------------------------------------------------
 

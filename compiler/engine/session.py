@@ -462,7 +462,8 @@ class EngineSession:
         tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
         notes += (registered.problem,) * bool(registered.problem)
         passes = merge_passes(described.passes, registered.passes, tool)
-        self._send(Passes(job.request, passes, notes, registered.dialects, registered.bindings, described.backends))
+        dialects, bindings, backends = registered.dialects, registered.bindings, described.backends
+        self._send(Passes(job.request, passes, notes, dialects, bindings, backends, described.plugins))
 
     async def ops(self, frame: ListOps, job: Job) -> None:
         described, notes = await self._catalogue(DescribeOps(), frame, job)

@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.diff import Difference, How, difference
 from buddy.compiler.protocol.text.store import SearchHits, search_each
 from buddy.compiler.support.processes.interpreters import TookTooLong, call_in_process
@@ -20,7 +21,7 @@ _MAX_DIFFERENCES = 32
 _MAX_CHARACTERS_IN_THREAD = 1 << 16
 
 
-class DiffTooLong(Exception):
+class DiffTooLong(BuddyError):
     """The comparison of two texts was stopped at the time limit."""
 
 
@@ -72,7 +73,7 @@ def compute_difference(request: DiffRequest) -> Difference:
 SEARCH_TIMEOUT = 10.0
 
 
-class SearchTooLong(Exception):
+class SearchTooLong(BuddyError):
     """A search was stopped at the time limit."""
 
 

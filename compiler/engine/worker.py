@@ -11,6 +11,7 @@ from typing import Any
 
 from buddy.compiler.protocol import Diagnostic, WorkerState
 from buddy.compiler.protocol.connection import WorkerEnd
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
 from buddy.compiler.protocol.worker_messages import Message, Ready, Refused, Reply, Trouble
 from buddy.compiler.support.machine_load import seconds_waited
@@ -28,7 +29,7 @@ log = logging.getLogger("buddy.engine")
 Handler = Callable[[Message], None]
 
 
-class WorkerDied(Exception):
+class WorkerDied(BuddyError):
     """The process exited before it replied. `how` describes the exit; `tail` is the end of its stderr output."""
 
     def __init__(self, worker: str, how: str, tail: str = "") -> None:
@@ -36,11 +37,11 @@ class WorkerDied(Exception):
         self.worker, self.how, self.tail = worker, how, tail
 
 
-class RequestRefused(Exception):
+class RequestRefused(BuddyError):
     """The worker replied that the request failed."""
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__(str(refused.diagnostic))
+        super().__init__(refused.diagnostic)
         self.refused = refused
 
 

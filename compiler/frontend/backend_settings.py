@@ -180,7 +180,17 @@ def _parse_recipe(options: Mapping[str, Any]) -> Recipe:
             recipe = _set_parameter(recipe, name, value)
     _check_other_frontends(recipe)
     _check_backend(recipe)
+    _check_effects(recipe, options)
     return recipe
+
+
+def _check_effects(recipe: Recipe, options: Mapping[str, Any]) -> None:
+    """Raises `ValueError` for an option of a pass that is off, because it would have no effect."""
+    enabled = {step.name for step in recipe.steps if step.enabled}
+    for name in options:
+        step = name.partition(".")[0].partition("#")[0]
+        if "." in name and not name.startswith("lowering:") and step not in enabled:
+            raise ValueError(f"{name} has no effect, because the pass {step} is off: also set {step!r} to True")
 
 
 def _check_other_frontends(recipe: Recipe) -> None:
@@ -199,11 +209,13 @@ def _check_other_frontends(recipe: Recipe) -> None:
 def _check_backend(recipe: Recipe) -> None:
     """Raises `ValueError` for a backend that is neither this compiler nor that of a plug-in."""
     if recipe.backend != NATIVE:
-        from buddy.compiler.driver.backends import registered
+        from buddy.compiler.driver.backends import ignored_fields, registered
 
         known = (NATIVE, *sorted(registered()))
         if recipe.backend not in known:
             raise ValueError(f"backend is {recipe.backend!r}; it may be {' or '.join(map(repr, known))}")
+        if ignored := ignored_fields(registered()[recipe.backend], recipe):
+            raise ValueError("; ".join(ignored))
 
 
 def _read_recipe(recipe_or_path: Any) -> Recipe:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 
-class FrontendError(Exception):
+class FrontendError(BuddyError):
     """Carries a `Diagnostic`; its text is the diagnostic's."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 class UnsupportedGraphError(FrontendError):
@@ -25,5 +21,5 @@ class VerificationError(FrontendError):
     """Compiled code differs from eager, and the caller asked for an error."""
 
 
-class OptionError(ValueError):
+class OptionError(BuddyError, ValueError):
     """An option of the caller does not apply to a graph; the error always reaches the caller."""

@@ -21,6 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_mod
 from torch.utils._pytree import tree_leaves, tree_map
 
 from buddy.compiler.frontend.names import python_line
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.callbacks import is_refusal
 
 Table = Mapping[Any, Callable[..., Any]]
@@ -45,7 +46,7 @@ _MAX_CACHED_CALLS = 4096
 _active_rules = threading.local()
 
 
-class SuspectedError(Exception):
+class SuspectedError(BuddyError):
     """Eager seems to reject an op of a graph for the form of its arguments: their shapes and dtypes."""
 
 

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, from_front, inexact, largest, smallest, symbol
+from buddy.compiler.protocol.errors import BuddyError
 
 aten = torch.ops.aten
 
@@ -141,7 +142,7 @@ def _fake_mode(node: Node) -> Any:
     return next(value.fake_mode for value in values if hasattr(value, "fake_mode"))
 
 
-class UnknownSymbolError(ValueError):
+class UnknownSymbolError(BuddyError, ValueError):
     """A size that is not determined by inputs, or an expression that `Size` does not support."""
 
 

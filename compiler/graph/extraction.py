@@ -13,9 +13,10 @@ from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.serialize import GraphData, NodeData, from_data, to_data
 from buddy.compiler.graph.sizes import parse_size, symbols_in, value_of
 from buddy.compiler.graph.types import NodeType
+from buddy.compiler.protocol.errors import BuddyError
 
 
-class ExtractionError(ValueError):
+class ExtractionError(BuddyError, ValueError):
     """The selected nodes cannot become a graph; the text says which nodes, why, and what to do."""
 
 

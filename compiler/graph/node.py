@@ -308,14 +308,20 @@ def default_ops_map() -> dict[str, type[Op]]:
 
 
 class ElementwiseOp(Op):
+    """An op whose every result element comes from the elements at the same position."""
+
     op_type = OpType.ElementwiseType
 
 
 class ReshapeFamilyOp(Op):
+    """An op that moves or views elements and computes none."""
+
     op_type = OpType.ReshapeType
 
 
 class ReduceOp(Op):
+    """An op that combines the elements along dims."""
+
     op_type = OpType.ReduceType
 
 

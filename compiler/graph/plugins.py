@@ -1,4 +1,4 @@
-"""Plug-ins: external code that adds op classes, lowerings, decompositions, graph passes, passes and backends.
+"""Plug-ins: external code that adds ops, lowerings, decompositions, passes, presets, backends and exporters.
 
 A plug-in is a module or function that an installed package names in the entry point group `buddy.plugins`, or a file
 that the user names. Loading a plug-in registers its contents. An error in a plug-in becomes a `Diagnostic`, and affects
@@ -20,8 +20,10 @@ from typing import Any, Literal, TypeVar
 
 from buddy.compiler.graph.node import op_classes
 from buddy.compiler.graph.transform import transforms
-from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.recipe import PluginFile, digest
+from buddy.compiler.protocol import EXPORT_KINDS, Diagnostic, Preset
+from buddy.compiler.protocol.errors import BuddyError, check_registration
+from buddy.compiler.protocol.plain_values import PluginInfo
+from buddy.compiler.protocol.recipe import BACKEND_NAME, PLUGIN_GROUP, PluginFile, digest
 
 Rule = TypeVar("Rule", bound=Callable[..., Any])
 
@@ -49,7 +51,36 @@ def plugin_decompositions() -> dict[str, Callable[..., Any]]:
     return dict(_RULES)
 
 
-Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass", "backend"]
+# Takes a compiled program, the folder to write to and the program's name; returns the names of the files.
+Exporter = Callable[[Any, Path, str], Sequence[str]]
+ExporterFunction = TypeVar("ExporterFunction", bound=Exporter)
+_EXPORTERS: dict[str, Exporter] = {}
+
+
+def exporter(kind: str) -> Callable[[ExporterFunction], ExporterFunction]:
+    """Registers the decorated function as the exporter of `kind`, as in `buddy-tui export --kind`.
+
+    The function takes a `CompiledProgram`, a `Path` of an empty folder and the program's name; it writes files into the
+    folder and returns their names. Raises `BuddyError` for a kind that this package or other code has.
+    """
+
+    def register(function: ExporterFunction) -> ExporterFunction:
+        if kind in EXPORT_KINDS or not BACKEND_NAME.search(kind):
+            todo = "choose a new name of lower-case letters, digits and hyphens"
+            raise BuddyError(f"an exporter cannot be called {kind!r}", function.__module__, todo)
+        check_registration("exporter", kind, _EXPORTERS.get(kind), function)
+        _EXPORTERS[kind] = function
+        return function
+
+    return register
+
+
+def plugin_exporters() -> dict[str, Exporter]:
+    """Returns the exporters that `exporter` has registered, by kind."""
+    return dict(_EXPORTERS)
+
+
+Kind = Literal["op class", "lowering", "decomposition", "graph pass", "MLIR pass", "preset", "backend", "exporter"]
 # The key of a registration: its kind and name. A lowering is named like `linalg.AddOp`, a decomposition by its target.
 Key = tuple[Kind, str]
 
@@ -83,7 +114,13 @@ def _all_entries() -> Iterator[tuple[Key, Any]]:
         yield ("decomposition", target), rule
     for name, transform in transforms().items():
         yield ("graph pass", name), transform
-    modules: dict[Kind, str] = {"MLIR pass": "passes.base", "backend": "driver.backends"}
+    for name, function in plugin_exporters().items():
+        yield ("exporter", name), function
+    modules: dict[Kind, str] = {
+        "MLIR pass": "passes.base",
+        "preset": "protocol.presets",
+        "backend": "driver.backends",
+    }
     for kind, module in modules.items():
         registry = getattr(sys.modules.get(_PACKAGE_PREFIX + module), "registered", dict)
         for name, entry in registry().items():
@@ -104,7 +141,6 @@ def _content(file: str) -> str:
         return file
 
 
-GROUP = "buddy.plugins"
 _PACKAGE_FOLDER = str(Path(__file__).parent.parent)
 _ERROR_HINT = "correct the plug-in, or remove it; what it registered before the error stays registered"
 _CHANGED_HINT = "open the program again"
@@ -127,7 +163,7 @@ _files: dict[PluginFile, Plugin] = {}
 @lru_cache(maxsize=1)
 def installed_plugins() -> tuple[Plugin, ...]:
     """Returns the plug-ins of installed packages, sorted by name; the first call in a process loads them."""
-    points = sorted(metadata.entry_points(group=GROUP), key=lambda point: (point.name, point.value))
+    points = sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: (point.name, point.value))
     return tuple(_load(_label(point), _importer(point), _location(point.module)) for point in points)
 
 
@@ -147,6 +183,26 @@ def load_file(file: PluginFile) -> Plugin:
 
 def _pass_names(keys: Iterable[Key]) -> list[str]:
     return [name for kind, name in keys if kind in ("graph pass", "MLIR pass")]
+
+
+def plugin_presets(files: tuple[PluginFile, ...]) -> tuple[Preset, ...]:
+    """Returns the presets of the installed plug-ins and of `files`. Runs in a process of its own, which loads them."""
+    from buddy.compiler.protocol import presets
+
+    installed_plugins()
+    for file in files:
+        load_file(file)
+    return tuple(preset for name, preset in presets.presets().items() if name in presets.registered())
+
+
+def describe_installed() -> tuple[PluginInfo, ...]:
+    """Returns the plug-ins of installed packages, with what each has registered in this process."""
+    loaded = installed_plugins()
+
+    def contents(plugin: Plugin) -> tuple[str, ...]:
+        return tuple(f"{kind} {key}" for (kind, key), (name, _) in _origins.items() if name == plugin.name)
+
+    return tuple(PluginInfo(plugin.name, contents(plugin), str(plugin.problem or "")) for plugin in loaded)
 
 
 def plugin_problems(plugins: Sequence[Plugin]) -> tuple[Diagnostic, ...]:
@@ -230,20 +286,23 @@ def _execute(file: PluginFile) -> None:
         sys.path.remove(str(path.parent))
 
 
-class PluginChangedError(Exception):
+class PluginChangedError(BuddyError):
     """The file of a plug-in does not match the hash in the recipe."""
 
 
 def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
     if isinstance(error, PluginChangedError):
         return Diagnostic(f"plug-in {error}", home, _CHANGED_HINT)
-    if isinstance(error, SyntaxError):
+    todo = _ERROR_HINT
+    if isinstance(error, BuddyError) and error.todo:
+        position, problem, todo = _error_position(error, home), f"was refused: {error.diagnostic.what}", error.todo
+    elif isinstance(error, SyntaxError):
         position, problem = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
     else:
         text = next(iter(str(error).strip().splitlines()), "")
         position, problem = _error_position(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
     detail = "".join(traceback.format_exception(error))
-    return Diagnostic(f"plug-in {name} {problem}", position, _ERROR_HINT, detail=detail)
+    return Diagnostic(f"plug-in {name} {problem}", position, todo, detail=detail)
 
 
 def _error_position(error: BaseException, home: str) -> str:

@@ -14,16 +14,18 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, NamedTuple, Union
 
+from buddy.compiler.protocol.errors import BuddyError
+
 Dim = Union[int, "Size"]
 Atom = Union[str, "Inexact"]
 Terms = dict[tuple[Atom, ...], int]
 
 
-class UnknownSizeError(Exception):
+class UnknownSizeError(BuddyError):
     """The value of a symbolic size is needed at compile time; the text names the size."""
 
 
-class BadSizeError(ValueError):
+class BadSizeError(BuddyError, ValueError):
     """A text is not a size."""
 
 

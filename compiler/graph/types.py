@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
+from buddy.compiler.protocol.errors import BuddyError
+
 
 class TensorDType(Enum):
     """Element types; the value is the MLIR spelling, with the signedness of unsigned integers."""
@@ -83,7 +85,7 @@ class NodeType(Enum):
     OtherNode = "other"
 
 
-class GraphError(ValueError):
+class GraphError(BuddyError, ValueError):
     """An invalid graph, or an invalid edit; the text says what is wrong, where, and what to do."""
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 VARIABLE = "BUDDY_MLIR_PACKAGE"
 PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"
@@ -34,12 +34,11 @@ _DIALECTS = (
 )  # fmt: skip
 
 
-class BindingsError(ModuleNotFoundError):
+class BindingsError(BuddyError, ModuleNotFoundError):
     """The bindings cannot be imported; `diagnostic` says what was found, and what to do."""
 
     def __init__(self, what: str, todo: str) -> None:
-        self.diagnostic = Diagnostic(what, "MLIR's Python bindings", todo)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, "MLIR's Python bindings", todo)
 
 
 def _load(name: str) -> Any:

@@ -10,11 +10,13 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
+from buddy.compiler.protocol.errors import BuddyError
+
 VARIABLE = "BUDDY_MLIR_OPT"
 _NAME = "mlir-opt"
 
 
-class ToolError(Exception):
+class ToolError(BuddyError):
     """The tool failed or was not found.
 
     The text is the tool's first message, `detail` its complete output, and `node_set` the number (in `LocationSets`) of

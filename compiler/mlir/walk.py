@@ -130,6 +130,13 @@ def bytes_of(type_: Any) -> int:
     return math.prod(type_.shape, start=parts * element_bytes(element))
 
 
+def has_identity_layout(type_: Any) -> bool:
+    """True if the elements of a memref type are contiguous and in row-major order."""
+    memref = ir.MemRefType(type_)
+    identity = ir.AffineMap.get_identity(len(memref.shape), context=type_.context)
+    return bool(memref.layout == ir.AffineMapAttr.get(identity))
+
+
 def root_of(value: Any) -> Any:
     """Returns the buffer that `value` is a view of, through any number of views."""
     while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):

@@ -12,7 +12,8 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.mlir.bindings import ir, register_external_dialects
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import LoweredModule
-from buddy.compiler.protocol.plain_values import Assignment, Diagnostic, ImportedIR
+from buddy.compiler.protocol.errors import BuddyError, Diagnostic
+from buddy.compiler.protocol.plain_values import Assignment, ImportedIR
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS, Recipe
 
 # The name that the table of nodes shows as the lowering of nodes, if the user supplied the module.
@@ -21,12 +22,8 @@ USER_MODULE_LOWERING = "mlir"
 _QUOTED_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
-class ImportedIRError(Exception):
+class ImportedIRError(BuddyError):
     """An imported module cannot be compiled; `diagnostic` says why, where, and what to do."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 def imported_ir_of(graph: Graph, recipe: Recipe) -> ImportedIR | None:

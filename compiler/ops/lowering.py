@@ -44,6 +44,7 @@ from buddy.compiler.ops.sizes import (
 from buddy.compiler.ops.structured import cast_shape, empty, reshape
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
 from buddy.compiler.protocol import BY_HAND, Assignment
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 
 # The phase of nodes that have been lowered.
@@ -69,7 +70,7 @@ NOT_COMPLEX = "complex numbers are lowered as pairs of floats, which this op doe
 USER = "user"
 
 
-class NodeError(Exception):
+class NodeError(BuddyError):
     """The node can neither be compiled nor called in eager."""
 
     def __init__(self, node: Op, reason: str) -> None:

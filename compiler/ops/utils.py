@@ -9,6 +9,7 @@ from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_o
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
+from buddy.compiler.protocol.errors import BuddyError
 
 # Lowerings also import these functions of the graph package from here.
 __all__ = [
@@ -72,7 +73,7 @@ def _wrap(value: int, width: int) -> int:
     return value - (1 << width) if value >> (width - 1) else value
 
 
-class LoweringError(Exception):
+class LoweringError(BuddyError):
     """The registry cannot lower the node. The text is the reason, which the table of nodes shows."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, cast
 
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.protocol.errors import BuddyError, check_registration
 from buddy.compiler.protocol.recipe import OptionValue, Recipe, typed_options
 from buddy.compiler.support.target import Target, host
 
@@ -73,7 +74,7 @@ class MlirPass:
         return cls(**{key.replace("-", "_"): value for key, value in typed.items()})
 
 
-class PassError(Exception):
+class PassError(BuddyError):
     """A pass of this project cannot handle the IR; the text says what and where."""
 
 
@@ -81,7 +82,11 @@ _REGISTRY: dict[str, type[MlirPass]] = {}
 
 
 def register(cls: type[MlirPass]) -> type[MlirPass]:
-    """Class decorator: adds a pass to the catalogue under its name."""
+    """Class decorator: adds a pass to the catalogue under its name.
+
+    Raises `BuddyError` if another class has registered the name.
+    """
+    check_registration("pass", cls.name, _REGISTRY.get(cls.name), cls)
     _REGISTRY[cls.name] = cls
     return cls
 

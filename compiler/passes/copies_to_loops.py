@@ -6,20 +6,26 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg
-from buddy.compiler.mlir.walk import find_ops
+from buddy.compiler.mlir.walk import find_ops, has_identity_layout
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 
 
 @register
 @dataclass(frozen=True)
 class CopiesToLoops(MlirPass):
-    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased."""
+    """The pass that lowers linalg to loops then lowers copies too. Copies of a buffer to itself are erased.
+
+    With `strided_only`, a copy between contiguous buffers stays: a GPU's host code copies their bytes.
+    """
 
     name: ClassVar[str] = "copies-to-loops"
     summary: ClassVar[str] = "replace memref.copy by linalg.copy, which needs no runtime library"
+    strided_only: bool = False
 
     def run(self, root: Any, context: PassContext) -> None:
         for op in find_ops(root, "memref.copy"):
+            if self.strided_only and all(has_identity_layout(operand.type) for operand in op.operands):
+                continue
             if op.operands[0] != op.operands[1]:
                 with ir.InsertionPoint(op), op.location:
                     linalg.copy(op.operands[0], outs=[op.operands[1]])

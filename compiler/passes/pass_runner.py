@@ -18,6 +18,7 @@ from buddy.compiler.mlir.mlir_tool import ToolError
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes import mlir_opt
 from buddy.compiler.passes.base import MlirPass, PassContext, PassError, registered
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.support.stderr_capture import capture_stderr
 
@@ -32,7 +33,7 @@ _OP_IN_MESSAGE = re.compile(r"'[a-z]\w*\.[\w.]+'")
 _UNREGISTERED_PASS = re.compile(r"does not refer to a registered pass")
 
 
-class StepError(Exception):
+class StepError(BuddyError):
     """A pass failed. `message` is its first error, `detail` all of its output.
 
     `node` is the stable name of the first graph node that the op with the error comes from, and `node_set` the number

@@ -44,6 +44,7 @@ from buddy.compiler.protocol.connection import Watch as Watch
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
 from buddy.compiler.protocol.connection import answer_type as answer_type
+from buddy.compiler.protocol.errors import Diagnostic as Diagnostic
 from buddy.compiler.protocol.exports import EXPORT_KINDS as EXPORT_KINDS
 from buddy.compiler.protocol.exports import Export as Export
 from buddy.compiler.protocol.exports import Exported as Exported
@@ -57,7 +58,6 @@ from buddy.compiler.protocol.numerics import CompareNodes as CompareNodes
 from buddy.compiler.protocol.numerics import NodesCompared as NodesCompared
 from buddy.compiler.protocol.plain_values import Assignment as Assignment
 from buddy.compiler.protocol.plain_values import BackendInfo as BackendInfo
-from buddy.compiler.protocol.plain_values import Diagnostic as Diagnostic
 from buddy.compiler.protocol.plain_values import DialectInfo as DialectInfo
 from buddy.compiler.protocol.plain_values import GraphInfo as GraphInfo
 from buddy.compiler.protocol.plain_values import Guard as Guard

@@ -5,7 +5,15 @@ from __future__ import annotations
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
-from buddy.compiler.protocol.plain_values import BackendInfo, BindingsInfo, DialectInfo, OpInfo, PassInfo, Preset
+from buddy.compiler.protocol.plain_values import (
+    BackendInfo,
+    BindingsInfo,
+    DialectInfo,
+    OpInfo,
+    PassInfo,
+    PluginInfo,
+    Preset,
+)
 from buddy.compiler.protocol.recipe import PluginFile
 
 # The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
@@ -88,11 +96,14 @@ class ListOps(Request["Ops"], frozen=True):
 
 
 class ListPresets(Request["Presets"], frozen=True):
-    """List the presets; answered by `Presets`."""
+    """List the presets, with those of the installed plug-ins and of `plugins`; answered by `Presets`."""
+
+    directory: str = ""
+    plugins: tuple[PluginFile, ...] = ()
 
 
 class Passes(Frame, frozen=True):
-    """The available passes, dialects and backends, and the origin of the MLIR bindings."""
+    """The available passes, dialects and backends, the origin of the MLIR bindings, and the installed plug-ins."""
 
     request: int
     passes: tuple[PassInfo, ...]
@@ -100,6 +111,7 @@ class Passes(Frame, frozen=True):
     dialects: tuple[DialectInfo, ...] = ()
     bindings: BindingsInfo | None = None
     backends: tuple[BackendInfo, ...] = ()
+    plugins: tuple[PluginInfo, ...] = ()
 
 
 class Ops(Frame, frozen=True):
@@ -111,3 +123,4 @@ class Ops(Frame, frozen=True):
 class Presets(Frame, frozen=True):
     request: int
     presets: tuple[Preset, ...]
+    notes: tuple[str, ...] = ()

@@ -8,7 +8,8 @@ from typing import Any, Generic, Literal, TypeVar, get_args
 
 import msgspec
 
-from buddy.compiler.protocol.plain_values import Diagnostic, Stage
+from buddy.compiler.protocol.errors import Diagnostic
+from buddy.compiler.protocol.plain_values import Stage
 
 PROTOCOL_VERSION = 6
 MAX_FRAME = 1 << 30  # bytes

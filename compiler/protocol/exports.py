@@ -27,11 +27,11 @@ class Export(Request["Exported"], frozen=True):
     `folder` is relative to `directory`, or to the engine's current directory if that is "". Functions and files are
     named after `name`, or after the source if `name` is "". `stage` names the stage whose IR the kinds `mlir` and
     `bytecode` write; "" is the first stage of MLIR. Existing files are overwritten only with `force`. `command` is the
-    command line that the exported README repeats.
+    command line that the exported README repeats. A kind is one of `EXPORT_KINDS`, or that of a plug-in's exporter.
     """
 
     recipe: Recipe
-    kinds: tuple[ExportKind, ...]
+    kinds: tuple[str, ...]
     folder: str
     directory: str = ""
     name: str = ""

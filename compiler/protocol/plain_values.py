@@ -27,22 +27,6 @@ class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 StageState = Literal["done", "failed", "stale"]
-Severity = Literal["error", "warning", "note"]
-
-
-class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A message for the user: what happened, where, and what to do."""
-
-    what: str
-    where: str = ""
-    todo: str = ""
-    severity: Severity = "error"
-    detail: str = ""
-    step: int = -1
-    node: str = ""
-
-    def __str__(self) -> str:
-        return " · ".join(part for part in (self.what, self.where, self.todo) if part)
 
 
 class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -228,6 +212,14 @@ class BackendInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     takes: str
     phases: tuple[str, ...] = ()
     origin: str = ""
+
+
+class PluginInfo(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An installed plug-in: its package with its version, what it registers, and its error if it does not load."""
+
+    name: str
+    contents: tuple[str, ...] = ()
+    problem: str = ""
 
 
 class DialectInfo(msgspec.Struct, frozen=True, omit_defaults=True):

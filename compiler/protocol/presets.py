@@ -7,13 +7,23 @@ earlier phases are disabled, and those that its dialects need are prepended. Imp
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from buddy.compiler.protocol import Preset
+from buddy.compiler.protocol.errors import BuddyError, check_registration
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
-from buddy.compiler.protocol.recipe import TORCH_MLIR, Dialect, OptionValue, PassStep, Recipe, preset_of
+from buddy.compiler.protocol.recipe import (
+    BACKEND_NAME,
+    TORCH_MLIR,
+    Dialect,
+    OptionValue,
+    PassStep,
+    Recipe,
+    preset_of,
+)
 
 MODULE, FUNC = "builtin.module", "func.func"
 
@@ -236,6 +246,8 @@ KERNELS = "gpu.module"
 _ONE_FUNCTION = steps_of("fused", "inline", "symbol-dce")
 _GPU_LOOPS = steps_of(
     "gpu",
+    # The host copies bytes; a copy between strided buffers is a kernel.
+    ("copies-to-loops", MODULE, {"strided-only": True}),
     ("convert-linalg-to-parallel-loops", FUNC),
     # Tiles become blocks, iterations inside a tile become threads: 256 of them for two loops. Every tile is full, with
     # a condition inside: a partial tile would have a size that no block can have.
@@ -329,8 +341,38 @@ def presets() -> dict[str, Preset]:
         _torch_mlir_preset("linalg", "linalg on tensors"),
         _torch_mlir_preset("tosa", "TOSA"),
         _torch_mlir_preset("stablehlo", "StableHLO"),
+        *(made for made, _ in _PLUGIN_PRESETS.values()),
     )
     return {preset.name: preset for preset in all_presets}
+
+
+Maker = TypeVar("Maker", bound=Callable[[], Recipe | Sequence[PassStep]])
+# The presets of plug-ins by name, each with the function that has made it.
+_PLUGIN_PRESETS: dict[str, tuple[Preset, Any]] = {}
+
+
+def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
+    """Registers a preset; the decorated function returns its recipe, or the steps of a recipe.
+
+    It is called once, here. Raises `BuddyError` for a name that a recipe cannot have or that another preset has.
+    """
+
+    def register(make: Maker) -> Maker:
+        made = make()
+        recipe = made if isinstance(made, Recipe) else Recipe(steps=tuple(made))
+        check_registration("preset", name, registered().get(name), make)
+        if not BACKEND_NAME.search(name) or (name in presets() and name not in _PLUGIN_PRESETS):
+            todo = "choose a new name of lower-case letters, digits and hyphens"
+            raise BuddyError(f"a preset cannot be called {name!r}", make.__module__, todo)
+        _PLUGIN_PRESETS[name] = Preset(name, summary, msgspec.structs.replace(recipe, preset=name), PHASES), make
+        return make
+
+    return register
+
+
+def registered() -> dict[str, Any]:
+    """Returns the functions that have made the presets of plug-ins, by name."""
+    return {name: make for name, (_, make) in _PLUGIN_PRESETS.items()}
 
 
 def default_recipe(

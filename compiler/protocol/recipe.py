@@ -6,16 +6,19 @@ changed. Imports neither torch nor MLIR.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from importlib import metadata
 from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 
@@ -94,6 +97,10 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
 
     node: str
     lowering: str
+
+
+# The entry points by which installed packages name their plug-ins.
+PLUGIN_GROUP = "buddy.plugins"
 
 
 class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -244,31 +251,74 @@ def _option_text(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+# The format of recipe files. It increases when an older program would misread a file or reject a field of it.
+RECIPE_FORMAT = 2
+_FORMAT, _WRITER = "format", "written_by"
+
+
+class RecipeError(BuddyError, ValueError):
+    """A text is not a recipe, or one of a later format; it names the field and the reason."""
+
+
 def to_toml(recipe: Recipe) -> str:
-    """Returns the recipe as TOML text."""
+    """Returns the recipe as TOML text, with the format of the file and the version that has written it."""
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
     if recipe.checks == "eager":
-        del fields["checks"]  # version 0.1 rejects unknown fields
-    return tomli_w.dumps(fields)
+        del fields["checks"]
+    return tomli_w.dumps({_FORMAT: RECIPE_FORMAT, _WRITER: f"buddy-tui {_own_version()}", **fields})
+
+
+def _own_version() -> str:
+    try:
+        return metadata.version("buddy-tui")
+    except metadata.PackageNotFoundError:
+        return "of a source tree"
 
 
 def from_toml(text: str) -> Recipe:
     """Parses a recipe from TOML.
 
-    Raises `ValueError` that names the field and the reason if the text is not a recipe.
+    A text without a format is one of version 0.1, or written by hand. Raises `RecipeError` that names the field and the
+    reason if the text is not a recipe, and one that names both versions if it has a later format.
     """
     try:
-        recipe = msgspec.convert(with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field"), Recipe, strict=True)
+        values = with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field")
+        _check_format(values.pop(_FORMAT, 1), values.pop(_WRITER, ""))
+        _check_fields(values)
+        recipe = msgspec.convert(values, Recipe, strict=True)
+    except RecipeError:
+        raise
     except RecursionError as error:
-        raise ValueError("not a recipe: it is nested too deeply") from error
+        raise RecipeError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
-        raise ValueError(f"not a recipe: {error}") from error
+        raise RecipeError(f"not a recipe: {error}") from error
     if recipe.dialect not in dialects_of(recipe.frontend):
         reason = f"{recipe.dialect} needs the frontend {TORCH_MLIR}, but the recipe has {recipe.frontend}"
-        raise ValueError(f"not a recipe: {reason} - at `$.dialect`")
+        raise RecipeError(f"not a recipe: {reason} - at `$.dialect`")
     return recipe
+
+
+def _check_format(number: object, writer: object) -> None:
+    """Raises `RecipeError` if a file has a later format than this version reads, or none that is valid."""
+    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
+        raise RecipeError(f"not a recipe: the format is {number!r}, not a whole number - at `$.{_FORMAT}`")
+    if number > RECIPE_FORMAT:
+        written = f"it was written by {str(writer)[:60] or 'a later version'}, in format {number}"
+        this = f"this is buddy-tui {_own_version()}, which reads formats up to {RECIPE_FORMAT}"
+        raise RecipeError(f"a recipe of a later version: {written}; {this} · update buddy-tui to read it")
+
+
+def _check_fields(values: Mapping[str, object]) -> None:
+    """Raises `RecipeError` that names the unknown fields, with a similar field for each."""
+    known = Recipe.__struct_fields__
+    unknown = [name for name in values if name not in known]
+    if unknown:
+        near = [match for name in unknown for match in difflib.get_close_matches(name, known, 1)]
+        hint = f" (did you mean {', '.join(near)}?)" if near else f"; the fields are {', '.join(known)}"
+        names = ", ".join(f"`{name[:60]}`" for name in unknown[:5])
+        raise RecipeError(f"not a recipe: unknown field{'s' * (len(unknown) > 1)} {names}{hint}")
 
 
 def _parse_toml(text: str) -> Mapping[str, object]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 if TYPE_CHECKING:
     import zipfile
@@ -19,12 +20,8 @@ if TYPE_CHECKING:
 Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
 
 
-class SourceError(Exception):
+class SourceError(BuddyError):
     """No program could be loaded; `diagnostic` says what happened, where, and what to do."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 def source_error(what: str, where: str = "", todo: str = "", detail: str = "") -> SourceError:

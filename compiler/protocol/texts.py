@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from buddy.compiler.protocol.connection import Frame, Request
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
 
 
@@ -272,7 +273,7 @@ INSIDE = r"[^<>\n-]|->|-(?!>)"
 _MAX_PATTERN_CHARACTERS = 200
 
 
-class PatternError(ValueError):
+class PatternError(BuddyError, ValueError):
     """An invalid regular expression. `reason` says what is wrong and where; the error's text adds the pattern."""
 
     def __init__(self, reason: str, pattern: str) -> None:

@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from buddy.compiler.protocol.connection import Frame, Request
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import PASSES
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
@@ -108,7 +109,7 @@ USUAL = (
 _CHOSEN_BY_PASS = ("", 0, "auto")
 
 
-class SpaceError(ValueError):
+class SpaceError(BuddyError, ValueError):
     """A variation that does not apply to the recipe, or a recipe without usual variations; the text says which."""
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from buddy.compiler.protocol import MAX_FRAME
+from buddy.compiler.protocol.errors import BuddyError
 
 LINK_VERSION = 1
 # The time between two heartbeats, in seconds.
@@ -30,11 +31,11 @@ _MAX_RECORD_BYTES = 1 << 16
 _DATA_KIND, _COUNT_KIND = b"D"[0], b"A"[0]
 
 
-class StreamError(Exception):
+class StreamError(BuddyError):
     """The received data is not from the expected peer; the text describes it."""
 
 
-class GoneError(Exception):
+class GoneError(BuddyError):
     """The other side no longer has the data that this side needs to resume."""
 
 
@@ -196,11 +197,11 @@ _HEADER_BYTES = 4
 _encoder = msgspec.msgpack.Encoder()
 
 
-class WireError(Exception):
+class WireError(BuddyError):
     """The stream does not consist of frames, or ends inside one."""
 
 
-class FrameError(Exception):
+class FrameError(BuddyError):
     """A complete frame that this side cannot decode."""
 
 

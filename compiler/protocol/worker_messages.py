@@ -14,7 +14,6 @@ from buddy.compiler.protocol import (
     Criterion,
     Diagnostic,
     ExportedFile,
-    ExportKind,
     GraphInfo,
     OpInfo,
     PassInfo,
@@ -22,7 +21,7 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
-from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR
+from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR, PluginInfo
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, NodeCounts
@@ -165,7 +164,7 @@ class ExportProgram(Message, frozen=True):
     assignments: tuple[Assignment, ...]
     llvm_ir: str
     mlir: str
-    kinds: tuple[ExportKind, ...]
+    kinds: tuple[str, ...]
     folder: str
     directory: str
     name: str
@@ -439,10 +438,11 @@ class PluginsUsed(Reply, frozen=True):
 
 
 class PassList(Reply, frozen=True):
-    """The passes, and the backends that a recipe may name."""
+    """The passes, the backends that a recipe may name, and the plug-ins of installed packages."""
 
     passes: tuple[PassInfo, ...]
     backends: tuple[BackendInfo, ...] = ()
+    plugins: tuple[PluginInfo, ...] = ()
 
 
 class OpList(Reply, frozen=True):

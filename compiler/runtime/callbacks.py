@@ -13,6 +13,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from buddy.compiler.graph.sizes import parse_size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.artifact import EagerCall
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of random bits)
 from buddy.compiler.runtime.buffers import tensor_at, torch_dtype
 from buddy.compiler.runtime.torch_ops import Observer as Observer  # defines the op that compiled code may call
@@ -60,7 +61,7 @@ class EagerOps:
         return ctypes.CFUNCTYPE(None, *words)(call_back)
 
 
-class UnsupportedValuesError(Exception):
+class UnsupportedValuesError(BuddyError):
     """A check of compiled code failed, but eager accepts the values: the whole graph has to run in eager."""
 
 

@@ -11,7 +11,7 @@ import torch
 from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.options import IreeArtifact
 from buddy.compiler.protocol.artifact import from_bytes
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import IREE, NATIVE
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport, SideReport
 from buddy.compiler.runtime.executable import load
@@ -117,10 +117,7 @@ class _Native:
         try:
             yield
         except Exception as error:
-            diagnostic = getattr(error, "diagnostic", None)
-            self._problem = (
-                str(diagnostic) if isinstance(diagnostic, Diagnostic) else f"{type(error).__name__}: {error}"
-            )
+            self._problem = str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
 
     def report(
         self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int,

@@ -19,7 +19,7 @@ import torch
 from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense_bytes
@@ -29,13 +29,12 @@ from buddy.compiler.support.processes.forks import ForkedWorker
 _MAX_MESSAGE_CHARS = 2000
 
 
-class IreeRunError(Exception):
+class IreeRunError(BuddyError):
     """IREE's runtime failed, or its process ended; `diagnostic` has the reason."""
 
     def __init__(self, what: str) -> None:
         todo = "import the program by torch-mlir (--frontend torch-mlir), choose other flags, or the native backend"
-        self.diagnostic = Diagnostic(what, "IREE's runtime", todo)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, "IREE's runtime", todo)
 
 
 class CallProgram(Message, frozen=True):

@@ -16,7 +16,7 @@ from llvmlite import binding as llvm
 
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import support_of
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 _library_numbers = itertools.count()
 _LINK_HINT = "reset the target, disable the pass that calls it, or export the program and link it with a library"
@@ -38,13 +38,12 @@ def _jit() -> Any:
     return llvm.create_lljit_compiler()
 
 
-class LinkError(Exception):
+class LinkError(BuddyError):
     """The objects of an artifact do not link; the text names the symbol, `diagnostic` says what to do."""
 
     def __init__(self, missing: str) -> None:
         what = f"the compiled objects do not link: nothing in this process provides {missing}"
-        self.diagnostic = Diagnostic(what, "linking the objects", _LINK_HINT)
-        super().__init__(what)
+        super().__init__(what, "linking the objects", _LINK_HINT)
 
 
 class Library:

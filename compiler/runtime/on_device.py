@@ -1,31 +1,45 @@
-"""Loads a program of GPU kernels by the CUDA driver; callable on torch tensors like a `LoadedProgram`."""
+"""Loads a program of GPU kernels in a process of its own; callable on torch tensors like a `LoadedProgram`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import mmap
+import os
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
 from statistics import median
 
 import torch
 
-from buddy.compiler.codegen.gpu.driver import Device, NoDeviceError
-from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.artifact import Argument, Artifact, Copy, DeviceProgram, Launch, TensorSpec
+from buddy.compiler.codegen.gpu.driver import CallOnDevice, DeviceFailed, HostMemory, LoadOnDevice, OnDevice
+from buddy.compiler.protocol.artifact import Argument, Artifact, TensorSpec
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.runtime.buffers import torch_dtype
+from buddy.compiler.support.processes.interpreters import BlockingWorker
+from buddy.compiler.support.processes.lifetime import describe_exit
+
+PROCESS = "buddy.compiler.codegen.gpu.driver:serve"
+_ALIGNMENT = 64
+_END_SECONDS = 5.0
+_ON_CPU = "compile the program for the CPU (--preset default)"
 
 
-class NoGpuError(Exception):
-    """The program cannot run here; the diagnostic gives the reason."""
+class GpuRunError(BuddyError):
+    """The program cannot run here, or failed; the diagnostic gives the reason."""
 
-    def __init__(self, error: NoDeviceError) -> None:
-        self.diagnostic = Diagnostic(str(error), "a program for a GPU", error.todo)
-        super().__init__(str(self.diagnostic))
+    def __init__(self, what: str, todo: str = "") -> None:
+        super().__init__(what, "a program for a GPU", todo or _ON_CPU)
 
 
 class DeviceLoaded:
     """An artifact of GPU kernels, ready to run: inputs and results are copied to and from the device.
 
-    Takes the graph's inputs in placeholder order and returns new tensors on the CPU. Raises `NoGpuError` if there is no
-    driver, and `ValueError` for inputs of another shape or element type.
+    Takes the graph's inputs in placeholder order and returns new tensors on the CPU. The driver runs in a process of
+    its own (`codegen.gpu.driver`), which shares the memory that the tensors are copied to and from. Raises
+    `GpuRunError` if the program cannot run, and `ValueError` for inputs of another shape or element type.
     """
 
     threads = 1
@@ -33,72 +47,97 @@ class DeviceLoaded:
 
     def __init__(self, artifact: Artifact) -> None:
         assert artifact.device is not None
-        try:
-            self._device = Device()
-        except NoDeviceError as error:
-            raise NoGpuError(error) from error
-        self._program, self._arguments = artifact.device, artifact.arguments
-        self._results = [(tuple(map(int, spec.shape)), torch_dtype(spec)) for spec in artifact.results]
-        self._functions = self._load(artifact.device)
-        self._addresses = self._allocate()
+        self._arguments, self._results = artifact.arguments, artifact.results
+        parts = list(_parts([*(argument.spec for argument in artifact.arguments), *artifact.results]))
+        size = parts[-1].start + parts[-1].size if parts else 0
+        count = len(artifact.arguments)
+        self._lock = threading.Lock()
         self._milliseconds: list[float] = []
+        with _shared_memory(max(1, size)) as fd:
+            memory = mmap.mmap(fd, max(1, size))
+            self._buffers = [_tensor_at(memory, part) for part in parts]
+            try:
+                self._worker = BlockingWorker(PROCESS, OnDevice | DeviceFailed, log=2, keep=(fd,))
+            except OSError as error:
+                raise GpuRunError(f"the process for the GPU did not start: {error}") from error
+            end = weakref.finalize(self, self._worker.end)
+            request = LoadOnDevice(artifact.device, fd, size, tuple(parts[:count]), tuple(parts[count:]))
+            try:
+                self._name = self._request(request).device
+            except GpuRunError:
+                end()
+                raise
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
-        for number, argument in enumerate(self._arguments):
-            value = _dense(argument, tensors[argument.source])
-            self._device.upload(self._addresses[number], value.data_ptr(), _byte_count(value))
-        start = self._device.mark()
-        for step in self._program.steps:
-            self._run(step)
-        self._milliseconds.append(self._device.milliseconds(start, self._device.mark()))
-        results = [torch.empty(shape, dtype=dtype) for shape, dtype in self._results]
-        for number, result in enumerate(results, len(self._arguments)):
-            self._device.download(result.data_ptr(), self._addresses[number], _byte_count(result))
-        return results
+        values = [_checked(argument, tensors[argument.source]) for argument in self._arguments]
+        with self._lock:
+            for value, buffer in zip(values, self._buffers, strict=False):
+                buffer.view(value.dtype).view(value.shape).copy_(value)
+            self._milliseconds.append(self._request(CallOnDevice()).milliseconds)
+            results = self._buffers[len(self._arguments) :]
+            return [
+                buffer.view(torch_dtype(spec)).view(_shape(spec)).clone()
+                for spec, buffer in zip(self._results, results, strict=True)
+            ]
 
     def notes(self) -> tuple[str, ...]:
         """Returns notes on the timings, which are those of whole calls."""
         if not self._milliseconds:
-            return (f"on {self._device.name}: the program has not run yet",)
+            return (f"on {self._name}: the program has not run yet",)
         kernel_time = f"{median(self._milliseconds):.3g} ms"
-        return (f"on {self._device.name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
+        return (f"on {self._name}: the kernels take {kernel_time}, the copies to and from the device the rest",)
 
-    def _run(self, step: Launch | Copy) -> None:
-        if isinstance(step, Copy):
-            self._device.copy(self._addresses[step.target], self._addresses[step.source], step.size)
-        else:
-            self._device.launch(self._functions[step.kernel], step, self._addresses)
-
-    def _load(self, program: DeviceProgram) -> dict[str, object]:
-        kernel_names = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
-        functions: dict[str, object] = {}
-        for text in program.modules:
-            functions |= self._device.functions(text, [name for name in kernel_names if f".entry {name}(" in text])
-        return functions
-
-    def _allocate(self) -> dict[int, int]:
-        """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
-        sizes = [_spec_bytes(argument.spec) for argument in self._arguments]
-        sizes += [torch.empty(shape, dtype=dtype, device="meta").nbytes for shape, dtype in self._results]
-        addresses = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
-        for number, buffer in enumerate(self._program.buffers, len(sizes)):
-            addresses[number] = self._device.allocate(buffer.size)
-            if buffer.content:
-                content = torch.frombuffer(bytearray(buffer.content), dtype=torch.uint8)
-                self._device.upload(addresses[number], content.data_ptr(), len(buffer.content))
-        return addresses
+    def _request(self, request: Message) -> OnDevice:
+        """Sends a request and returns the answer. Raises `GpuRunError` if the process refuses it, or has ended."""
+        answer = None
+        with contextlib.suppress(OSError):
+            self._worker.send(request)
+            answer = self._worker.receive()
+        if isinstance(answer, OnDevice):
+            return answer
+        if isinstance(answer, DeviceFailed):
+            raise GpuRunError(answer.error, answer.todo)
+        how = describe_exit(self._worker.end(_END_SECONDS))
+        raise GpuRunError(f"the process for the GPU ended with {how}")
 
 
-def _dense(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
-    shape, dtype = tuple(argument.spec.shape), torch_dtype(argument.spec)
+@contextlib.contextmanager
+def _shared_memory(size: int) -> Iterator[int]:
+    """Yields the file descriptor of `size` bytes that several processes can map."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("buddy-device")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    try:
+        os.ftruncate(fd, size)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _parts(specs: Sequence[TensorSpec]) -> Iterator[HostMemory]:
+    """Yields the part of shared memory for each tensor, one after another."""
+    start = 0
+    for spec in specs:
+        size = torch.empty(_shape(spec), dtype=torch_dtype(spec), device="meta").nbytes
+        yield HostMemory(start, size)
+        start += -(-size // _ALIGNMENT) * _ALIGNMENT
+
+
+def _tensor_at(memory: mmap.mmap, part: HostMemory) -> torch.Tensor:
+    """Returns the bytes of a part of shared memory; the tensor keeps the memory alive."""
+    if not part.size:
+        return torch.empty(0, dtype=torch.uint8)
+    return torch.frombuffer(memory, dtype=torch.uint8, count=part.size, offset=part.start)
+
+
+def _shape(spec: TensorSpec) -> tuple[int, ...]:
+    return tuple(map(int, spec.shape))
+
+
+def _checked(argument: Argument, tensor: torch.Tensor) -> torch.Tensor:
+    shape, dtype = _shape(argument.spec), torch_dtype(argument.spec)
     if tuple(tensor.shape) != shape or tensor.dtype is not dtype:
         raise ValueError(f"input {argument.source} is {tuple(tensor.shape)} {tensor.dtype}, not {shape} {dtype}")
-    return tensor.detach().resolve_conj().resolve_neg().contiguous()
-
-
-def _spec_bytes(spec: TensorSpec) -> int:
-    return torch.empty(tuple(map(int, spec.shape)), dtype=torch_dtype(spec), device="meta").nbytes
-
-
-def _byte_count(tensor: torch.Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return tensor.detach()

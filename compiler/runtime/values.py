@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from buddy.compiler.graph.types import NodeType
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.protocol.source_files import archive_too_large
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-class InputError(Exception):
+class InputError(BuddyError):
     """The inputs do not fit the graph; `diagnostic` says which, and what would fit."""
 
     def __init__(self, what: str, todo: str) -> None:
-        self.diagnostic = Diagnostic(what, "the inputs of the run", todo)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, "the inputs of the run", todo)
 
 
 def input_positions(captured: CapturedGraph) -> list[int]:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -20,12 +21,8 @@ CONNECT_TIMEOUT = 10.0
 RETRIES = 3
 
 
-class ClusterError(Exception):
+class ClusterError(BuddyError):
     """The cluster cannot be used, or failed on an item; `diagnostic` says why, and what to do."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 def distributed() -> Any:

@@ -14,7 +14,7 @@ from buddy.compiler.frontend.capture import is_recording, notify_listener
 from buddy.compiler.graph.extraction import ExtractionError
 from buddy.compiler.importers.sources import with_unique_names
 from buddy.compiler.importers.sources.tape import Tape
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport

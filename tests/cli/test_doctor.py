@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from buddy.app.cli.doctor import PARTS, abbreviate_home
+from buddy.app.cli.new import files_of
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -32,13 +33,53 @@ def test_a_whole_installation_is_told_of_and_tried() -> None:
     done = doctor(**SECRETS, TERM="xterm-256color", COLORTERM="truecolor")
     assert done.returncode == 0, done.stderr
     assert re.search(r"result +\d+ stages, matches eager, [\d.]+ s", done.stdout)
-    facts = ("Python     3", "torch 2", "CPU  ", "features  ", "threads  ", "TERM=xterm-256color", "web  ", "OSC 52")
-    for fact in (*facts, "16,777,216 colours", "in ssh"):
+    facts = (
+        "Python     3",
+        "none (entry points buddy.plugins)",
+        "torch 2",
+        "CPU  ",
+        "features  ",
+        "threads  ",
+        "TERM=xterm-256color",
+        "web  ",
+        "OSC 52",
+    )
+    for fact in (*facts, "16,777,216 colours", "in ssh", "none (entry points buddy.plugins)"):
         assert fact in done.stdout
     for secret in ("do-not-tell", "nor-this", "10.9.8.7"):
         assert secret not in done.stdout + done.stderr
     assert not re.search(rf"\b{re.escape(platform.node() or '?')}\b", done.stdout), "the name of this machine"
     assert str(Path.home()) + "/" not in done.stdout
+
+
+@pytest.mark.slow
+def test_installed_plugins_are_listed_and_a_broken_one_stops_nothing(tmp_path: Path) -> None:
+    texts = {
+        "one-of-each": files_of("plugin", "one-of-each")["one_of_each.py"],
+        "newer": "import buddy.api\nbuddy.api.require_api(99)\n",
+    }
+    for name, text in texts.items():
+        module, folder = name.replace("-", "_"), tmp_path / f"{name.replace('-', '_')}-0.1.dist-info"
+        (tmp_path / f"{module}.py").write_text(text)
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
+        (folder / "entry_points.txt").write_text(f"[buddy.plugins]\n{name} = {module}\n")
+    done = doctor("--json", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["ok"]
+    contents = found["plug-ins"]["one-of-each 0.1"]
+    for part in (
+        "op class OneOfEachOp",
+        "lowering linalg.OneOfEachOp",
+        "MLIR pass one-of-each",
+        "backend one-of-each-o3",
+    ):
+        assert part in contents
+    assert "preset one-of-each-upstream" in contents
+    assert "exporter one-of-each-nodes" in contents
+    assert "FAILED" in found["plug-ins"]["newer 0.1"]
+    assert "version 99 of buddy.api is needed" in found["plug-ins"]["newer 0.1"]
 
 
 def test_as_json_it_is_one_object_even_where_the_engine_fails() -> None:

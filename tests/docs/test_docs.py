@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 import shutil
@@ -64,7 +65,7 @@ def test_a_command_is_one_that_the_program_takes(command: str) -> None:
     verb = rest.pop(0) if rest[0] in VERBS else "workbench"
     if verb == "ops":
         make_catalogue_parser(verb, "").parse_args(rest)
-    elif verb in ("cache", "completion", "coverage", "doctor", "passes", "replay"):
+    elif verb in ("cache", "completion", "coverage", "doctor", "new", "passes", "replay"):
         import_module(f"buddy.app.cli.{verb}").make_parser().parse_args(rest)
     else:
         arguments.parse_with_script_arguments(import_module(f"buddy.app.cli.{verb}").make_parser(), rest)
@@ -108,6 +109,23 @@ def test_python_on_a_page_runs(code: str, tmp_path: Path, run_warm: Run) -> None
     (tmp_path / "example.py").write_text(code)
     done = run_warm("example.py", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
+
+
+def guide_imports() -> Iterator[object]:
+    for page in sorted((ROOT / "docs" / "how-to").glob("adding-*.md")):
+        for number, text in enumerate(blocks(page, "python"), 1):
+            if "from tests." not in text:  # a test inside the package
+                yield pytest.param(text, id=f"{page.name} {number}")
+
+
+@pytest.mark.parametrize("code", guide_imports())
+def test_a_guide_for_extensions_uses_the_public_interface_alone(code: str) -> None:
+    nodes = list(ast.walk(ast.parse(code)))
+    modules = [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules += [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    assert {name for name in modules if name.partition(".")[0] in ("buddy", "mlir")} <= {"buddy.api"}
+    names = [node.attr for node in nodes if isinstance(node, ast.Attribute)]
+    assert [name for name in names if name.startswith("_") and not name.startswith("__")] == []
 
 
 def test_an_op_of_the_example_is_not_known_without_it() -> None:

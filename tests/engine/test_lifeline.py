@@ -27,8 +27,10 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a pr
 STARTS_ONE = """
 import os, signal, subprocess, sys
 from buddy.compiler.support.processes import lifetime
-ends = getattr(lifetime, sys.argv[1])()
-child = subprocess.Popen(["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, preexec_fn=ends)
+session = bool(int(sys.argv[1]))
+child, pipe = lifetime.start_with_pipe(
+    ["sh", "-c", "kill -STOP $$"], stdout=subprocess.DEVNULL, start_new_session=session
+)
 os.waitpid(child.pid, os.WUNTRACED)
 print(child.pid, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
@@ -114,9 +116,9 @@ def killed_at_the_end(pids: Iterable[int]) -> Iterator[None]:
 
 
 @linux
-@pytest.mark.parametrize("ends", ["die_with_parent_from_start", "die_with_this_thread"])
-async def test_a_child_that_was_stopped_at_once_ends_with_its_parent(ends: str) -> None:
-    said = subprocess.run([sys.executable, "-c", STARTS_ONE, ends], capture_output=True, text=True)
+@pytest.mark.parametrize("session", ["0", "1"])
+async def test_a_child_that_was_stopped_at_once_ends_with_its_parent(session: str) -> None:
+    said = subprocess.run([sys.executable, "-c", STARTS_ONE, session], capture_output=True, text=True)
     child = int(said.stdout)
     assert await gone(child), lives(child)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -270,7 +271,9 @@ async def test_the_walk_of_a_pass(bench: Bench, root: Path, tmp_path: Path, run_
     assert [(option.name, option.default) for option in info.options] == [("inexact", "false")]
 
     test = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "test_divisions_to_products.py")
-    done = run_python(*test, cwd=folder, PYTHONPATH=f"{root}:{folder}")
+    done = run_python(
+        *test, cwd=folder, PYTHONPATH=os.pathsep.join([str(root), str(folder), os.environ.get("PYTHONPATH", "")])
+    )
     assert "1 passed" in done.stdout, done.stdout + done.stderr
 
 
@@ -296,8 +299,10 @@ async def test_a_backend_that_raises_or_is_unknown_fails_the_compilation_alone(
 ) -> None:
     folder = page_files(root, tmp_path)
     text = (folder / "llvm_o3.py").read_text()
-    faulty = written(folder / "faulty.py", text.replace("optimise(module, 3", "optimise(nothing, 3"))
-    line = text[: text.index("optimise(module, 3")].count("\n") + 1
+    faulty = written(
+        folder / "faulty.py", text.replace("optimized_llvm_ir(llvm_ir_of(code)", "optimized_llvm_ir(nothing")
+    )
+    line = text[: text.index("optimized_llvm_ir(llvm_ir_of(code)")].count("\n") + 1
     plugins = tuple(PluginFile(str(path)) for path in (folder / "squareplus.py", faulty))
     _, recipe = await opened(bench, folder / "program.py", plugins)
     for name, what in ("llvm-o3", "the backend llvm-o3 raised NameError"), ("llvm-o4", "unknown backend 'llvm-o4'"):

@@ -107,6 +107,7 @@ WRONG = [
     ({"fuse-row": False}, r"did you mean fuse-rows\?"),
     ({"fuse-rows": 3}, "fuse-rows is on or off, not 3"),
     ({"fuse-rows": None}, "fuse-rows is None; it may be a bool, a number or a string"),
+    ({"contractions-to-blas.nodes": "mm.0"}, "no effect, because the pass contractions-to-blas is off: also set"),
     ({"contractions-to-kernels.row": 3}, "contractions-to-kernels has no option 'row'; it has"),
     ({"source": "x.py"}, "no option 'source'"),
     ({"fallback": "never"}, "fallback is 'never'; it may be eager or error"),

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from buddy.compiler.protocol import Failed, Ran
-from buddy.compiler.protocol.plain_values import Diagnostic
+from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.recipe import IREE, Recipe
 
 # "right": matches eager. "differs": does not, is reported as wrong, and an option of the recipe explains it. "refused":

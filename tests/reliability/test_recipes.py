@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from buddy.compiler.protocol import Compile, Failed
-from buddy.compiler.protocol.plain_values import Diagnostic, OptionInfo, PassInfo
+from buddy.compiler.protocol.errors import Diagnostic
+from buddy.compiler.protocol.plain_values import OptionInfo, PassInfo
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, from_toml
 from buddy.compiler.runtime.compare import TOLERANCES, compare

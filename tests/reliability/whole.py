@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from buddy.app.cli import fuzz
-from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent_from_start
+from buddy.compiler.support.processes.lifetime import describe_exit, start_with_pipe
 from buddy.compiler.tools.fuzz import session as fuzzing
 from tests.reliability import campaign as campaigns
 from tests.reliability.campaign import Campaign, Plan
@@ -111,13 +111,12 @@ def _words(options: argparse.Namespace, plan: Plan) -> tuple[str, ...]:
 def _status(run: Run, folder: Path) -> int:
     """Runs one campaign; returns the exit status of its process."""
     print(f"\n{run.name}: python {' '.join(run.command)}", flush=True)
-    process = subprocess.Popen(
+    process, lifetime = start_with_pipe(
         [sys.executable, *run.command],
         stdin=subprocess.DEVNULL,
         env={"BUDDY_SOAK_SAMPLES": str(folder / "soak.samples"), **os.environ},
         # A separate process group: keys at the terminal only reach this process, which forwards the signal once.
         process_group=0,
-        preexec_fn=die_with_parent_from_start(),
     )
     try:
         return process.wait()
@@ -128,6 +127,7 @@ def _status(run: Run, folder: Path) -> int:
         raise
     finally:
         process.kill()
+        lifetime.close()
         process.wait()
 
 

@@ -1,16 +1,24 @@
-"""A GPU, through CUDA's driver API in the package cuda-bindings. Does not use torch.
+"""A GPU, through CUDA's driver API in the package cuda-bindings, and the process that uses it. Does not import torch.
 
 Supports one device, with its primary context and the default stream, so that all work is done in order.
+
+A process that was forked from one in which the driver was initialized cannot use the driver, and importing a library
+such as torchao initializes it. So the driver is used only in a new interpreter, which `serve` runs.
 """
 
 from __future__ import annotations
 
 import ctypes
 import importlib
+import mmap
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from buddy.compiler.protocol.artifact import KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.artifact import Copy, DeviceProgram, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.channel import Channel, serves
 
 LIBRARY = "libcuda.so.1"
 EXTRA = "pip install 'buddy-tui[cuda]'"
@@ -26,22 +34,25 @@ _C_TYPES: dict[str, Any] = {
 }
 
 
-class NoDeviceError(Exception):
-    """Kernels cannot run on this machine: the text says what is missing, `todo` what to do."""
+class NoDeviceError(BuddyError):
+    """Kernels cannot run on this machine; `diagnostic` says what is missing, and what to do."""
 
-    def __init__(self, text: str, todo: str) -> None:
+    def __init__(self, what: str, todo: str) -> None:
+        super().__init__(what, "a program for a GPU", todo)
+
+
+class DeviceFault(BuddyError):
+    """A call of the driver or a kernel failed: the text names it and includes the driver's error, numbered `status`."""
+
+    def __init__(self, text: str, status: int) -> None:
         super().__init__(text)
-        self.todo = todo
-
-
-class DeviceFault(Exception):
-    """A call of the driver or a kernel failed: the text names it and includes the driver's error."""
+        self.status = status
 
 
 class Device:
     """The first CUDA device.
 
-    Raises `NoDeviceError` if there is no driver, no device, or no package of bindings.
+    Raises `NoDeviceError` if there is no driver, no device, or no package of bindings, or if the driver does not start.
     """
 
     def __init__(self) -> None:
@@ -49,9 +60,12 @@ class Device:
         try:
             self._call("cuInit", 0)
             self._device = self._call("cuDeviceGet", 0)
-        except (DeviceFault, RuntimeError) as error:
-            # A driver without a device fails here; the package raises if it cannot open the library.
-            raise NoDeviceError(f"no CUDA device was found ({error})", _NEEDS_GPU) from error
+        except DeviceFault as fault:
+            if fault.status == _NO_DEVICE:
+                raise NoDeviceError(f"no CUDA device was found ({fault})", _NEEDS_GPU) from fault
+            raise NoDeviceError(f"the CUDA driver did not start ({fault})", _CHECK_DRIVER) from fault
+        except RuntimeError as error:  # the package cannot open the library
+            raise NoDeviceError(f"the CUDA driver did not start ({error})", _CHECK_DRIVER) from error
         self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
@@ -61,7 +75,7 @@ class Device:
         if int(status):
             _, text = self._api.cuGetErrorString(status)
             message = text.decode(errors="replace") if text else f"error {int(status)}"
-            raise DeviceFault(f"{function}: {message}")
+            raise DeviceFault(f"{function}: {message}", int(status))
         return results[0] if results else None
 
     def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
@@ -124,6 +138,8 @@ def _value(word: Word, addresses: Mapping[int, int]) -> Any:
     return _C_TYPES[word.kind](word.value)
 
 
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+_CHECK_DRIVER = "check the driver (nvidia-smi), and restart buddy-tui"
 _NEEDS_GPU = "run the program on a machine with a GPU; the stages up to PTX are available on this machine"
 
 
@@ -137,3 +153,114 @@ def _api() -> Any:
         return importlib.import_module("cuda.bindings.driver")
     except ImportError as error:
         raise NoDeviceError("the package for the CUDA driver is not installed", EXTRA) from error
+
+
+# ---- the process of a program ----------------------------------------------------------------------------------------
+
+
+class HostMemory(Message, frozen=True):
+    """A part of the memory that both processes share: `size` bytes from `start` on."""
+
+    start: int
+    size: int
+
+
+class LoadOnDevice(Message, frozen=True):
+    """Load a program. `memory` is the file descriptor of `size` bytes of shared memory for arguments and results.
+
+    The first buffers of the program are `arguments`, then `results`. Answered by `OnDevice`.
+    """
+
+    program: DeviceProgram
+    memory: int
+    size: int
+    arguments: tuple[HostMemory, ...]
+    results: tuple[HostMemory, ...]
+
+
+class CallOnDevice(Message, frozen=True):
+    """Copy the arguments to the device, run the program, and copy the results back. Answered by `OnDevice`."""
+
+
+class OnDevice(Message, frozen=True):
+    """The name of the device, and the milliseconds of the steps of a call, without the copies."""
+
+    device: str
+    milliseconds: float = 0.0
+
+
+class DeviceFailed(Message, frozen=True):
+    """The program cannot be loaded or run; `todo` says what to do."""
+
+    error: str
+    todo: str = ""
+
+
+@dataclass
+class _Program:
+    """A program on the device, with its buffers."""
+
+    request: LoadOnDevice
+
+    def __post_init__(self) -> None:
+        self._device = Device()
+        self._memory = mmap.mmap(self.request.memory, max(1, self.request.size))
+        self._base = ctypes.addressof(ctypes.c_char.from_buffer(self._memory))
+        self._addresses = self._allocate()
+        self._functions = self._load(self.request.program)
+
+    def call(self) -> OnDevice:
+        for number, part in enumerate(self.request.arguments):
+            self._device.upload(self._addresses[number], self._base + part.start, part.size)
+        start = self._device.mark()
+        for step in self.request.program.steps:
+            self._run(step)
+        milliseconds = self._device.milliseconds(start, self._device.mark())
+        for number, part in enumerate(self.request.results, len(self.request.arguments)):
+            self._device.download(self._base + part.start, self._addresses[number], part.size)
+        return OnDevice(self._device.name, milliseconds)
+
+    def loaded(self) -> OnDevice:
+        return OnDevice(self._device.name)
+
+    def _run(self, step: Launch | Copy) -> None:
+        if isinstance(step, Copy):
+            self._device.copy(self._addresses[step.target], self._addresses[step.source], step.size)
+        else:
+            self._device.launch(self._functions[step.kernel], step, self._addresses)
+
+    def _load(self, program: DeviceProgram) -> dict[str, object]:
+        kernel_names = dict.fromkeys(step.kernel for step in program.steps if isinstance(step, Launch))
+        functions: dict[str, object] = {}
+        for text in program.modules:
+            functions |= self._device.functions(text, [name for name in kernel_names if f".entry {name}(" in text])
+        return functions
+
+    def _allocate(self) -> dict[int, int]:
+        """Allocates device memory for each buffer by its number: arguments, results, internal ones."""
+        sizes = [part.size for part in (*self.request.arguments, *self.request.results)]
+        addresses = {number: self._device.allocate(size) for number, size in enumerate(sizes)}
+        for number, buffer in enumerate(self.request.program.buffers, len(sizes)):
+            addresses[number] = self._device.allocate(buffer.size)
+            if buffer.content:
+                content = ctypes.create_string_buffer(buffer.content, len(buffer.content))
+                self._device.upload(addresses[number], ctypes.addressof(content), len(buffer.content))
+        return addresses
+
+
+@serves(LoadOnDevice | CallOnDevice)
+def serve(channel: Channel) -> None:
+    """Runs the process: loads one program, then executes one call after another."""
+    program: _Program | None = None
+    while (request := channel.receive()) is not None:
+        try:
+            if isinstance(request, LoadOnDevice):
+                program = _Program(request)
+                channel.send(program.loaded())
+            else:
+                assert program is not None
+                channel.send(program.call())
+        except NoDeviceError as error:
+            channel.send(DeviceFailed(error.diagnostic.what, error.todo))
+        except (DeviceFault, RuntimeError) as error:
+            channel.send(DeviceFailed(str(error)))

@@ -14,7 +14,9 @@ from typing import Any, cast
 
 from buddy.compiler.codegen.calling_convention import entry_of
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import has_identity_layout
 from buddy.compiler.protocol.artifact import Buffer, Copy, KernelScalar, Launch, Pointer, Word
+from buddy.compiler.protocol.errors import BuddyError
 
 MODULE = "gpu.module"
 # The operand groups of `gpu.launch_func`, each with a length: async dependencies, the grid's three sizes, the block's
@@ -27,7 +29,7 @@ _ELEMENT_TYPE = re.compile(r"index|(?:i|f|bf)(?P<bits>\d+)")
 _IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
 
 
-class HostCodeError(Exception):
+class HostCodeError(BuddyError):
     """The host code has an op that is no launch or copy of known buffers; `location` is the op's location."""
 
     def __init__(self, text: str, location: Any) -> None:
@@ -117,7 +119,7 @@ class _Interpreter:
 
     def _copy(self, op: Any) -> None:
         source, target = (self._pointer(operand, op) for operand in op.operands)
-        if not all(ir.MemRefType(value.type).layout == _identity_layout(value.type) for value in op.operands):
+        if not all(has_identity_layout(value.type) for value in op.operands):
             raise HostCodeError("memref.copy of a strided buffer is left on the host", op.location)
         self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
 
@@ -184,7 +186,3 @@ def _size(type_: Any, op: Any) -> int:
     if element is None:
         raise HostCodeError(f"a buffer has elements of type {memref.element_type}", op.location)
     return prod(memref.shape) * max(1, int(element["bits"] or 64) // 8)
-
-
-def _identity_layout(type_: Any) -> Any:
-    return ir.AffineMapAttr.get(ir.AffineMap.get_identity(len(ir.MemRefType(type_).shape), context=type_.context))

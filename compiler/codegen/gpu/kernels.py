@@ -21,8 +21,10 @@ from buddy.compiler.codegen.machines import Machine, optimise, parse_module, tar
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, stage_text
 from buddy.compiler.mlir.provenance import LocationSets
+from buddy.compiler.mlir.walk import symbol_of
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.artifact import DeviceProgram
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
 TRIPLE = "nvptx64-nvidia-cuda"
@@ -41,12 +43,11 @@ _DEBUG_LINE = re.compile(
 )
 
 
-class PtxError(Exception):
-    """PTX cannot be generated; the text says why, `todo` what to do."""
+class PtxError(BuddyError):
+    """PTX cannot be generated; `diagnostic` says why, and what to do."""
 
-    def __init__(self, text: str, todo: str = "") -> None:
-        super().__init__(text)
-        self.todo = todo
+    def __init__(self, what: str, todo: str = "") -> None:
+        super().__init__(what, "the code generator for NVIDIA's GPUs", todo)
 
 
 def emit(llvm_ir: str, chip: str, opt_level: int) -> str:
@@ -129,12 +130,8 @@ _TARGET = re.compile(r'#nvvm\.target<[^>]*chip = "(\w+)"')
 _KERNEL_DIALECTS = ("llvm", "nvvm", "gpu", "builtin")
 
 
-class DeviceError(Exception):
+class DeviceError(BuddyError):
     """The module cannot be compiled for a device; the diagnostic gives the reason."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 @dataclass(frozen=True)
@@ -164,7 +161,7 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     try:
         buffers, steps = steps_of(module)
     except HostCodeError as error:
-        raise DeviceError(_host_diagnostic(error, locations)) from error
+        raise DeviceError(_host_diagnostic(error, module, locations)) from error
     started = time.perf_counter()
     texts = [_translate(kernel) for kernel in kernels]
     translated = time.perf_counter()
@@ -172,7 +169,7 @@ def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceC
     try:
         ptx_texts = [emit(text, chip, opt_level) for text in texts]
     except PtxError as error:
-        raise DeviceError(Diagnostic(str(error), "the code generator for NVIDIA's GPUs", error.todo)) from error
+        raise DeviceError(error.diagnostic) from error
     program = DeviceProgram(chip, tuple(map(without_debug, ptx_texts)), buffers, steps)
     llvm, ptx = _concatenate([print_llvm(text, locations) for text in texts]), print_ptx(ptx_texts, locations)
     return DeviceCode(llvm, translated - started, ptx, time.perf_counter() - translated, program)
@@ -242,7 +239,10 @@ def _chip_of(kernels: list[Any]) -> str:
     return _DEFAULT_CHIP
 
 
-def _host_diagnostic(error: HostCodeError, locations: LocationSets) -> Diagnostic:
+def _host_diagnostic(error: HostCodeError, module: Any, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
-    return Diagnostic(str(error), where, "compile the program for the CPU (--preset default)", node=node)
+    todo = "compile the program for the CPU (--preset default)"
+    if any(symbol_of(op.operation).startswith("error_path_") for op in module.regions[0].blocks[0]):
+        todo = f"omit the checks of values, which the host would do (--checks none), or {todo}"
+    return Diagnostic(str(error), where, todo, node=node)

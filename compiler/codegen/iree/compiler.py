@@ -13,6 +13,7 @@ from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.installed import IreeMissingError, compiler
 from buddy.compiler.mlir.provenance import FILE
 from buddy.compiler.protocol.catalogue import DeviceInfo, FlagInfo
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 from buddy.compiler.support.processes.lifetime import describe_exit, start_owned
@@ -47,7 +48,7 @@ class IreePhase(NamedTuple):
     seconds: float
 
 
-class IreeError(Exception):
+class IreeError(BuddyError):
     """`iree-compile` failed after it had finished phase `after` ("" for none).
 
     `node_set` is the number of the set of nodes that the message refers to, 0 if unknown.

@@ -6,11 +6,13 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
 
+from buddy.compiler.protocol.errors import BuddyError
+
 MISSING = "IREE is not installed"
 TODO = "pip install 'buddy-tui[iree]'"
 
 
-class IreeMissingError(Exception):
+class IreeMissingError(BuddyError):
     """IREE's compiler or its runtime is not installed."""
 
 

@@ -13,12 +13,13 @@ from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.protocol.artifact import ArtifactSymbol, TensorSpec
+from buddy.compiler.protocol.errors import BuddyError
 
 # Prefixes of attributes that IREE does not know.
 _REMOVED_ATTRIBUTES = ("buddy.", "bufferization.")
 
 
-class IreeUnsupportedError(Exception):
+class IreeUnsupportedError(BuddyError):
     """IREE cannot run the graph; the text says why, `node` is the stable name of a node that prevents it."""
 
     def __init__(self, message: str, node: str = "") -> None:

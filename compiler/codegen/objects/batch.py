@@ -13,6 +13,7 @@ from typing import NamedTuple
 from buddy.compiler.codegen.objects import workers
 from buddy.compiler.codegen.objects.emit import emit, function_of, new_context
 from buddy.compiler.codegen.objects.workers import ObjectWorker
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.lifetime import describe_exit
 
@@ -29,7 +30,7 @@ _CRASH_SIGNALS = {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, s
 _EXIT_SECONDS = 10.0
 
 
-class ObjectCrash(Exception):
+class ObjectCrash(BuddyError):
     """LLVM ended the worker that compiled `function`; `how` describes the end, such as its signal."""
 
     def __init__(self, function: str, how: str) -> None:

@@ -17,6 +17,7 @@ from typing import IO, Any
 import msgspec
 
 from buddy.compiler.mlir.provenance import FILE
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
 
 # Remarks on transformations of loops and calls, and on missed ones that explain why a loop is slow. Remarks of other
@@ -42,7 +43,7 @@ class ObjectRemark(msgspec.Struct, frozen=True):
     times: int = 1
 
 
-class RemarksError(Exception):
+class RemarksError(BuddyError):
     """Remarks are not available; the text says why."""
 
 

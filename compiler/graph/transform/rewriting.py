@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, new_op
 from buddy.compiler.graph.operations.effects import OBSERVE_TARGET, ObserveOp
+from buddy.compiler.protocol.errors import BuddyError
 
 
 def replace_node(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
@@ -48,7 +49,7 @@ def take_first_result(graph: Graph, node: Op) -> None:
             graph.replace_argument(reader, getitem, node)
 
 
-class TransformError(Exception):
+class TransformError(BuddyError):
     """A graph pass is unknown, or rejects the graph or its options; the text says why."""
 
 

@@ -10,6 +10,7 @@ from buddy.compiler.mlir import bindings
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.passes.replace_ir import parse_problem
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 BYTECODE = b"ML\xefR"
 # Where `mlir-opt --split-input-file` splits a text.
@@ -20,12 +21,8 @@ _NEWER = re.compile(r"bytecode version (\d+) is newer|newer than the current ver
 _OTHER_BUILD = "set BUDDY_MLIR_PACKAGE to the package of another LLVM build that has it"
 
 
-class UnreadableError(Exception):
+class UnreadableError(BuddyError):
     """MLIR cannot read a file, or does not have an op or a dialect in it."""
-
-    def __init__(self, diagnostic: Diagnostic) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic = diagnostic
 
 
 @dataclass(frozen=True)

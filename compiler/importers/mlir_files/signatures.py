@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.programs import ShapeWord, shape_for
 
 # The default for dynamic sizes.
@@ -20,7 +21,7 @@ _TORCH_DTYPES = {"si64": "i64", "si32": "i32", "si16": "i16", "si8": "i8"}
 Holder = Literal["tensor", "buffer", "number", "pointer"]
 
 
-class NotRunnableError(Exception):
+class NotRunnableError(BuddyError):
     """A function that cannot be called; the text is the reason, and a hint."""
 
 

@@ -15,6 +15,7 @@ from unittest.mock import patch
 import sympy
 import torch
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.source_files import SourceError, source_error
 
 # The names of pickles in PyTorch's own archives.
@@ -46,7 +47,7 @@ _QUOTED_TEXT = re.compile(r"\w+")
 TRUST = "--trust allows the file to run code: use it only if you trust the origin of the file"
 
 
-class UnsafeError(Exception):
+class UnsafeError(BuddyError):
     """Reading the file would run code; the message names the code."""
 
 

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from buddy.compiler.frontend.names import is_library
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.source_files import SourceError, source_error, syntax_error
 
 
-class ScriptInputError(Exception):
+class ScriptInputError(BuddyError):
     """The script read from standard input, which is not available."""
 
 

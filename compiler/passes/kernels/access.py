@@ -8,9 +8,10 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, tensor
 from buddy.compiler.mlir.walk import bytes_of
+from buddy.compiler.protocol.errors import BuddyError
 
 
-class UnsupportedError(Exception):
+class UnsupportedError(BuddyError):
     """A pass or its kernel generator does not support an op; the text is the reason, which a remark shows."""
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from buddy.compiler.codegen.calling_convention import STREAMED
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.walk import callee_of, calls_in, symbol_of, unique_symbol
+from buddy.compiler.mlir.walk import callee_of, calls_in, has_identity_layout, symbol_of, unique_symbol
 from buddy.compiler.passes.kernels.packing import Packing, pack_function
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
@@ -216,11 +216,7 @@ def _argument_of(value: Any) -> ArgumentId | None:
 
 def _is_contiguous(value: Any) -> bool:
     type_ = value.type
-    return isinstance(type_, ir.MemRefType) and type_.has_static_shape and _has_identity_layout(type_)
-
-
-def _has_identity_layout(type_: Any) -> bool:
-    return bool(type_.layout == ir.AffineMapAttr.get(ir.AffineMap.get_identity(type_.rank)))
+    return isinstance(type_, ir.MemRefType) and type_.has_static_shape and has_identity_layout(type_)
 
 
 def _is_used(value: Any) -> bool:

@@ -21,6 +21,7 @@ from typing import IO, Any, Literal, NamedTuple
 import msgspec
 
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.worker_messages import (
     CodeRemarks,
     CompileDone,
@@ -324,7 +325,7 @@ def reply_in_child(
 
     task = Task(
         work,
-        lambda error: Refused(_diagnostic(error, messages.failed)),
+        lambda error: Refused(diagnostic_of(error, messages.failed, "a forked process", "see the log")),
         _REPLIES,
         channel.send,
         timeout,
@@ -339,14 +340,6 @@ def reply_in_child(
         what = f"{messages.crashed.what} ({result.status})"
         return Refused(msgspec.structs.replace(messages.crashed, what=what, detail=result.tail))
     return Refused(_too_slow(timeout) if result.how == "late" else Diagnostic("it was cancelled", severity="note"))
-
-
-def _diagnostic(error: Exception, failed: str) -> Diagnostic:
-    """Returns the diagnostic of an error, if it has one, or a new one that begins with `failed`."""
-    diagnostic = getattr(error, "diagnostic", None)
-    if isinstance(diagnostic, Diagnostic):
-        return diagnostic
-    return Diagnostic(f"{failed}: {type(error).__name__}: {error}", "a forked process", "see the log")
 
 
 def _too_slow(timeout: float) -> Diagnostic:

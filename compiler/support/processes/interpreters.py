@@ -18,14 +18,15 @@ from typing import IO, Any, TypeVar
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import MessagePipe
 from buddy.compiler.support.processes.lifetime import (
+    LifetimePipe,
     describe_exit,
-    die_with_parent_from_start,
-    die_with_this_thread,
     kill_group,
-    start_with_socket,
+    run_owned,
+    start_with_pipe,
 )
 
 Answer = TypeVar("Answer")
@@ -33,11 +34,11 @@ PROGRAM = "buddy.compiler.support.processes"
 _MAX_TAIL_BYTES = 4000
 
 
-class TookTooLong(Exception):
+class TookTooLong(BuddyError):
     """A call timed out."""
 
 
-class CallFailed(Exception):
+class CallFailed(BuddyError):
     """The process of a call ended without an answer. `how` describes its end, `printed` is the end of its stderr."""
 
     def __init__(self, function: str, how: str, printed: str) -> None:
@@ -64,11 +65,16 @@ async def call_in_process(function: str, argument: Any, answer_type: type[Answer
     The stderr of the process is written to that of this process, an engine's log. If the call is cancelled, the process
     is killed. Raises `TookTooLong` after `timeout` seconds, and `CallFailed` if the process gives no valid answer.
     """
-    pipe = asyncio.subprocess.PIPE
-    process = await asyncio.create_subprocess_exec(
-        *python_command(function, "call", parent=os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe,
-        start_new_session=True, preexec_fn=die_with_parent_from_start(),
-    )  # fmt: skip
+    pipe, lifetime = asyncio.subprocess.PIPE, LifetimePipe()
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *python_command(function, "call", parent=os.getpid()), stdin=pipe, stdout=pipe, stderr=pipe,
+            start_new_session=True, pass_fds=(lifetime.child_end,),
+        )  # fmt: skip
+    except BaseException:
+        lifetime.close()
+        raise
+    lifetime.own(process.pid, group=True)
     try:
         output = await asyncio.wait_for(process.communicate(msgspec.msgpack.encode(argument)), timeout)
     except asyncio.TimeoutError:
@@ -77,6 +83,7 @@ async def call_in_process(function: str, argument: Any, answer_type: type[Answer
         if process.returncode is None:
             kill_group(process.pid)
             await process.wait()
+        lifetime.close()
     assert process.returncode is not None
     with contextlib.suppress(OSError):
         os.write(2, output[1])
@@ -85,12 +92,9 @@ async def call_in_process(function: str, argument: Any, answer_type: type[Answer
 
 def call_and_wait(function: str, argument: Any, answer_type: type[Answer], timeout: float) -> Answer:
     """Like `call_in_process`, but blocks; the process is also killed if the calling thread ends."""
+    command = python_command(function, "call", parent=os.getpid())
     try:
-        done = subprocess.run(
-            python_command(function, "call", parent=os.getpid()), input=msgspec.msgpack.encode(argument),
-            capture_output=True, timeout=timeout, check=False, start_new_session=True,
-            preexec_fn=die_with_this_thread(),
-        )  # fmt: skip
+        done = run_owned(command, timeout, msgspec.msgpack.encode(argument), start_new_session=True)
     except subprocess.TimeoutExpired:
         raise TookTooLong(f"no answer within {timeout:g} s") from None
     return _decode_answer(function, done.returncode, (done.stdout, done.stderr), answer_type)
@@ -115,22 +119,23 @@ class BlockingWorker:
     """A worker in a new interpreter, for threads that wait for its messages, which are of the types `replies`.
 
     It is killed by `end`, or when this process ends, but not when the thread that started it ends. Its stdin is empty;
-    stdout and stderr go to `log`. Variables of `environment` are added to those of this process. In a fork of this
-    process, the object is closed. Raises `OSError` if the worker cannot start.
+    stdout and stderr go to `log`. Variables of `environment` are added to those of this process. The worker inherits
+    the file descriptors `keep`. In a fork of this process, the object is closed. Raises `OSError` if the worker cannot
+    start.
     """
 
     def __init__(
         self, function: str, replies: Any, log: IO[Any] | int = subprocess.DEVNULL,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None, keep: Sequence[int] = (),
     ) -> None:  # fmt: skip
         their_read, write = os.pipe()
         read, their_write = os.pipe()
         self.pipe = MessagePipe(read, write, replies)
         try:
-            self._popen, self._lifetime_pipe = start_with_socket(
-                python_command(function, "pipes", str(their_read), str(their_write)), keep=(their_read, their_write),
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-                env={**os.environ, **(environment or {})},
+            self._popen, self._lifetime_pipe = start_with_pipe(
+                python_command(function, "pipes", str(their_read), str(their_write)),
+                keep=(their_read, their_write, *keep), stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                start_new_session=True, env={**os.environ, **(environment or {})},
             )  # fmt: skip
         except BaseException:
             self.pipe.close()

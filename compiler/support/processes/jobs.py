@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from buddy.compiler.protocol import Diagnostic, Failed, Stage
+from buddy.compiler.protocol.errors import BuddyError
 
 log = logging.getLogger("buddy.engine")
 Send = Callable[[Any], None]
@@ -19,12 +20,12 @@ Send = Callable[[Any], None]
 CANCEL_SECONDS = 0.1
 
 
-class JobFailed(Exception):
+class JobFailed(BuddyError):
     """A request failed; the diagnostic is sent to the client."""
 
     def __init__(self, diagnostic: Diagnostic, stages: tuple[Stage, ...] = ()) -> None:
-        super().__init__(str(diagnostic))
-        self.diagnostic, self.stages = diagnostic, stages
+        super().__init__(diagnostic)
+        self.stages = stages
 
 
 @dataclass

@@ -20,11 +20,11 @@ import socket
 import struct
 import subprocess
 import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache, partial
+import weakref
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 VARIABLE = "BUDDY_MEMORY"
 # The default limit as a fraction of the machine's memory: the workbench, the terminal and the system need the rest.
@@ -129,24 +129,6 @@ def die_with_parent(parent: int) -> None:
         os._exit(1)
 
 
-def die_with_parent_from_start() -> Callable[[], None] | None:
-    """Returns a `preexec_fn` that makes a child die with this process, or `None` if no function does.
-
-    A child that calls `die_with_parent` itself would outlive this process if a signal stopped it before the call. The
-    kernel kills the child when the thread that started it ends, so the result is `None` on any but the main thread.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        return None
-    return die_with_this_thread()
-
-
-def die_with_this_thread() -> Callable[[], None]:
-    """Returns a `preexec_fn` that makes a child die with the thread that starts it, which has to wait for it."""
-    # Loaded here, because the forked child of a process with threads must not load a library.
-    _prctl()
-    return partial(die_with_parent, os.getpid())
-
-
 @cache
 def _prctl() -> Any:
     return ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
@@ -158,61 +140,124 @@ def die_with_socket(fd: int, group: bool = False) -> None:
     This works for a stopped process too, and whichever process has forked it. `fd` is a socket, or the reading end of a
     pipe, over which no data is sent; it stays open. Children inherit it, but a child outside the group is not killed.
     """
-    if sys.platform == "linux":
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(fd, fcntl.F_SETOWN, -os.getpgrp() if group else os.getpid())
-            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+    _kill_at_end_of(fd, -os.getpgrp() if group else os.getpid())
     poll = select.poll()
     poll.register(fd, 0)
     if poll.poll(0):
         os._exit(1)
 
 
-def start_with_socket(
+def _kill_at_end_of(fd: int, owner: int) -> None:
+    """Makes the kernel kill `owner`, a process or the negative of a group, when the other end of `fd` is closed.
+
+    `owner` must have the file description of `fd` open; another process may close `fd`.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(fd, fcntl.F_SETOWN, owner)
+            fcntl.fcntl(fd, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+class LifetimePipe:
+    """A pipe without data: the kernel kills a child when this process ends or calls `close` (Linux only).
+
+    The child inherits `child_end` and does nothing itself, so it also ends if it is stopped from the start. This
+    process calls `own` once the child exists. No Python code runs between fork and exec, which would not be safe in a
+    process with threads. In a fork of this process, its end is closed, because the fork would keep the child alive.
+    """
+
+    def __init__(self) -> None:
+        self.child_end, end = os.pipe()
+        self._end = os.fdopen(end, "wb", buffering=0)
+        _pipes.add(self)
+
+    def own(self, pid: int, group: bool = False) -> None:
+        """Ties the life of child `pid`, or of the process group that it leads, to this pipe."""
+        _kill_at_end_of(self.child_end, -pid if group else pid)
+        self.close_child_end()
+
+    def close_child_end(self) -> None:
+        end, self.child_end = self.child_end, -1
+        if end >= 0:
+            os.close(end)
+
+    def close(self) -> None:
+        """Kills the child if it runs."""
+        self.close_child_end()
+        self.close_end()
+
+    def close_end(self) -> None:
+        """Closes this process's end only, in a fork."""
+        self._end.close()
+
+
+_pipes: weakref.WeakSet[LifetimePipe] = weakref.WeakSet()
+
+
+def _close_in_fork() -> None:
+    for pipe in list(_pipes):
+        pipe.close_end()
+    _pipes.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_close_in_fork)
+
+
+def start_with_pipe(
     command: Sequence[str], keep: Sequence[int] = (), **options: Any
-) -> tuple[subprocess.Popen[bytes], IO[bytes]]:
+) -> tuple[subprocess.Popen[Any], LifetimePipe]:
     """Starts a process that the kernel kills when this process ends, whichever thread started it.
 
-    Returns the process, and the writing end of a pipe: the process is also killed when that is closed, and a fork of
-    this process has to close its copy. If `options`, those of `Popen`, start a session, its process group is killed.
-    The process inherits the file descriptors `keep`. Raises `OSError`.
+    Returns the process, and the pipe that also kills it when it is closed. If `options`, those of `Popen`, start a
+    session, its process group is killed. The process inherits the file descriptors `keep`. Raises `OSError`.
     """
-    their_end, our_end = os.pipe()
-    lifetime_pipe = os.fdopen(our_end, "wb", buffering=0)
+    pipe = LifetimePipe()
     try:
-        prepare = partial(die_with_socket, their_end, group=options.get("start_new_session", False))
-        return subprocess.Popen(command, pass_fds=(their_end, *keep), preexec_fn=prepare, **options), lifetime_pipe
+        process: subprocess.Popen[Any] = subprocess.Popen(command, pass_fds=(pipe.child_end, *keep), **options)
     except BaseException:
-        lifetime_pipe.close()
+        pipe.close()
         raise
-    finally:
-        os.close(their_end)
+    pipe.own(process.pid, group=options.get("start_new_session", False))
+    return process, pipe
 
 
-def run_owned(command: Sequence[str], timeout: float, text: str = "") -> subprocess.CompletedProcess[str]:
+def run_owned(
+    command: Sequence[str], timeout: float, text: bytes | str = "", **options: Any
+) -> subprocess.CompletedProcess[Any]:
     """Runs `command` with `text` as input and waits for its end; the kernel kills it if this process is killed.
 
-    Raises the exceptions of `subprocess.run`.
+    Its output is text if `text` is. Raises the exceptions of `subprocess.run`.
     """
-    return subprocess.run(
-        command, input=text, capture_output=True, timeout=timeout, encoding="utf-8", errors="replace", check=False,
-        preexec_fn=die_with_this_thread(),
-    )  # fmt: skip
+    pipe = subprocess.PIPE
+    if isinstance(text, str):
+        options = {"encoding": "utf-8", "errors": "replace", **options}
+    process, lifetime = start_with_pipe(command, stdin=pipe, stdout=pipe, stderr=pipe, **options)
+    try:
+        output, errors = process.communicate(text, timeout)
+    except BaseException:
+        lifetime.close()
+        process.kill()
+        process.communicate()
+        raise
+    finally:
+        lifetime.close()
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
 
 @contextlib.contextmanager
 def start_owned(command: Sequence[str], output: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Runs `command` with its output in a file, and kills it at the end of the `with` block.
 
-    The kernel kills it if the thread that runs the block ends.
+    The kernel kills it if this process ends.
     """
-    null, prepare = subprocess.DEVNULL, die_with_this_thread()
     with output.open("wb") as stream:
-        process = subprocess.Popen(command, stdin=null, stdout=stream, stderr=stream, preexec_fn=prepare)
+        process, lifetime = start_with_pipe(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)
     try:
         yield process
     finally:
+        lifetime.close()
         if process.poll() is None:
             process.kill()
             process.wait()

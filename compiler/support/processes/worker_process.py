@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from buddy.compiler.protocol.wire import FrameBuffer, WireError
 from buddy.compiler.support.processes.interpreters import python_command
-from buddy.compiler.support.processes.lifetime import describe_exit, die_with_parent_from_start, kill_group
+from buddy.compiler.support.processes.lifetime import LifetimePipe, describe_exit, kill_group, start_with_pipe
 
 _READ_BYTES = 1 << 20
 _PRINTOUT_BYTES = 1 << 16
@@ -53,7 +53,7 @@ class WorkerProcess:
         self._outgoing = bytearray()
         self._tail = bytearray()
         self._fault = ""
-        self._popen, self._write_fd, self._read_fd = _spawn(function)
+        self._popen, self._lifetime, self._write_fd, self._read_fd = _spawn(function)
         assert self._popen.stdout is not None
         assert self._popen.stderr is not None
         self._streams = {"stdout": self._popen.stdout.fileno(), "stderr": self._popen.stderr.fileno()}
@@ -167,8 +167,9 @@ class WorkerProcess:
         self._events.ended(self._fault or describe_exit(status))
 
     def close(self) -> None:
-        """Stops listening and closes the pipes, which makes a running process exit."""
+        """Stops listening and closes the pipes, which ends a running process."""
         self._open = False
+        self._lifetime.close()
         for fd in (self._read_fd, *self._streams.values()):
             self._loop.remove_reader(fd)
         self._loop.remove_writer(self._write_fd)
@@ -179,25 +180,24 @@ class WorkerProcess:
             stream.close()
 
 
-def _spawn(function: str) -> tuple[subprocess.Popen[bytes], int, int]:
+def _spawn(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, int]:
     """Starts `function` with two pipes; returns the process, and our ends to write to and to read from."""
     their_read, our_write = os.pipe()
     our_read, their_write = os.pipe()
     _widen(our_read)
     _widen(our_write)
-    popen = subprocess.Popen(
+    popen, lifetime = start_with_pipe(
         python_command(function, "pipes", str(their_read), str(their_write), parent=os.getpid()),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        pass_fds=(their_read, their_write),
+        keep=(their_read, their_write),
         start_new_session=True,
-        preexec_fn=die_with_parent_from_start(),
         bufsize=0,
     )
     os.close(their_read)
     os.close(their_write)
-    return popen, our_write, our_read
+    return popen, lifetime, our_write, our_read
 
 
 def _widen(fd: int) -> None:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
+
 if sys.version_info >= (3, 11):
     import tomllib
 else:
@@ -54,7 +56,7 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The rounds of a subject end after this many seconds, but it has at least `MIN_ROUNDS` rounds."""
 
 
-class BenchPlanError(Exception):
+class BenchPlanError(BuddyError):
     """An invalid suite, or an unknown side; the text says what is wrong, and where."""
 
 

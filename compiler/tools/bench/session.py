@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.interpreters import BlockingWorker, call_and_wait
@@ -52,7 +53,7 @@ class BlockTimed(Message, frozen=True):
     seconds: float
 
 
-class ContestantError(Exception):
+class ContestantError(BuddyError):
     """A side could not be prepared, or its process exited; the text is the reason."""
 
 

@@ -20,13 +20,14 @@ from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.script import execute, prepare, script_environment
 from buddy.compiler.mlir.bindings import torch_fx
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.source_files import locate
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
 
 SubjectCall = Callable[[], Any]
 
 
-class SideError(Exception):
+class SideError(BuddyError):
     """A side cannot run a subject; the text is the reason."""
 
 

@@ -18,6 +18,7 @@ from buddy.compiler.ops import registries
 from buddy.compiler.passes.pass_runner import own_passes
 from buddy.compiler.protocol import Criterion
 from buddy.compiler.protocol.artifact import to_bytes
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
 from buddy.compiler.protocol.worker_messages import Done, Message, Reply, Trouble
@@ -41,7 +42,7 @@ TO_END = -4
 _BASE_STEP_SECONDS = 3.0
 
 
-class Stopped(Exception):
+class Stopped(BuddyError):
     """The client no longer waits for the bisection."""
 
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 
 Outcome = Literal["compiled", "torch-mlir", "eager", "refused", "wrong", "error", "crash", "timeout"]
@@ -21,7 +22,7 @@ STEPS = ("capture", "lower", "compile", "run", "compare")
 DTYPES = ("float32", "int64", "bool")
 
 
-class CoveragePlanError(ValueError):
+class CoveragePlanError(BuddyError, ValueError):
     """An invalid plan; the text says what is wrong and what is valid."""
 
 

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support import files
 from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.interpreters import BlockingWorker
@@ -29,7 +30,7 @@ from buddy.compiler.tools.coverage.plan import (
 )
 
 
-class CoverageError(Exception):
+class CoverageError(BuddyError):
     """The warm process could not start, or exited; the text is its last output."""
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
 
 
-class ExportError(Exception):
+class ExportError(BuddyError):
     """A program cannot be exported; `diagnostic` says why, and what to do."""
 
     def __init__(self, what: str, where: str = "", todo: str = "", detail: str = "") -> None:
-        self.diagnostic = Diagnostic(what, where, todo, detail=detail)
-        super().__init__(str(self.diagnostic))
+        super().__init__(what, where, todo, detail=detail)

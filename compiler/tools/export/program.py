@@ -5,18 +5,22 @@ from __future__ import annotations
 import io
 import os
 import shutil
-from collections.abc import Callable, Collection, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from traceback import format_exc
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from buddy.compiler.codegen.machines import Machine, MachineError, machine_of
-from buddy.compiler.protocol import Assignment, ExportedFile, ExportKind
+from buddy.compiler.graph.plugins import plugin_exporters
+from buddy.compiler.protocol import EXPORT_KINDS, Assignment, ExportedFile
 from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.files import EXPORT, scratch_folder
@@ -58,7 +62,7 @@ class ExportOrder:
 
     folder: Path
     name: str
-    kinds: tuple[ExportKind, ...]
+    kinds: tuple[str, ...]
     force: bool = False
 
 
@@ -77,12 +81,50 @@ def export(program: CompiledProgram, order: ExportOrder, report: Report = lambda
     if folder.exists() and not folder.is_dir():
         raise ExportError(f"{folder} is not a folder", "the export", "name another one (-o)")
     folder.parent.mkdir(parents=True, exist_ok=True)
+    _check_kinds(order.kinds)
     with scratch_folder(EXPORT, folder.parent) as scratch:
         writer = _Writer(program, order, interface, machine, Path(scratch), report)
         _check_overwriting(folder, writer.file_names(), order.force)
         with torch.no_grad():
-            writer.write()
-        return _move_files(Path(scratch), folder, writer.file_names())
+            others = list(_write_by_plugins(program, order, Path(scratch), writer.file_names()))
+            writer.write(others)
+        names = [*writer.file_names(), *others]
+        _check_overwriting(folder, names, order.force)
+        return _move_files(Path(scratch), folder, names)
+
+
+def _check_kinds(kinds: Collection[str]) -> None:
+    known = (*EXPORT_KINDS, *sorted(plugin_exporters()))
+    unknown = [kind for kind in kinds if kind not in known]
+    if unknown:
+        todo = f"name one of {', '.join(known)}, or load the plug-in that has it (--plugin)"
+        raise ExportError(f"unknown kind {unknown[0]!r}", "the export", todo)
+
+
+def _write_by_plugins(
+    program: CompiledProgram, order: ExportOrder, folder: Path, taken: Collection[str]
+) -> Iterator[str]:
+    """Writes the files of the kinds of plug-ins, and yields their names.
+
+    Raises `ExportError` if an exporter raises, or does not write the files that it names.
+    """
+    for kind in order.kinds:
+        if (write := plugin_exporters().get(kind)) is None:
+            continue
+        with tempfile.TemporaryDirectory(dir=folder) as own:
+            try:
+                names = list(write(program, Path(own), order.name))
+            except BuddyError:
+                raise
+            except Exception as error:
+                what = f"the exporter {kind!r} raised {type(error).__name__}: {error}"
+                raise ExportError(what, write.__module__, "correct the plug-in", format_exc()) from error
+            for name in names:
+                if Path(name).name != name or not (Path(own) / name).is_file() or name in taken:
+                    what = f"the exporter {kind!r} names the file {name!r}, which it has not written or may not write"
+                    raise ExportError(what, write.__module__, "correct the plug-in")
+                shutil.move(Path(own) / name, folder / name)
+                yield name
 
 
 class _Writer:
@@ -117,7 +159,8 @@ class _Writer:
                 files += [f"example/output{i}.npy" for i in range(len(self._interface.outputs))]
         return [*files, "README.md"]
 
-    def write(self) -> None:
+    def write(self, others: Sequence[str] = ()) -> None:
+        """Writes the files; the README also lists `others`, those of plug-ins."""
         name, kinds = self._name, self._kinds
         if "mlir" in kinds:
             self._write_text(f"{name}.mlir", self._program.mlir)
@@ -134,7 +177,7 @@ class _Writer:
         if kinds & _KINDS_WITH_C:
             self._write_c()
         self._write_libraries()
-        program, files = self._program, self.file_names()
+        program, files = self._program, [*self.file_names(), *others]
         self._write_text(
             "README.md", texts.readme(self._interface, program.origin, self._machine, files, program.command)
         )

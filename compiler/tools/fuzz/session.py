@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support import files
@@ -161,7 +162,7 @@ class BatchDone(Message, frozen=True):
 MISSING = "No module named 'hypothesis'"
 
 
-class CampaignError(Exception):
+class CampaignError(BuddyError):
     """The process of a campaign could not start, or exited; the text is its last output."""
 
 

@@ -21,6 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import HotSpot, Sampling
 from buddy.compiler.runtime.openmp import library_at
 
@@ -43,7 +44,7 @@ _WORD = struct.Struct("=Q")
 _HERTZ = 4000
 
 
-class SamplingError(Exception):
+class SamplingError(BuddyError):
     """Sampling is not possible on this machine; the text is the reason, and what to do."""
 
 

@@ -15,6 +15,7 @@ import torch
 from buddy.compiler.graph import serialize
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import Diagnostic, GraphInfo
+from buddy.compiler.protocol.errors import diagnostic_of
 from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
 from buddy.compiler.runtime.captured import CapturedGraph
@@ -75,11 +76,8 @@ def _load_graph(channel: Channel, load_message: LoadMessage) -> Any:
         )
     except Exception as error:
         channel.send(Trouble(traceback_of(error)))
-        diagnostic = getattr(error, "diagnostic", None)
         where = load_message.load.source if isinstance(load_message, LoadForTuning) else load_message.folder
-        if not isinstance(diagnostic, Diagnostic):
-            diagnostic = Diagnostic(f"{type(error).__name__}: {error}", where)
-        channel.send(Refused(diagnostic))
+        channel.send(Refused(diagnostic_of(error, "the program could not be loaded", where)))
     return None
 
 

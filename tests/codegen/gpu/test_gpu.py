@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import os
 import re
+import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import torch
 from llvmlite import binding
@@ -17,12 +21,27 @@ from torch.nn import functional
 from buddy.compiler.codegen.gpu.driver import LIBRARY, Device, KernelParameters
 from buddy.compiler.codegen.gpu.kernels import PtxError, emit
 from buddy.compiler.codegen.machines import parse_module, this_machine
-from buddy.compiler.protocol.artifact import Artifact, Copy, KernelScalar, Launch, Pointer, from_bytes, to_bytes
+from buddy.compiler.protocol import NOT_APPLIED
+from buddy.compiler.protocol.artifact import (
+    Argument,
+    Artifact,
+    Buffer,
+    Copy,
+    DeviceProgram,
+    KernelScalar,
+    Launch,
+    Pointer,
+    TensorSpec,
+    from_bytes,
+    to_bytes,
+)
 from buddy.compiler.protocol.presets import default_recipe, presets
 from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.protocol.worker_messages import Activity
 from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.runtime.executable import load
-from buddy.compiler.runtime.on_device import NoGpuError
+from buddy.compiler.runtime.on_device import GpuRunError
+from buddy.compiler.support.processes.forks import ForkedWorker
 from tests.programs import Line, assert_same, without
 
 GPU = default_recipe(preset="gpu")
@@ -102,11 +121,16 @@ def normalised(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return torch.softmax(functional.layer_norm(x, (x.shape[-1],)) @ w, dim=-1)
 
 
+def padded(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([functional.pad(x, (2, 1)), y], dim=1) * 2
+
+
 PROGRAMS = {
     # Neither size is a whole number of blocks.
     "a matmul": (projected, (numbers(11, 7), numbers(7, 45), numbers(45))),
     "an element-wise chain": (chain, (numbers(37), numbers(37))),
     "rows": (normalised, (numbers(2, 3, 8), numbers(8, 5))),
+    "copies of strided buffers": (padded, (numbers(3, 5), numbers(3, 4))),
     "a constant": (lambda x: x + torch.tensor([1.0, 2.0, 3.0]), (numbers(4, 3),)),
 }
 
@@ -167,6 +191,14 @@ def test_the_same_recipe_gives_the_same_text() -> None:
     assert texts[0].text("codegen") == texts[1].text("codegen")
 
 
+def test_a_field_that_the_backend_does_not_read_is_reported() -> None:
+    line = Line(lambda x: x + 1, numbers(4))
+    remarks = line.compile(msgspec.structs.replace(GPU, target="x86-64-v3", opt_level=3)).remarks
+    assert [remark for remark in remarks if remark[0] == NOT_APPLIED] == [
+        (NOT_APPLIED, "", "target has no effect: the backend gpu does not read it")
+    ]
+
+
 # ---- what cannot be --------------------------------------------------------------------------------------------------
 
 
@@ -180,6 +212,16 @@ def test_what_the_host_would_have_to_do_is_told(function: Callable[..., Any], re
     assert "is left on the host, which only launches kernels" in diagnostic.what
     assert diagnostic.node
     assert "--preset default" in diagnostic.todo
+
+
+def test_checks_of_values_are_named_as_the_reason_and_can_be_omitted() -> None:
+    line = Line(lambda table, i: table[i] * 2, numbers(5, 3), torch.tensor([4, 0]))
+    diagnostic = line.fail(GPU).diagnostic
+    assert "--checks none" in diagnostic.todo
+    compilation = line.compile(msgspec.structs.replace(GPU, checks="none"))
+    found = run_emulated(compilation.artifact, line.text("translate"), line.program.tensors)
+    with torch.no_grad():
+        assert_same(found, line.program.eager(line.program.tensors))
 
 
 def test_a_function_that_no_instruction_computes_is_told() -> None:
@@ -228,10 +270,156 @@ def driver() -> bool:
     return True
 
 
+# The functions of the package `cuda.bindings.driver` that a program of copies calls. Memory of the device is memory of
+# the process. The driver fails in a fork of a process that has torch's CUDA libraries; this one where torch is.
+EMULATED_DRIVER = r"""
+import ctypes, os, sys
+
+memory = []
+
+def cuInit(flags):
+    {start}
+    if "torch" in sys.modules:
+        return (999,)
+    return (0,)
+
+def cuGetErrorString(status):
+    return 0, {{3: b"initialization error", 100: b"no CUDA-capable device is detected", 999: b"torch is here"}}[status]
+
+def cuDeviceGet(number):
+    return 0, number
+
+def cuDevicePrimaryCtxRetain(device):
+    return 0, 1
+
+def cuCtxSetCurrent(context):
+    return (0,)
+
+def cuDeviceGetName(size, device):
+    return 0, b"an emulated GPU\0"
+
+def cuMemAlloc(size):
+    memory.append(ctypes.create_string_buffer(size))
+    return 0, ctypes.addressof(memory[-1])
+
+def cuMemcpyHtoD(target, source, size):
+    ctypes.memmove(target, source, size)
+    return (0,)
+
+cuMemcpyDtoH = cuMemcpyDtoD = cuMemcpyHtoD
+
+def cuEventCreate(flags):
+    return 0, 1
+
+def cuEventRecord(event, stream):
+    {call}
+    return (0,)
+
+def cuEventSynchronize(event):
+    return (0,)
+
+def cuEventElapsedTime(first, second):
+    return 0, 0.25
+
+def cuEventDestroy(event):
+    return (0,)
+"""
+
+
+@pytest.fixture
+def emulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Returns a function that gives processes started later a CUDA driver; `start` and `call` are code of `cuInit`
+    and of a call.
+    """
+
+    def install(start: str = "pass", call: str = "pass") -> None:
+        package = tmp_path / "cuda" / "bindings"
+        package.mkdir(parents=True)
+        for folder in (package, package.parent):
+            (folder / "__init__.py").touch()
+        (package / "driver.py").write_text(EMULATED_DRIVER.format(start=start, call=call))
+        # The library itself is only opened, so any will do.
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        library = next(line.split()[-1] for line in maps if "/libm.so" in line)
+        shutil.copy(library, tmp_path / LIBRARY)
+        for variable in ("PYTHONPATH", "LD_LIBRARY_PATH"):
+            monkeypatch.setenv(variable, os.pathsep.join([str(tmp_path), os.environ.get(variable, "")]))
+
+    return install
+
+
+def copies() -> Artifact:
+    """Returns a program that returns its two inputs in the other order, one of them by way of a buffer of its own."""
+    specs = (TensorSpec((3, 5), "f32"), TensorSpec((7,), "i64"))
+    device = DeviceProgram("sm_75", (), (Buffer(56),), (Copy(0, 3, 60), Copy(1, 4, 56), Copy(4, 2, 56)))
+    arguments = tuple(Argument(number, spec) for number, spec in enumerate(specs))
+    return Artifact("main", (), arguments, (specs[1], specs[0]), device=device)
+
+
+needs_linux = pytest.mark.skipif(sys.platform != "linux", reason="the library is found by LD_LIBRARY_PATH")
+
+
+@needs_linux
+@pytest.mark.slow
+def test_the_driver_runs_in_an_interpreter_that_imports_no_torch(emulate: Callable[..., None]) -> None:
+    emulate()
+    program = load(copies())
+    for seed in range(2):
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(seed)).T
+        y = torch.arange(7) * (seed + 1)
+        first, second = program([x, y])
+        assert torch.equal(first, y)
+        assert torch.equal(second, x)
+    assert program.notes() == (
+        "on an emulated GPU: the kernels take 0.25 ms, the copies to and from the device the rest",
+    )
+    with pytest.raises(ValueError, match="input 1 is"):
+        program([torch.ones(3, 5), torch.ones(7)])
+
+
+@needs_linux
+@pytest.mark.slow
+def test_a_fork_of_a_process_with_torch_starts_a_new_interpreter(emulate: Callable[..., None]) -> None:
+    """A run happens in such a fork, in which the driver cannot be initialized."""
+    emulate()
+    fork = ForkedWorker(
+        lambda channel: channel.send(Activity(str(load(copies())([torch.ones(3, 5), torch.arange(7)])[0].tolist()))),
+        Activity,
+        Activity,
+    )
+    answer = fork.receive()
+    assert answer is not None, fork.output()
+    assert answer.what == "[0, 1, 2, 3, 4, 5, 6]"
+    fork.end()
+
+
+@needs_linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("start", "call", "what", "todo"),
+    [
+        ("return (100,)", "pass", "no CUDA device was found (cuInit: no CUDA-capable", "a machine with a GPU"),
+        ("return (3,)", "pass", "the CUDA driver did not start (cuInit: initialization error)", "nvidia-smi"),
+        ("os._exit(3)", "pass", "the process for the GPU ended with exit code 3", "--preset default"),
+        ("pass", "return (3,)", "cuEventRecord: initialization error", "--preset default"),
+        ("pass", "os.kill(os.getpid(), 11)", "the process for the GPU ended with SIGSEGV", "--preset default"),
+    ],
+    ids=["no device", "no start", "exit at the start", "an error in a call", "a crash in a call"],
+)
+def test_a_driver_that_fails_is_reported(
+    emulate: Callable[..., None], start: str, call: str, what: str, todo: str
+) -> None:
+    emulate(start, call)
+    with pytest.raises(GpuRunError) as caught:
+        load(copies())([torch.ones(3, 5), torch.arange(7)])
+    assert what in caught.value.diagnostic.what
+    assert todo in caught.value.diagnostic.todo
+
+
 @pytest.mark.skipif(driver(), reason="there is a CUDA driver")
 def test_without_a_driver_one_line_says_so() -> None:
     artifact = Line(torch.relu, numbers(6)).compile(GPU).artifact
-    with pytest.raises(NoGpuError) as caught:
+    with pytest.raises(GpuRunError) as caught:
         load(artifact)
     assert str(caught.value).count("\n") == 0
     assert "no CUDA driver was found (libcuda.so.1)" in caught.value.diagnostic.what

@@ -1,0 +1,63 @@
+"""Diagnostics, and the base class of this project's errors. Imports neither torch nor MLIR."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Diagnostic(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A message for the user: what happened, where, and what to do."""
+
+    what: str
+    where: str = ""
+    todo: str = ""
+    severity: Severity = "error"
+    detail: str = ""
+    step: int = -1
+    node: str = ""
+
+    def __str__(self) -> str:
+        return " · ".join(part for part in (self.what, self.where, self.todo) if part)
+
+
+class BuddyError(Exception):
+    """The base of all errors of this project; `diagnostic` says what happened, and where and what to do if known.
+
+    It takes a diagnostic, or the parts of one; its text is the diagnostic's. Errors that are also a `ValueError` or
+    another of Python's errors derive from both.
+    """
+
+    def __init__(self, what: str | Diagnostic = "", where: str = "", todo: str = "", detail: str = "") -> None:
+        self.diagnostic = what if isinstance(what, Diagnostic) else Diagnostic(str(what), where, todo, detail=detail)
+        super().__init__(str(self.diagnostic))
+
+    @property
+    def where(self) -> str:
+        """Where it happened: a file and line, a node, an option, a part of the program; "" if unknown."""
+        return self.diagnostic.where
+
+    @property
+    def todo(self) -> str:
+        """What the user can do about it; "" if unknown."""
+        return self.diagnostic.todo
+
+
+def diagnostic_of(error: BaseException, what: str, where: str, todo: str = "") -> Diagnostic:
+    """Returns the diagnostic of an error that says where it happened, or a new one that begins with `what`."""
+    if isinstance(error, BuddyError) and error.where:
+        return error.diagnostic
+    return Diagnostic(f"{what}: {type(error).__name__}: {error}", where, todo)
+
+
+def check_registration(kind: str, name: str, first: Any, second: Any) -> None:
+    """Raises `BuddyError` if `first`, which has registered `name`, is other code than `second`.
+
+    The same code may register again: a notebook's cell that runs twice, or a file that is loaded again.
+    """
+    if first is not None and (first.__module__, first.__qualname__) != (second.__module__, second.__qualname__):
+        what = f"the {kind} {name!r} is registered twice: by {first.__module__} and by {second.__module__}"
+        raise BuddyError(what, second.__module__, "choose another name, or load only one of them")

@@ -1,0 +1,89 @@
+"""The public interface: frozen signatures, the cost of importing it, programs in this process, registrations."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import buddy.api
+from buddy.api import BuddyError, PassStep, capture_program, exporter, open_program, preset, presets, register_pass
+from buddy.compiler.graph.plugins import plugin_problems
+from tests.api.signatures import FILE, signatures
+
+SOURCE = Path(buddy.api.__file__).resolve()
+
+
+def test_the_signatures_are_those_that_plugins_were_written_for() -> None:
+    """After a change that is meant: `python -m tests.api.signatures --write`. The policy is in `api/__init__.py`."""
+    assert signatures() == FILE.read_text("utf-8").splitlines()
+
+
+def test_type_checkers_and_python_find_the_same_names() -> None:
+    (block,) = (node for node in ast.parse(SOURCE.read_text("utf-8")).body if isinstance(node, ast.If))
+    typed = {alias.asname for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert typed == set(buddy.api._HOMES)
+    with pytest.raises(AttributeError, match=r"buddy\.api\.__all__ lists the public names"):
+        _ = buddy.api.nothing  # type: ignore[attr-defined]
+
+
+@pytest.mark.slow
+def test_importing_it_imports_neither_torch_nor_mlir_nor_textual(run_python: Callable[..., Any]) -> None:
+    code = "import sys, buddy.api as api; api.Recipe, api.preset, api.exporter, api.ElementwiseOp; "
+    code += "print([name for name in ('torch', 'torch_mlir', 'mlir', 'textual') if name in sys.modules])"
+    done = run_python("-c", code)
+    assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_program_is_compiled_read_run_and_compared() -> None:
+    (graph,) = capture_program(lambda x: torch.relu(x @ x) + 1, torch.randn(4, 4)).graphs
+    compiled = graph.compile()
+    assert compiled.stages[-1].phase == "asm"
+    assert "func.func @forward" in compiled.text("lower")
+    assert compiled.text(len(compiled.stages) - 1) == compiled.text("codegen")
+    report = compiled.compare(1)
+    assert report.ok
+    x = torch.randn(4, 4)
+    torch.testing.assert_close(compiled(x)[0], torch.relu(x @ x) + 1)
+    with pytest.raises(BuddyError, match="unknown stage 'lowr'") as caught:
+        compiled.text("lowr")
+    assert "lower" in caught.value.todo
+
+
+def test_a_script_is_opened_with_plugins_whose_errors_are_listed(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("import torch\nmodel, example_inputs = torch.tanh, (torch.ones(3),)\n")
+    (tmp_path / "newer.py").write_text("from buddy.api import require_api\nrequire_api(99)\n")
+    program = open_program("model.py", directory=str(tmp_path), plugins=[str(tmp_path / "newer.py")])
+    assert [graph.name for graph in program.graphs] == ["tanh"]
+    (problem,) = program.problems
+    assert "version 99 of buddy.api is needed" in problem.what
+    assert "update buddy-tui" in problem.todo
+
+
+def test_a_name_is_registered_by_one_definition_only() -> None:
+    def steps() -> list[PassStep]:
+        return [PassStep("cse")]
+
+    def write(program: Any, folder: Path, name: str) -> list[str]:
+        return []
+
+    preset("of-this-test", "one pass")(steps)
+    preset("of-this-test", "one pass")(steps)  # as a notebook's cell that runs again
+    assert presets()["of-this-test"].recipe.steps == (PassStep("cse"),)
+    exporter("of-this-test")(write)
+    for register in (preset("of-this-test", ""), exporter("of-this-test")):
+        with pytest.raises(BuddyError, match="is registered twice"):
+            register(lambda *_: [])  # type: ignore[arg-type]
+    for register in (preset("default", ""), preset("No Name", "")):
+        with pytest.raises(BuddyError, match="cannot be called"):
+            register(steps)
+    with pytest.raises(BuddyError, match="cannot be called 'shared'"):
+        exporter("shared")(write)
+    stranger = type("Cse", (buddy.api.MlirPass,), {"name": "copies-to-loops", "summary": ""})
+    with pytest.raises(BuddyError, match="the pass 'copies-to-loops' is registered twice"):
+        register_pass(stranger)
+    assert plugin_problems(()) == ()
