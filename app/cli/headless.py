@@ -134,13 +134,14 @@ class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
     `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` is the time limit of each step
-    of a compilation.
+    of a compilation. If it `reopens`, compilations of earlier sessions are used.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
         self.client, self.console, self._step_seconds = client, console, step_seconds
         self.graphs: tuple[GraphInfo, ...] = ()
         self.files: tuple[str, ...] = ()
+        self.reopens = False
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source. Returns the recipes of the graphs that the options select.
@@ -153,7 +154,8 @@ class Headless:
         frontend = bases[0].frontend
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
-        frame = Open(request, options.source, arguments, working_folder(options), plugins, shapes, frontend, trusts)
+        folder, reopens = working_folder(options), self.reopens
+        frame = Open(request, options.source, arguments, folder, plugins, shapes, frontend, trusts, reopens)
         captured = await self._open(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")

@@ -42,6 +42,7 @@ def main(words: Sequence[str]) -> int:
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Run the graphs one after another. A failure does not stop the others."""
     results = _Results(options, script)
+    engine.reopens = True
     try:
         for recipe in await engine.open_program(options, script):
             await _run_graph(engine, options, recipe, results)

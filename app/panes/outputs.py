@@ -66,6 +66,8 @@ def _placeholder_lines(state: State) -> list[Cells]:
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
     """The reason why the results are out of date, and the key to press; empty if they are up to date."""
     run_again: Cells = [(key_of("run"), "key"), (" to run again", "dim")]
+    if (run := state.shown.restored_run) is not None:
+        return [("STALE: ", "stale"), (f"from an earlier session, {run.end_date}; press ", "dim"), *run_again]
     if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
     if changed:

@@ -99,6 +99,7 @@ class Greeting(msgspec.Struct):
     type: str
     version: int = 0
     log: LogLevel = "info"
+    reopens: bool = False
 
 
 class ClientRejected(Exception):
@@ -175,11 +176,14 @@ class Server:
     def _greet(self, body: bytes) -> None:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
+        if not greeting.reopens:
+            self._session.start_workers()
         self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
         for worker in (self._session.compiler, self._session.host):
-            self._send(worker.state)
+            if worker.generation:
+                self._send(worker.state)
 
     # ---- requests ------------------------------------------------------------------------------------------------
 

@@ -84,6 +84,7 @@ from buddy.compiler.protocol.programs import Compile as Compile
 from buddy.compiler.protocol.programs import Compiled as Compiled
 from buddy.compiler.protocol.programs import Open as Open
 from buddy.compiler.protocol.programs import Ran as Ran
+from buddy.compiler.protocol.programs import Reopened as Reopened
 from buddy.compiler.protocol.programs import Run as Run
 from buddy.compiler.protocol.programs import StageDone as StageDone
 from buddy.compiler.protocol.provenance import LLVM as LLVM
@@ -204,6 +205,7 @@ EngineFrame = (
     | Progress
     | Printout
     | Captured
+    | Reopened
     | Assigned
     | StageDone
     | Compiled

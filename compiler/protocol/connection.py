@@ -51,11 +51,15 @@ WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level."""
+    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level.
+
+    A client that `reopens` opens a program next: the workers wait until a program of an earlier session is drawn.
+    """
 
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
     log: LogLevel = "info"
+    reopens: bool = False
 
 
 class Cancel(Frame, frozen=True):

@@ -26,6 +26,9 @@ class Open(Request["Captured"], frozen=True):
     such as `x=4x128`, replace the shapes of the tensors that the script calls its model with. `frontend` is the
     frontend of the recipes that will be compiled: it captures the graphs, or imports them after their capture. If the
     user `trusts` the file, pickles in it may run code.
+
+    If it `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
+    first if an earlier session has opened the same program and none of its files has changed.
     """
 
     source: str
@@ -35,6 +38,7 @@ class Open(Request["Captured"], frozen=True):
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
     trusts: bool = False
+    reopens: bool = False
 
 
 class Compile(Request["Compiled"], frozen=True):
@@ -78,6 +82,19 @@ class Captured(Frame, frozen=True):
     seconds: float = 0.0
     plugins: tuple[PluginFile, ...] = ()
     files: tuple[str, ...] = ()
+
+
+class Reopened(Frame, frozen=True):
+    """The graphs that an earlier session has captured, to show until `Captured`. They may differ from those of now.
+
+    They can be compiled. Requests that need the running program wait for it. `saved_at` is in seconds since the epoch.
+    """
+
+    request: int
+    graphs: tuple[GraphInfo, ...]
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    saved_at: float = 0.0
 
 
 class Assigned(Frame, frozen=True):
