@@ -30,6 +30,7 @@ from buddy.app.cli.recipes import (
     graph_recipes,
     with_eager_nodes,
 )
+from buddy.app.session.progress import PartTimes
 from buddy.app.workspace.command_line import write_script
 from buddy.app.workspace.frontends import from_preset
 from buddy.compiler.protocol import (
@@ -134,7 +135,7 @@ class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
     `graphs` are the graphs of the opened program, `files` are its files. `step_seconds` is the time limit of each step
-    of a compilation. If it `reopens`, compilations of earlier sessions are used.
+    of a compilation. If it `reopens`, compilations of earlier sessions are used. `times` are those of all requests.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -142,6 +143,7 @@ class Headless:
         self.graphs: tuple[GraphInfo, ...] = ()
         self.files: tuple[str, ...] = ()
         self.reopens = False
+        self.times = PartTimes()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source. Returns the recipes of the graphs that the options select.
@@ -261,6 +263,7 @@ class Headless:
                 self.console.print_output(frame.text, frame.stream)
             elif isinstance(frame, Progress):
                 step = frame.what
+                self.times.note(frame.part)
                 self.console.progress(step)
             elif isinstance(frame, Failed):
                 raise Failure(frame.diagnostic, frame.stages)
@@ -268,6 +271,7 @@ class Headless:
                 take(frame)
             if isinstance(frame, answer_type(type(request))):
                 self.console.clear_progress()
+                self.times.stop()
                 return
 
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Literal
 
 from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
 from buddy.compiler.engine.catalogue import Discovery, merge_passes
@@ -40,6 +40,7 @@ from buddy.compiler.protocol import (
     NodeRow,
     Open,
     Ops,
+    Part,
     Passes,
     Progress,
     Ran,
@@ -189,7 +190,7 @@ class EngineSession:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
         self._in_host = (self.host.generation, None)
-        self._progress(job, "running the script")
+        self._progress(job, "running the script", part="script")
         started_at = time.time()
         try:
             loaded = await self._ask_host(_load_of(key), _describe_load_crash(key), job)
@@ -215,7 +216,7 @@ class EngineSession:
 
     async def _wait_for_host(self, job: Job) -> None:
         if not self.host.is_ready:
-            self._progress(job, "starting torch")
+            self._progress(job, "importing torch", part="torch")
         try:
             await self.host.ready()
         except WorkerDied as died:
@@ -235,7 +236,7 @@ class EngineSession:
 
     def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
-            self._progress(job, note.what, note.done)
+            self._progress(job, note.what, note.done, note.part)
         elif isinstance(note, RunnerState):
             running_state: Standing = "stopped" if note.stopped else "busy"
             ended_state: Standing = "dead" if note.what else "ready"
@@ -266,7 +267,10 @@ class EngineSession:
         make = CompilationRequest if recipe.runs_passes else IreeCompilation
         compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
-            cached = await self._cached_result(program, graph, recipe)
+            cached = self._cached_result(graph, recipe)
+            if cached is None and (cached := await self._saved.result(program, graph, recipe)) is not None:
+                self._results.put(graph.key, recipe, cached)
+                repeat = send is None
             if cached is not None:
                 job.started = True
                 if repeat:
@@ -284,14 +288,10 @@ class EngineSession:
             self._saved.save_result(program, graph, recipe, result)
         return result
 
-    async def _cached_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
-        """Returns an earlier compilation of this session, or one from the disk, whose texts are stored, or `None`."""
+    def _cached_result(self, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
+        """Returns the result of an earlier compilation in this session whose texts are stored, or `None`."""
         result = self._results.get(graph.key, recipe)
-        if result is not None and all(stage.text in self._store for stage in result.stages):
-            return result
-        if (saved := await self._saved.result(program, graph, recipe)) is not None:
-            self._results.put(graph.key, recipe, saved)
-        return saved
+        return result if result is not None and all(stage.text in self._store for stage in result.stages) else None
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
         """Returns the program with its graph also imported by the recipe's frontend, if that is needed."""
@@ -440,7 +440,7 @@ class EngineSession:
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
-            self._progress(job, "running")
+            self._progress(job, "running", part="run")
             folder = self.values.new_folder() if frame.keep else None
             request = Execute(
                 recipe.graph,
@@ -574,8 +574,8 @@ class EngineSession:
 
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _progress(self, job: Job, what: str, done: float = -1.0) -> None:
-        self._send(Progress(job.request, what, done))
+    def _progress(self, job: Job, what: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
+        self._send(Progress(job.request, what, done, part))
 
 
 # How long the workers wait for a client, and for its request to open a program.

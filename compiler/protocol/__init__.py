@@ -34,6 +34,7 @@ from buddy.compiler.protocol.connection import FilesChanged as FilesChanged
 from buddy.compiler.protocol.connection import Frame as Frame
 from buddy.compiler.protocol.connection import Hello as Hello
 from buddy.compiler.protocol.connection import LogLevel as LogLevel
+from buddy.compiler.protocol.connection import Part as Part
 from buddy.compiler.protocol.connection import Ping as Ping
 from buddy.compiler.protocol.connection import Pong as Pong
 from buddy.compiler.protocol.connection import Printout as Printout

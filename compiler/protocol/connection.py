@@ -93,12 +93,20 @@ class Pong(Frame, frozen=True):
     request: int
 
 
+# What opening, compiling and running a program consist of, in order.
+Part = Literal["torch", "script", "capture", "compile", "run"]
+
+
 class Progress(Frame, frozen=True):
-    """What a request is doing now; `done` is in 0..1 if known, else -1."""
+    """What a request is doing now; `done` is in 0..1 if known, else -1.
+
+    `part` is the part that it belongs to; "" means that the part is as before.
+    """
 
     request: int
     what: str
     done: float = -1.0
+    part: Part | Literal[""] = ""
 
 
 class Printout(Frame, frozen=True):

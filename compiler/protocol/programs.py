@@ -57,11 +57,12 @@ class Run(Request["Ran"], frozen=True):
 
     `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
     the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
-    only with `equal_nan`. `timeout` is in seconds.
+    only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 5 that
+    take two seconds together.
     """
 
     recipe: Recipe
-    repeats: int = 10
+    repeats: int = 0
     timeout: float = 120.0
     beside: bool = False
     inputs: InputChoice = InputChoice()

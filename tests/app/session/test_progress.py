@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import LongJobs, ProgressRate, remaining_text
+from buddy.app.session.progress import LongJobs, PartTimes, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
@@ -36,6 +36,24 @@ def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock.now = 30.0
     pace.note(8, -1.0)
     assert pace.seconds_left() is None
+
+
+def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
+    clock = Clock()
+    times = PartTimes(clock)
+    for now, part in ((1.0, "torch"), (4.0, ""), (5.0, "script"), (7.0, "capture"), (8.0, "compile")):
+        clock.now = now
+        times.note(part)
+    clock.now = 8.5
+    assert (times.part, times.seconds("compile")) == ("compile", 0.5)
+    times.stop()
+    clock.now = 20.0
+    assert [times.seconds(part) for part in ("torch", "script", "capture", "compile", "run")] == [4, 2, 1, 0.5, 0]
+    times.note("compile")
+    clock.now = 21.0
+    assert times.seconds("compile") == 1.5, "of two graphs"
+    times.note("torch")
+    assert (times.part, times.seconds("script")) == ("torch", 0.0)
 
 
 def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
