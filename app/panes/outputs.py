@@ -60,7 +60,9 @@ def _placeholder_lines(state: State) -> list[Cells]:
     if "run" in state.problems or "open" in state.problems:
         return []
     hint: Cells = [("press ", "dim"), (key_of("run"), "key"), (" to run and compare with eager", "dim")]
-    return [hint] if state.captured else []
+    if state.captured:
+        return [hint]
+    return [[("Results, errors and the output of the script appear here", "dim")]] if not state.printout else []
 
 
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:

@@ -108,6 +108,8 @@ class ProgressRate:
         return max(0.0, seconds * (1.0 - self._done) / share - (self._clock() - self._last_time))
 
 
+# The number of parts until a program is opened and compiled.
+OPENING_PARTS = 4
 # The parts of opening, compiling and running a program, in order, as they are shown.
 PART_NAMES: dict[Part, str] = {
     "torch": "importing torch",
@@ -141,6 +143,13 @@ class PartTimes:
         if self.part:
             self._seconds[self.part] = self.seconds(self.part)
         self.part = ""
+
+    @property
+    def step(self) -> int:
+        """The number of the part that runs, from 1, while a program is opened and then compiled; otherwise 0."""
+        order = list(PART_NAMES)
+        opens = bool(self._seconds.keys() & {"torch", "script"}) or self.part in ("torch", "script")
+        return order.index(self.part) + 1 if self.part and self.part != "run" and opens else 0
 
     def seconds(self, part: Part) -> float:
         """The seconds that a part has taken so far; 0 if it has not started."""

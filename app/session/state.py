@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from buddy.app.session.progress import ProgressRate
+from buddy.app.session.progress import PartTimes, ProgressRate
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
@@ -104,7 +104,8 @@ class State:
     how long the engine has not answered, 0 if it answers. `next_inputs` are the inputs of the next run.
     `opening_cancelled` means that the user has cancelled the last attempt to open the program. `changed_files` are the
     names of the program's files that have changed since then. `restored_at` is when the graphs were saved if an earlier
-    session has captured them, and the script has not run yet, in seconds since the epoch; otherwise 0.
+    session has captured them, and the script has not run yet, in seconds since the epoch; otherwise 0. `times` are the
+    times of the parts of the running jobs.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -130,6 +131,7 @@ class State:
     opening_cancelled: bool = False
     changed_files: tuple[str, ...] = ()
     restored_at: float = 0.0
+    times: PartTimes = field(default_factory=PartTimes)
     _open_problem: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
@@ -305,7 +307,9 @@ class State:
         self._graph_states.pop(frame.graph, None)
 
     def record_end(self, request: int) -> None:
-        """Record that a request has its final answer."""
+        """Record that a request has its final answer. A compilation follows the opening of a program."""
+        if self.jobs.keys() == {request} and self.jobs[request] != "open":
+            self.times = PartTimes()
         self.jobs.pop(request, None)
         self._recipes.pop(request, None)
         self._inputs.pop(request, None)
@@ -331,6 +335,7 @@ class State:
     def _apply_progress(self, frame: p.Progress) -> frozenset[Topic]:
         if frame.request in self.jobs:
             self.progress = frame
+            self.times.note(frame.part)
             self._rate.note(frame.request, frame.done)
         return STATUS
 
@@ -409,6 +414,7 @@ class State:
                 self.note(frame.diagnostic)
             return STATUS
         if job == "open":
+            self.times = PartTimes()
             self._open_problem = None if frame.cancelled else frame.diagnostic
             self.opening_cancelled = frame.cancelled and "open" not in self.jobs.values()
             if self.captured and not frame.cancelled:

@@ -420,6 +420,7 @@ class Workbench(App[int]):
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
+        self._draw_empty_panes()
         if self.passes.has_focus:
             self._show_pass_stage()
         self._update_busy()
@@ -453,8 +454,15 @@ class Workbench(App[int]):
         except (NoMatches, IndexError):
             return
 
+    def _draw_empty_panes(self) -> None:
+        """Draw the progress again in panes that wait for their content."""
+        for pane in (self.graph, self.ir):
+            if not pane.row_count:
+                pane.rows_updated()
+
     def _update_time(self) -> None:
         self._update_busy()
+        self._draw_empty_panes()
         self.update_chrome()
 
     # ---- keys --------------------------------------------------------------------------------------------------------

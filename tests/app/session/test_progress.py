@@ -10,7 +10,7 @@ from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
 from buddy.app.workspace.settings import Settings, read_settings
-from buddy.compiler.protocol import Progress, Stage
+from buddy.compiler.protocol import Captured, Compiled, GraphInfo, Progress, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -54,6 +54,43 @@ def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
     assert times.seconds("compile") == 1.5, "of two graphs"
     times.note("torch")
     assert (times.part, times.seconds("script")) == ("torch", 0.0)
+
+
+def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
+    clock, state = Clock(), State()
+    state.times = PartTimes(clock)
+    state.record_start("open", 1)
+    assert formatting.waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
+        "The graph appears after capturing:",
+        "",
+        "  1/4 importing torch     some seconds",
+        "  2/4 running the script  as long as in Python",
+        "  3/4 capturing           about 1 s for 100 ops",
+    ]
+    state.apply(Progress(1, "importing torch", part="torch"))
+    clock.now = 2.0
+    state.apply(Progress(1, "running the script", part="script"))
+    clock.now = 2.5
+    assert progress_text(state, formatting.UNICODE) == "2/4 running the script…"
+    assert formatting.waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
+        "  1/4 importing torch     2.00 s",
+        "> 2/4 running the script  500 ms…",
+        "  3/4 capturing           about 1 s for 100 ops",
+        "  4/4 compiling           about 1 s for 200 ops",
+    ]
+
+
+def test_the_steps_are_numbered_up_to_the_first_compilation() -> None:
+    state = State()
+    state.record_start("open", 1)
+    state.apply(Progress(1, "running the script", part="script"))
+    state.apply(Progress(1, "capturing", part="capture"))
+    state.apply(Captured(1, (GraphInfo("net", ()),)))
+    for request, expected in ((2, "4/4 lowering…"), (3, "lowering…")):
+        state.record_start("compile", request, Recipe())
+        state.apply(Progress(request, "lowering", part="compile"))
+        assert progress_text(state, formatting.UNICODE) == expected
+        state.apply(Compiled(request, 0, (), 1.0))
 
 
 def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:
