@@ -13,7 +13,8 @@ import re
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -25,13 +26,14 @@ from buddy.compiler.engine.compiling import store_text
 from buddy.compiler.engine.programs import CompileResult, GraphRecord, OpenedProgram, ProgramKey, identity_of
 from buddy.compiler.protocol import Assignment, Stage
 from buddy.compiler.protocol.recipe import Recipe, digest
+from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import ProgramLoaded, TextData
 from buddy.compiler.support.disk_cache import COMPILATIONS, OPENED, DiskCache
 from buddy.compiler.support.target import host_features
 
 # A larger program or compilation, before its compression, is not saved.
-MAX_BYTES = 256 << 20
+MAX_BYTES = 64 << 20
 # The content of a larger file is not read: its size and its modification time identify it.
 _MAX_HASHED_BYTES = 8 << 20
 # Variables that differ between terminals and logins, and that no model depends on.
@@ -43,6 +45,50 @@ _PLUGIN_GROUP = "buddy.plugins"
 # A compilation is saved this many seconds after it, unless the graph is compiled again meanwhile.
 SAVE_SECONDS = 1.0
 Saved = TypeVar("Saved")
+
+
+# How long the workers wait for a client, and for its request to open a program.
+_START_SECONDS = 0.3
+
+
+class WorkerStart:
+    """Decides when the workers start: they import torch and MLIR, which takes seconds on all cores.
+
+    They wait while a program of an earlier session is drawn.
+    """
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self._start = start
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_start = asyncio.Event()
+        self._may_start.set()
+
+    def soon(self) -> None:
+        """Starts the workers in a moment, so that they are warm when needed."""
+        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.now)
+
+    def now(self) -> None:
+        self._stop_timer()
+        self._start()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While active, `soon` and `allowed` start nothing."""
+        self._stop_timer()
+        self._may_start.clear()
+        try:
+            yield
+        finally:
+            self._may_start.set()
+
+    async def allowed(self) -> None:
+        """Waits until workers may start."""
+        await self._may_start.wait()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
 
 
 class SavedProgram(msgspec.Struct, frozen=True):
@@ -115,7 +161,11 @@ class SavedPrograms:
         """Saves a compilation, whose texts must be in the store, unless another one of the graph follows soon."""
         if not _is_saved(program, graph, recipe):
             return
-        texts = tuple(self._texts(result.stages[1:]))
+        names = dict.fromkeys(stage.text for stage in result.stages[1:])
+        found = {name: text for name in names if (text := self._store.get(name)) is not None}
+        if len(found) < len(names) or sum(text.size for text in found.values()) > MAX_BYTES:
+            return
+        texts = tuple(_text_data(name, text) for name, text in found.items())
         saved = _SavedCompilation(
             result.stages[1:],
             texts,
@@ -135,19 +185,16 @@ class SavedPrograms:
         timer.cancel()
         self._write_in_thread(write)
 
-    def _texts(self, stages: Sequence[Stage]) -> Iterator[TextData]:
-        """Yields the texts of `stages`, each once."""
-        for name in dict.fromkeys(stage.text for stage in stages):
-            text = self._store.get(name)
-            assert text is not None, "the texts of a complete compilation are pinned"
-            machine = text.machine
-            line_sets = text.line_sets.tobytes()
-            yield TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
-
     def _write_in_thread(self, write: Callable[[], None]) -> None:
         task = asyncio.get_running_loop().create_task(_in_thread(write))
         self._writing.add(task)
         task.add_done_callback(self._writing.discard)
+
+
+def _text_data(name: str, text: IndexedText) -> TextData:
+    """Returns a text as workers send it."""
+    machine, line_sets = text.machine, text.line_sets.tobytes()
+    return TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
 
 
 async def _in_thread(write: Callable[[], None]) -> None:

@@ -15,6 +15,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from buddy.compiler.engine.backends import reject_other_backends
+from buddy.compiler.engine.catalogue import CatalogueHandler
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler
@@ -123,6 +124,7 @@ class Server:
         self._probing, self._trials = ProbeHandler(self._send), PassTrialHandler(self._store, self._send)
         self._profiles = ProfileHandler(self._session, self._send, self._store)
         self._tuning = TuneHandler(self._session, self._send)
+        self._catalogue = CatalogueHandler(self._session, self._send)
         self._watching = WatchHandler(self._send)
         self._jobs = Jobs(self._send)
         self._has_greeted = False
@@ -132,7 +134,7 @@ class Server:
     async def serve(self) -> int:
         """Serves until the client disconnects or sends `Shutdown`, or a signal arrives; returns the exit code."""
         await self._connection.open()
-        self._session.start()
+        self._session.starting.soon()
         try:
             await self._run_until_disconnected(self._handle_frames())
             return 0
@@ -143,6 +145,7 @@ class Server:
         finally:
             self._has_greeted = False
             await self._jobs.close()
+            self._catalogue.close()
             await self._session.close()
             await self._connection.flush(1.0)
 
@@ -177,7 +180,7 @@ class Server:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
         if not greeting.reopens:
-            self._session.start_workers()
+            self._session.starting.now()
         self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
@@ -209,8 +212,8 @@ class Server:
             Compile: session.compile,
             Run: session.run,
             ExplainCode: session.explain,
-            ListPasses: session.passes,
-            ListOps: session.ops,
+            ListPasses: self._catalogue.passes,
+            ListOps: self._catalogue.ops,
             ListPresets: self._presets,
             FetchLines: texts.lines,
             FetchText: texts.text,

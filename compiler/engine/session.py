@@ -6,11 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from pathlib import PurePath
 from typing import Any, Literal
 
 from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
-from buddy.compiler.engine.catalogue import Discovery, merge_passes
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
 from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
@@ -23,7 +21,7 @@ from buddy.compiler.engine.programs import (
     program_of,
     record_of,
 )
-from buddy.compiler.engine.reopening import SavedPrograms
+from buddy.compiler.engine.reopening import SavedPrograms, WorkerStart
 from buddy.compiler.engine.run_values import RunValues, drop_values
 from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import (
@@ -35,13 +33,9 @@ from buddy.compiler.protocol import (
     Diagnostic,
     ExplainCode,
     GraphInfo,
-    ListOps,
-    ListPasses,
     NodeRow,
     Open,
-    Ops,
     Part,
-    Passes,
     Progress,
     Ran,
     Reopened,
@@ -59,8 +53,6 @@ from buddy.compiler.protocol.worker_messages import (
     CompileGraph,
     CompileHere,
     CompilerMessage,
-    DescribeOps,
-    DescribePasses,
     Execute,
     ExtractNodes,
     HostMessage,
@@ -93,27 +85,14 @@ class EngineSession:
         self.backends = BackendWorkers(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler = CompilerPlugins()
-        self._described: dict[tuple[type, Plugins], Any] = {}
-        self._discovery = Discovery()
         self._saved = SavedPrograms(store)
         # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
-        self._start_timer: asyncio.TimerHandle | None = None
         # Set when the latest request to open a program has ended.
         self._openings: dict[ProgramKey, asyncio.Event] = {}
-        # Not set while a program of an earlier session is shown.
-        self._may_start = asyncio.Event()
-        self._may_start.set()
+        self.starting = WorkerStart(self._start_workers)
 
-    def start(self) -> None:
-        """Starts the workers soon, so that they are warm when needed; sooner for most clients."""
-        self._start_timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.start_workers)
-
-    def start_workers(self) -> None:
-        """Starts the workers now. They import torch and MLIR, which takes a second or more on all cores."""
-        if self._start_timer is not None:
-            self._start_timer.cancel()
-        self._start_timer = None
+    def _start_workers(self) -> None:
         self.compiler.start()
         self.host.start()
 
@@ -125,7 +104,6 @@ class EngineSession:
     async def close(self) -> None:
         await self.host.close()
         await self.compiler.close()
-        self._discovery.close()
         await self.backends.close()
         await self._saved.close()
         self.values.close()
@@ -140,7 +118,7 @@ class EngineSession:
         try:
             if frame.reopens and self._programs.latest(key) is None:
                 await self._restore(key, job)
-            self.start_workers()
+            self.starting.now()
             async with self.host.lock:
                 job.started = True
                 program = replace(await self._load(key, job, saves=frame.reopens), reopens=frame.reopens)
@@ -157,13 +135,10 @@ class EngineSession:
 
         Then gives the client time to draw it, before the workers start.
         """
-        self._may_start.clear()
-        try:
+        with self.starting.held():
             saved = await self._saved.find(key)
             if saved is None:
                 return
-            if self._start_timer is not None:
-                self._start_timer.cancel()
             self._keep_texts(saved.loaded.graphs)
             program = replace(program_of(key, saved.loaded), reopens=True, is_restored=True)
             self._pin_graph_texts(program)
@@ -171,8 +146,6 @@ class EngineSession:
             graphs = tuple(record.info for record in program.graphs)
             self._send(Reopened(job.request, graphs, program.notes, program.files, saved.saved_at))
             await asyncio.sleep(_SHOW_SECONDS)
-        finally:
-            self._may_start.set()
 
     def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Unpins the texts of the graphs of `old` that `new` does not have."""
@@ -339,7 +312,7 @@ class EngineSession:
         else:
             async with self.compiler.lock:
                 await self._send_graph(graph, program.key.plugins, job)
-                reply = await self._ask_compiler(RemarkCode(graph.key, recipe))
+                reply = await self.ask_compiler(RemarkCode(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
     def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
@@ -351,12 +324,12 @@ class EngineSession:
 
     async def _send_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
         """Makes sure that the current compiler worker has `plugins` and `graph`."""
-        await self._prepare_compiler(plugins, job)
+        await self.prepare_compiler(plugins, job)
         if graph.key not in self._in_compiler.graphs:
-            stored = await self._ask_compiler(AddGraph(graph.key, graph.data))
+            stored = await self.ask_compiler(AddGraph(graph.key, graph.data))
             self._in_compiler.record_graph(graph.key, stored.keys)
 
-    async def _prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
+    async def prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
 
         A process cannot unload a plug-in, so a worker with others is replaced.
@@ -371,7 +344,7 @@ class EngineSession:
         if self._in_compiler.generation != self.compiler.generation:
             self._in_compiler = CompilerPlugins(self.compiler.generation)
         if self._in_compiler.plugins != plugins or not self._in_compiler.requested:
-            used = await self._ask_compiler(UsePlugins(plugins))
+            used = await self.ask_compiler(UsePlugins(plugins))
             self._in_compiler.use(plugins, tuple(map(str, used.problems)))
         return self._in_compiler.notes
 
@@ -386,7 +359,7 @@ class EngineSession:
                 describe_death(died, "the compiler's process does not start", "the compiler", todo)
             ) from died
 
-    async def _ask_compiler(self, request: Message) -> Any:
+    async def ask_compiler(self, request: Message) -> Any:
         try:
             return await self.compiler.call(request)
         except RequestRefused as refused:
@@ -545,41 +518,12 @@ class EngineSession:
             what = f"{program.key.source} now has other graphs than when it was opened"
             raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
 
-    # ---- describing ---------------------------------------------------------------------------------------------
-
-    async def passes(self, frame: ListPasses, job: Job) -> None:
-        described, notes = await self._catalogue(DescribePasses(), frame, job)
-        registered = await self._discovery.registered_passes()
-        tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
-        notes += (registered.problem,) * bool(registered.problem)
-        passes = merge_passes(described.passes, registered.passes, tool)
-        self._send(Passes(job.request, passes, notes, registered.dialects, registered.bindings, described.backends))
-
-    async def ops(self, frame: ListOps, job: Job) -> None:
-        described, notes = await self._catalogue(DescribeOps(), frame, job)
-        self._send(Ops(job.request, described.ops, notes))
-
-    async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
-        """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
-        plugins, _ = resolve_plugins(frame.plugins, frame.directory)
-        await self._may_start.wait()
-        key = type(request), plugins
-        if key not in self._described:
-            async with self.compiler.lock:
-                job.started = True
-                notes = await self._prepare_compiler(plugins, job)
-                self._described[key] = await self._ask_compiler(request), notes
-        reply_and_notes: tuple[Any, tuple[str, ...]] = self._described[key]
-        return reply_and_notes
-
     # ---- helpers ------------------------------------------------------------------------------------------------
 
     def _progress(self, job: Job, what: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
         self._send(Progress(job.request, what, done, part))
 
 
-# How long the workers wait for a client, and for its request to open a program.
-_START_SECONDS = 0.3
 # How long the workers wait until the client has drawn a program of an earlier session.
 _SHOW_SECONDS = 0.5
 _HOST_EXITED = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
