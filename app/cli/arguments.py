@@ -105,9 +105,10 @@ def add_output_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--plain", action="store_true", help="never redraw a line, for screen readers and logs")
 
 
-def add_repeats_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    text = "number of timed runs (default: 10)"
-    parser.add_argument("--repeats", type=positive_number, default=10, metavar="N", help=text)
+def add_repeats_option(parser: argparse.ArgumentParser | argparse._ArgumentGroup, default: int = 0) -> None:
+    """Add `--repeats`; the default 0 stands for a number that depends on how long a run takes."""
+    text = f"number of timed runs (default: {default or '10, or at least 5 that take 2 s together'})"
+    parser.add_argument("--repeats", type=positive_number, default=default, metavar="N", help=text)
 
 
 def add_input_options(parser: argparse.ArgumentParser) -> None:

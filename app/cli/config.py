@@ -73,7 +73,7 @@ def _actions() -> list[dict[str, Any]]:
 def _text(path: Path, settings: Settings, problems: Sequence[str]) -> str:
     """The text output: paths, current values, remapped keys, themes, problems, and keys that clash."""
     values = {"theme": settings.theme or DEFAULT}
-    values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan")}
+    values |= {name: str(getattr(settings, name)).lower() for name in ("auto_run", "equal_nan", "reopen")}
     fields = [[name, values[name], meaning] for name, meaning in FIELDS.items() if name in values]
     field_heading, key_heading = ["field", "value", "meaning"], ["action", "keys", "default"]
     remapped = [
@@ -103,6 +103,8 @@ def settings_template() -> str:
         "equal_nan = false",
         f"# {FIELDS['bell_after']}",
         "bell_after = 10.0",
+        f"# {FIELDS['reopen']}",
+        "reopen = true",
         f"# {FIELDS['memory']}",
         "# memory = 16.0",
         f"# {FIELDS['timeout']}",

@@ -31,6 +31,7 @@ from buddy.app.cli.recipes import (
     graph_recipes,
     with_eager_nodes,
 )
+from buddy.app.session.progress import PartTimes
 from buddy.app.workspace.command_line import write_script
 from buddy.app.workspace.frontends import from_preset
 from buddy.compiler.protocol import (
@@ -136,8 +137,9 @@ class _Opening:
 class Headless:
     """A client that sends one request at a time to the engine, and shows progress and messages on a console.
 
-    `graphs` are the graphs of the opened program, `files` its files, `presets` the presets that it may
-    use. `step_seconds` is the time limit of each step of a compilation.
+    `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
+    `step_seconds` is the time limit of each step of a compilation. If it `reopens`, compilations of earlier sessions
+    are used. `times` are those of all requests.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -145,6 +147,8 @@ class Headless:
         self.graphs: tuple[GraphInfo, ...] = ()
         self.presets: tuple[Preset, ...] = ()
         self.files: tuple[str, ...] = ()
+        self.reopens = False
+        self.times = PartTimes()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
         """Open the source. Returns the recipes of the graphs that the options select.
@@ -160,7 +164,8 @@ class Headless:
         frontend = bases[0].frontend
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
-        frame = Open(request, options.source, arguments, working_folder(options), plugins, shapes, frontend, trusts)
+        folder, reopens = working_folder(options), self.reopens
+        frame = Open(request, options.source, arguments, folder, plugins, shapes, frontend, trusts, reopens)
         captured = await self._open(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")
@@ -266,6 +271,7 @@ class Headless:
                 self.console.print_output(frame.text, frame.stream)
             elif isinstance(frame, Progress):
                 step = frame.what
+                self.times.note(frame.part)
                 self.console.progress(step)
             elif isinstance(frame, Failed):
                 raise Failure(frame.diagnostic, frame.stages)
@@ -273,6 +279,7 @@ class Headless:
                 take(frame)
             if isinstance(frame, answer_type(type(request))):
                 self.console.clear_progress()
+                self.times.stop()
                 return
 
 

@@ -36,7 +36,7 @@ def make_parser() -> arguments.Parser:
     arguments.add_input_options(parser)
     arguments.add_output_options(parser)
     group = parser.add_argument_group("profile")
-    arguments.add_repeats_option(group)
+    arguments.add_repeats_option(group, 10)
     group.add_argument(
         "--top",
         type=arguments.positive_number,

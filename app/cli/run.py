@@ -11,7 +11,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.cli.recipes import inputs_of
-from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager
+from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager, part_seconds, times_text
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 
@@ -42,14 +42,18 @@ def main(words: Sequence[str]) -> int:
 async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     """Run the graphs one after another. A failure does not stop the others."""
     results = _Results(options, script)
+    engine.reopens = True
     try:
         for recipe in await engine.open_program(options, script):
             await _run_graph(engine, options, recipe, results)
     except Failure as failure:
         engine.console.error(failure.diagnostic)
         results.add_failure(failure)
+    seconds = part_seconds(engine.times)
     if options.json:
-        print(json.dumps(results.as_json(), indent=2, allow_nan=False))
+        print(json.dumps({**results.as_json(), "seconds": seconds}, indent=2, allow_nan=False))
+    else:
+        engine.console.note(times_text(seconds))
     return 0 if results.ok else FAILURE
 
 

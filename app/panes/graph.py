@@ -13,7 +13,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, RowMark
 from buddy.app.panes.picking import NodeTable
 from buddy.app.reports import numerics
-from buddy.app.reports.formatting import short_place, waiting_text
+from buddy.app.reports.formatting import short_place, waiting_texts
 from buddy.app.reports.node_history import path_details
 from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
 from buddy.app.screens.detail import DetailScreen
@@ -206,7 +206,7 @@ class GraphPane(NodeTable):
             ]
         if "open" in self.state.problems:
             return [[(" the program could not be captured: see Outputs", "dim")]]
-        return [[(f" {waiting_text(self.state, 'graph', self.glyphs)}", "dim")]]
+        return [[(f" {text}", "dim")] for text in waiting_texts(self.state, "graph", "capture", self.glyphs)]
 
     # ---- rows ----------------------------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ from buddy.app.panes.ir_stages import IrStages
 from buddy.app.panes.layout import tab_at, tab_cells
 from buddy.app.panes.pane import LinkedPane, RowMark
 from buddy.app.reports import formatting
-from buddy.app.reports.formatting import waiting_text
+from buddy.app.reports.formatting import waiting_texts
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.screens.detail import diagnostic_lines
 from buddy.app.session.stages import AnnotatedLine, Key, StageRow
@@ -310,7 +310,8 @@ class IrPane(LinkedPane):
         return [*lines[:6], [("     [ shows the IR before the pass   ! shows the whole diagnostic", "dim")]]
 
     def empty(self, width: int) -> list[Cells]:
-        return [[], [(f" {waiting_text(self.state, 'IR', self.glyphs)}", "dim")]]
+        texts = waiting_texts(self.state, "IR", "compile", self.glyphs)
+        return [[], *([(f" {text}", "dim")] for text in texts)]
 
     def render_lines(self, crop: Region) -> list[Strip]:
         if self.document.diff is not None:

@@ -60,12 +60,16 @@ def _placeholder_lines(state: State) -> list[Cells]:
     if "run" in state.problems or "open" in state.problems:
         return []
     hint: Cells = [("press ", "dim"), (key_of("run"), "key"), (" to run and compare with eager", "dim")]
-    return [hint] if state.captured else []
+    if state.captured:
+        return [hint]
+    return [[("Results, errors and the output of the script appear here", "dim")]] if not state.printout else []
 
 
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
     """The reason why the results are out of date, and the key to press; empty if they are up to date."""
     run_again: Cells = [(key_of("run"), "key"), (" to run again", "dim")]
+    if (run := state.shown.restored_run) is not None:
+        return [("STALE: ", "stale"), (f"from an earlier session, {run.end_date}; press ", "dim"), *run_again]
     if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
     if changed:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from buddy.app.actions import key_of
-from buddy.app.session.progress import elapsed_text, remaining_text
+from buddy.app.session.progress import OPENING_PARTS, PART_NAMES, elapsed_text, remaining_text
+from buddy.compiler.protocol import Part
 from buddy.compiler.protocol.run_report import ErrorCheck, MachineLoad, OutputReport, RunReport
 
 if TYPE_CHECKING:
@@ -235,20 +236,46 @@ def progress_text(state: State, glyphs: Glyphs) -> str:
     if progress is None:
         return ""
     time = f"  {elapsed_text(state.seconds_since_progress) or remaining_text(state.seconds_left)}".rstrip()
+    step = state.times.step
+    what = f"{step}/{OPENING_PARTS} {progress.what}" if step else progress.what
     if progress.done < 0:
-        return f"{progress.what}{glyphs.ellipsis}{time}"
+        return f"{what}{glyphs.ellipsis}{time}"
     bar = progress_bar(progress.done, _PROGRESS_CELLS, glyphs).ljust(_PROGRESS_CELLS)
-    return f"{progress.what} {bar} {progress.done:.0%}{time}"
+    return f"{what} {bar} {progress.done:.0%}{time}"
 
 
 def cancelled_text() -> str:
     return f"Cancelled. Press {key_of('rerun')} to run the script again"
 
 
-def waiting_text(state: State, content: str, glyphs: Glyphs) -> str:
-    """The reason why `content`, such as "graph", is not available yet."""
+# How long each part takes, before it has run.
+_PART_HINTS: dict[Part, str] = {
+    "torch": "some seconds",
+    "script": "as long as in Python",
+    "capture": "about 1 s for 100 ops",
+    "compile": "about 1 s for 200 ops",
+}
+
+
+def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
+    """What appears here, such as "graph", after part `last`; and each part until then with its time.
+
+    If it does not appear, the reason.
+    """
     if state.problem is not None:
-        return f"no {content}: see Outputs"
+        return [f"no {content}: see Outputs"]
     if state.opening_cancelled:
-        return cancelled_text()
-    return progress_text(state, glyphs) or f"the {content} appears after capture"
+        return [cancelled_text()]
+    parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
+    numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
+    return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]
+
+
+def _part_text(state: State, number: int, part: Part, glyphs: Glyphs) -> str:
+    """A part of opening a program: whether it runs, its number and name, and how long it has taken or may take."""
+    times = state.times
+    taken, is_running = times.seconds(part), part == times.part
+    time = f"{seconds(taken)}{glyphs.ellipsis * is_running}" if taken else _PART_HINTS[part]
+    if number < times.step and not taken:
+        time = "done"
+    return f"{'>' if is_running else ' '} {number}/{OPENING_PARTS} {PART_NAMES[part]:<20}{time}"

@@ -57,7 +57,8 @@ class EngineClient:
     """Connects to one engine at a time, by default to a process of this installation.
 
     Frames that answer a `request` go only to its caller; `frames` yields all others. `on_connection_change` is called
-    with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect.
+    with the error of a lost connection to a `RemoteHost`, and with an empty string after the reconnect. If the client
+    `reopens`, its engine sends the program of an earlier session before it imports torch.
     """
 
     def __init__(
@@ -65,9 +66,11 @@ class EngineClient:
         location: EngineLocation | None = None,
         log: LogOptions = NO_LOG,
         on_connection_change: Callable[[str], None] = lambda _error: None,
+        *,
+        reopens: bool = False,
     ) -> None:
         self._location: EngineLocation = location or default_command()
-        self._log, self._on_connection_change = log, on_connection_change
+        self._log, self._on_connection_change, self._reopens = log, on_connection_change, reopens
         self._last_request = 0
         self._transport: Transport | None = None
         self._opening: asyncio.Future[None] | None = None
@@ -93,7 +96,7 @@ class EngineClient:
         self._transport = transport
         welcome: asyncio.Future[Welcome] = asyncio.get_running_loop().create_future()
         self._reading = asyncio.create_task(self._read_frames(transport, welcome))
-        self.send(Hello(log=self._log.level))
+        self.send(Hello(log=self._log.level, reopens=self._reopens))
         self.welcome = await welcome
         return self.welcome
 

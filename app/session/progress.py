@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
+
+from buddy.compiler.protocol import Part
 
 if TYPE_CHECKING:
     import asyncio
@@ -104,6 +106,55 @@ class ProgressRate:
         if self._done < 0 or seconds < _MIN_ESTIMATE_SECONDS or share < _MIN_ESTIMATE_SHARE:
             return None
         return max(0.0, seconds * (1.0 - self._done) / share - (self._clock() - self._last_time))
+
+
+# The number of parts until a program is opened and compiled.
+OPENING_PARTS = 4
+# The parts of opening, compiling and running a program, in order, as they are shown.
+PART_NAMES: dict[Part, str] = {
+    "torch": "importing torch",
+    "script": "running the script",
+    "capture": "capturing",
+    "compile": "compiling",
+    "run": "running",
+}
+
+
+class PartTimes:
+    """Measures the parts of the jobs on a program. `part` is the one that runs, "" without one."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._seconds: dict[Part, float] = {}
+        self._start_time = 0.0
+        self.part: Part | Literal[""] = ""
+
+    def note(self, part: Part | Literal[""]) -> None:
+        """Record the part of a progress. If a part starts again from the first one on, the times start again."""
+        if part in ("", self.part):
+            return
+        self.stop()
+        if part == "torch" or (part == "script" and "torch" not in self._seconds):
+            self._seconds.clear()
+        self.part, self._start_time = part, self._clock()
+
+    def stop(self) -> None:
+        """Record that no part runs."""
+        if self.part:
+            self._seconds[self.part] = self.seconds(self.part)
+        self.part = ""
+
+    @property
+    def step(self) -> int:
+        """The number of the part that runs, from 1, while a program is opened and then compiled; otherwise 0."""
+        order = list(PART_NAMES)
+        opens = bool(self._seconds.keys() & {"torch", "script"}) or self.part in ("torch", "script")
+        return order.index(self.part) + 1 if self.part and self.part != "run" and opens else 0
+
+    def seconds(self, part: Part) -> float:
+        """The seconds that a part has taken so far; 0 if it has not started."""
+        running = self._clock() - self._start_time if part == self.part else 0.0
+        return self._seconds.get(part, 0.0) + running
 
 
 class LongJobs:

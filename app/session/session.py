@@ -41,7 +41,8 @@ class Session:
     """One program in one engine. After every frame, `notify` is called with the changed topics of `state`.
 
     `location` is the command that starts the engine, or its host; `directory` is the folder that the source is relative
-    to. `overrides` are the fields of the recipe that the command line sets.
+    to. `overrides` are the fields of the recipe that the command line sets. If it `reopens`, it shows the graphs of an
+    earlier session until the script has run.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class Session:
         self.equal_nan = False
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
+        self.reopens = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
@@ -112,7 +114,7 @@ class Session:
     async def _run_engine(self) -> None:
         from buddy.app.session.client import EngineClient, EngineLost
 
-        client = self._client = EngineClient(self._location, self._log, self._handle_connection)
+        client = self._client = EngineClient(self._location, self._log, self._handle_connection, reopens=self.reopens)
         self._permanent_failure = False
         if not isinstance(self._location, RemoteHost):
             # The transport of a remote engine has its own heartbeat, with longer limits.
@@ -167,9 +169,9 @@ class Session:
     def _initialize(self, client: EngineClient) -> None:
         """Request presets, passes and ops, and open the program."""
         _post(client, p.ListPresets(client.next_request(), self.directory, self.workspace.plugins))
-        self._request_catalogues(client)
         self.state.captured = False
         self.state.record_start("open", self._open(client))
+        self._request_catalogues(client)
         if self.watching:
             self._watcher.start(client)
         self.notify(ALL)
@@ -185,7 +187,9 @@ class Session:
         frontend = workspace.recipe.frontend if workspace.ready else self.overrides.get("frontend", "dynamo")
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
-        frame = p.Open(request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts)
+        frame = p.Open(
+            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts, self.reopens
+        )
         _post(client, frame)
         return request
 
@@ -273,6 +277,7 @@ class Session:
     def _handle_frame(self, frame: p.Frame) -> None:
         if self._restart_requested.is_set():
             return  # from an engine that has been replaced
+        restored_graphs = self.state.graphs if self.state.restored_at else None
         has_failed_to_open = isinstance(frame, p.Failed) and self.state.jobs.get(frame.request) == "open"
         topics = self.state.apply(frame)
         if has_failed_to_open:
@@ -282,8 +287,15 @@ class Session:
         if isinstance(frame, p.Captured):
             self._record_files(frame.files)
             self.workspace.plugins = frame.plugins
+            if restored_graphs not in (None, frame.graphs):
+                self.say("The script has other graphs than in the last session: these are shown now")
+        if isinstance(frame, p.Captured | p.Reopened):
             self.workspace.set_graphs(frame.graphs)
-        if isinstance(frame, p.Captured | p.Presets):
+        if isinstance(frame, p.Reopened):
+            self._record_files(frame.files)
+            for graph in range(len(frame.graphs)):
+                self.state.restore_report(graph)
+        if isinstance(frame, p.Captured | p.Reopened | p.Presets):
             self._show_saved_graph()
             self.build()
         if topics:
@@ -366,7 +378,7 @@ class Session:
     def build(self) -> None:
         """Compile the current recipe. With `auto_run`, also run it, if the graph has been run before."""
         self._build_timer = None
-        if self.auto_run and self.state.report is not None:
+        if self.auto_run and self.state.report is not None and self.state.shown.restored_run is None:
             self.run()
         elif self._can_build:
             self._send("compile", self.workspace.recipe)

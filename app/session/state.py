@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from buddy.app.session.progress import ProgressRate
+from buddy.app.session.progress import PartTimes, ProgressRate
 from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
@@ -48,7 +48,7 @@ class GraphState:
 
     `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of `report`
     and of `profile`; `None` without one, or if the program has changed since. `newest_request` is the number of the
-    last request that compiles or runs the graph.
+    last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is from.
     """
 
     board: StageBoard = field(default_factory=StageBoard)
@@ -60,6 +60,7 @@ class GraphState:
     report: p.RunReport | None = None
     previous_report: p.RunReport | None = None
     run_recipe: Recipe | None = None
+    restored_run: RunRecord | None = None
     inputs: InputChoice = OWN_INPUTS
     problems: dict[Job, p.Diagnostic] = field(default_factory=dict)
     newest_request: int = 0
@@ -87,7 +88,7 @@ class GraphState:
         """Record a run of `recipe`. `previous_report` becomes the last report of another recipe."""
         if recipe != self.run_recipe:
             self.previous_report = self.report
-        self.report, self.run_recipe = report, recipe
+        self.report, self.run_recipe, self.restored_run = report, recipe, None
         self.problems.pop("run", None)
 
     def record_comparison(self, recipe: Recipe, report: NumericsReport) -> None:
@@ -102,7 +103,9 @@ class State:
     `connection_error` is the error of a lost connection to a remote engine, which keeps running. `silent_seconds` is
     how long the engine has not answered, 0 if it answers. `next_inputs` are the inputs of the next run.
     `opening_cancelled` means that the user has cancelled the last attempt to open the program. `changed_files` are the
-    names of the program's files that have changed since then.
+    names of the program's files that have changed since then. `restored_at` is when the graphs were saved if an earlier
+    session has captured them, and the script has not run yet, in seconds since the epoch; otherwise 0. `times` are the
+    times of the parts of the running jobs.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -127,6 +130,8 @@ class State:
     runs: list[RunRecord] = field(default_factory=list)
     opening_cancelled: bool = False
     changed_files: tuple[str, ...] = ()
+    restored_at: float = 0.0
+    times: PartTimes = field(default_factory=PartTimes)
     _open_problem: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)
@@ -278,7 +283,7 @@ class State:
 
     def _reset_requests(self, engine: Literal["starting", "lost"]) -> None:
         self.engine, self.connection_error, self.silent_seconds, self.progress = engine, "", 0, None
-        self.opening_cancelled = False
+        self.opening_cancelled, self.restored_at = False, 0.0
         for by_request in (self.jobs, self._recipes, self._inputs):
             by_request.clear()
         self.workers.clear()
@@ -302,7 +307,9 @@ class State:
         self._graph_states.pop(frame.graph, None)
 
     def record_end(self, request: int) -> None:
-        """Record that a request has its final answer."""
+        """Record that a request has its final answer. A compilation follows the opening of a program."""
+        if self.jobs.keys() == {request} and self.jobs[request] != "open":
+            self.times = PartTimes()
         self.jobs.pop(request, None)
         self._recipes.pop(request, None)
         self._inputs.pop(request, None)
@@ -328,6 +335,7 @@ class State:
     def _apply_progress(self, frame: p.Progress) -> frozenset[Topic]:
         if frame.request in self.jobs:
             self.progress = frame
+            self.times.note(frame.part)
             self._rate.note(frame.request, frame.done)
         return STATUS
 
@@ -341,9 +349,21 @@ class State:
             for graph_state in self._graph_states.values():
                 graph_state.run_recipe = graph_state.profile = graph_state.profiled_recipe = None
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
-        self.files = frame.files
+        self.files, self.restored_at = frame.files, 0.0
         self.record_end(frame.request)
         return ALL
+
+    def _apply_reopened(self, frame: p.Reopened) -> frozenset[Topic]:
+        self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
+        self.files, self.restored_at = frame.files, frame.saved_at
+        return ALL
+
+    def restore_report(self, graph: int) -> None:
+        """Show the last run of `graph` in an earlier session as an outdated one, unless it has been run since."""
+        graph_state = self.of(graph)
+        last = next((run for run in reversed(self.runs) if run.recipe.graph == graph), None)
+        if graph_state.report is None and last is not None:
+            graph_state.report, graph_state.restored_run, graph_state.inputs = last.report, last, last.inputs
 
     def _apply_assigned(self, frame: p.Assigned) -> frozenset[Topic]:
         graph_state = self._graph_with_recipe_of(frame.request)
@@ -370,6 +390,8 @@ class State:
 
     def _apply_ran(self, frame: p.Ran) -> frozenset[Topic]:
         recipe, inputs = self._recipes.get(frame.request), self._inputs.get(frame.request, OWN_INPUTS)
+        # A run proves that the script still has this graph.
+        self.restored_at = 0.0
         self.record_end(frame.request)
         graph_state = self.of(frame.report.graph)
         graph_state.record_run(recipe, frame.report)
@@ -392,6 +414,7 @@ class State:
                 self.note(frame.diagnostic)
             return STATUS
         if job == "open":
+            self.times = PartTimes()
             self._open_problem = None if frame.cancelled else frame.diagnostic
             self.opening_cancelled = frame.cancelled and "open" not in self.jobs.values()
             if self.captured and not frame.cancelled:
@@ -471,6 +494,7 @@ _HANDLERS: dict[type[p.Frame], Callable[[State, Any], frozenset[Topic]]] = {
     p.Progress: State._apply_progress,
     p.Printout: State._apply_printout,
     p.Captured: State._apply_captured,
+    p.Reopened: State._apply_reopened,
     p.Assigned: State._apply_assigned,
     p.StageDone: State._apply_stage,
     p.Compiled: State._apply_compiled,

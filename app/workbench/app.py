@@ -118,6 +118,7 @@ class Workbench(App[int]):
         store: Path | None = None,
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
+        reopens: bool = False,
     ) -> None:
         super().__init__()
         self.animation_level = "none"
@@ -132,6 +133,7 @@ class Workbench(App[int]):
         self._engine = engine
         self._store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self._directory = os.getcwd() if directory is None else directory
+        self._reopens = reopens
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
         self._resizes = ResizeLimiter(self, super().on_event)
@@ -150,7 +152,7 @@ class Workbench(App[int]):
         self.session = Session(self.workspace, self.session_changed, self._engine, self._log_options, self._directory)
         self.session.auto_run, self.session.equal_nan = self.settings.auto_run, self.settings.equal_nan
         self.session.timeout = self.settings.timeout
-        self.session.watching = watch
+        self.session.watching, self.session.reopens = watch, self._reopens
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
         self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
@@ -262,7 +264,7 @@ class Workbench(App[int]):
         self._ticker = self.set_interval(1.0, self._update_time, pause=True)
         self.set_interval(FILE_CHECK_SECONDS, self._check_files)
         self._start_program()
-        self.call_after_refresh(self._run_session)
+        self._run_session()
 
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
@@ -424,6 +426,7 @@ class Workbench(App[int]):
         self.screen_stack[0].set_class(len(self.state.graphs) > 1, "-several")
         for pane in self.panes.values():
             pane.update_from(topics)
+        self._draw_empty_panes()
         if self.passes.has_focus:
             self._show_pass_stage()
         self._update_busy()
@@ -454,8 +457,15 @@ class Workbench(App[int]):
         for line in self._lines:
             line.update()
 
+    def _draw_empty_panes(self) -> None:
+        """Draw the progress again in panes that wait for their content."""
+        for pane in (self.graph, self.ir):
+            if not pane.row_count:
+                pane.rows_updated()
+
     def _update_time(self) -> None:
         self._update_busy()
+        self._draw_empty_panes()
         self.update_chrome()
 
     # ---- keys --------------------------------------------------------------------------------------------------------

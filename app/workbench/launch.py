@@ -53,7 +53,7 @@ def run_workbench(
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
     bench = Workbench(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
-        plugins=plugins, watch=watch,
+        plugins=plugins, watch=watch, reopens=settings.reopen,
     )  # fmt: skip
     bench.session.overrides = overrides or {}
     bench.session.shapes, bench.session.trusts = shapes, trusts

@@ -34,6 +34,9 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
     left: Cells = [(" buddy ", "key"), (_short_source(workspace.source), "title")]
     right: Cells = [*_engine_cells(state, busy), (" ", "dim")]
     is_wide = width >= _WIDE_COLUMNS
+    if state.restored_at:
+        # Before the recipe and the state of the engine, which matter less while the graphs may be outdated.
+        right = [("from the last session" if is_wide else "last session", "stale"), (dot, "dim"), *right]
     origin = ORIGINS[workspace.origin] if is_wide else workspace.origin.replace("none", "")
     if origin:
         right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]

@@ -91,6 +91,11 @@ class RunRecord(msgspec.Struct, frozen=True):
         """The time of day when the run ended, as 17:30:59."""
         return time.strftime("%H:%M:%S", time.localtime(self.at))
 
+    @property
+    def end_date(self) -> str:
+        """The date and the time when the run ended, as 2026-11-26 17:30."""
+        return time.strftime("%Y-%m-%d %H:%M", time.localtime(self.at))
+
 
 def make_record(at: float, recipe: Recipe, report: RunReport, inputs: InputChoice) -> RunRecord:
     """The record of a run on `inputs` that ended at `at`, in seconds since the epoch."""

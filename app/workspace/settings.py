@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     equal_nan: bool = False
     memory: float | None = None
     timeout: Annotated[float, msgspec.Meta(gt=0)] = 120.0
+    reopen: bool = True
 
 
 FIELDS = {
@@ -45,6 +46,7 @@ FIELDS = {
     "memory": "memory limit of each engine process in GiB; 0: no limit; default: 90 % of the machine's memory",
     "equal_nan": "accept NaN where eager also has NaN when outputs are compared",
     "timeout": "time limit of a run in seconds",
+    "reopen": "show the graphs of the last session until the script has run again",
     "keys": "keys of actions, by action id",
 }
 

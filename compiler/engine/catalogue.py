@@ -1,17 +1,27 @@
-"""The catalogue of passes (those of the compiler worker and all that the bindings have), and presets of plug-ins."""
+"""Answers requests for passes and ops: those of the compiler worker, and passes that the bindings have registered."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from importlib import metadata
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.passes import discovery
 from buddy.compiler.passes.discovery import RegisteredPasses
+from buddy.compiler.protocol import ListOps, ListPasses, Ops, Passes
 from buddy.compiler.protocol.plain_values import PassInfo, Preset
 from buddy.compiler.protocol.recipe import PLUGIN_GROUP, PluginFile
+from buddy.compiler.protocol.worker_messages import DescribeOps, DescribePasses, Message
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
+from buddy.compiler.support.processes.jobs import Job
+
+if TYPE_CHECKING:
+    from buddy.compiler.engine.session import EngineSession
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
@@ -75,3 +85,41 @@ def merge_passes(
         same = passes.get(info.name) if tool and info.origin == tool else None
         passes[info.name] = msgspec.structs.replace(same, summary=info.summary) if same is not None else info
     return tuple(sorted(passes.values(), key=lambda info: info.name))
+
+
+class CatalogueHandler:
+    """Answers `ListPasses` and `ListOps`."""
+
+    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+        self._session, self._send = session, send
+        self._described: dict[tuple[type, tuple[PluginFile, ...]], Any] = {}
+        self._discovery = Discovery()
+
+    def close(self) -> None:
+        self._discovery.close()
+
+    async def passes(self, frame: ListPasses, job: Job) -> None:
+        described, notes = await self._describe(DescribePasses(), frame, job)
+        registered = await self._discovery.registered_passes()
+        tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
+        notes += (registered.problem,) * bool(registered.problem)
+        passes = merge_passes(described.passes, registered.passes, tool)
+        dialects, bindings, backends = registered.dialects, registered.bindings, described.backends
+        self._send(Passes(job.request, passes, notes, dialects, bindings, backends, described.plugins))
+
+    async def ops(self, frame: ListOps, job: Job) -> None:
+        described, notes = await self._describe(DescribeOps(), frame, job)
+        self._send(Ops(job.request, described.ops, notes))
+
+    async def _describe(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
+        """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
+        plugins, _ = resolve_plugins(frame.plugins, frame.directory)
+        await self._session.starting.allowed()
+        key = type(request), plugins
+        if key not in self._described:
+            async with self._session.compiler.lock:
+                job.started = True
+                notes = await self._session.prepare_compiler(plugins, job)
+                self._described[key] = await self._session.ask_compiler(request), notes
+        reply_and_notes: tuple[Any, tuple[str, ...]] = self._described[key]
+        return reply_and_notes

@@ -120,7 +120,7 @@ class CompilationRequest:
         self._step = step
         order = _execution_order(self._recipe)
         done = order.index(step) / len(order)
-        self._send(Progress(self._request, self._step_text(step), done))
+        self._send(Progress(self._request, self._step_text(step), done, "compile"))
 
     def _step_text(self, step: int) -> str:
         if step == LOWERING:

@@ -49,7 +49,8 @@ class OpenedProgram:
     """An opened program: first the captured graphs, then the extracted subgraphs.
 
     `extracts` has an entry for each subgraph: the number of the graph that it was extracted from, and its nodes.
-    `texts` are the Python code that nodes come from.
+    `texts` are the Python code that nodes come from. If it `reopens`, its compilations are saved on disk, and those of
+    earlier sessions are used. If it `is_restored`, its graphs are of an earlier session: the script has not run.
     """
 
     key: ProgramKey
@@ -59,6 +60,8 @@ class OpenedProgram:
     files: tuple[str, ...] = ()
     extracts: tuple[tuple[int, tuple[str, ...]], ...] = ()
     texts: tuple[PythonText, ...] = ()
+    reopens: bool = False
+    is_restored: bool = False
 
     def extract_of(self, graph: int, nodes: tuple[str, ...]) -> int | None:
         """Returns the number of the subgraph that consists of `nodes` of graph number `graph`, or `None`."""
@@ -120,6 +123,10 @@ class Programs:
         self._programs.move_to_end(program.key)
         return replaced
 
+    def latest(self, key: ProgramKey) -> OpenedProgram | None:
+        """Returns the program that was opened last under `key`, or `None`."""
+        return self._programs.get(key)
+
     def find(self, recipe: Recipe) -> OpenedProgram | None:
         """Returns the program of `recipe`: the latest one that was opened with its source and arguments, or `None`.
 
@@ -144,19 +151,19 @@ class CompileResults:
         self._results: OrderedDict[tuple[str, bytes], CompileResult] = OrderedDict()
 
     def get(self, graph: str, recipe: Recipe) -> CompileResult | None:
-        key = graph, _identity(recipe)
+        key = graph, identity_of(recipe)
         result = self._results.get(key)
         if result is not None:
             self._results.move_to_end(key)
         return result
 
     def put(self, graph: str, recipe: Recipe, result: CompileResult) -> None:
-        self._results[graph, _identity(recipe)] = result
+        self._results[graph, identity_of(recipe)] = result
         while len(self._results) > _MAX_CACHED_RESULTS:
             self._results.popitem(last=False)
 
 
-def _identity(recipe: Recipe) -> bytes:
+def identity_of(recipe: Recipe) -> bytes:
     """Returns all that determines the stages of a graph, as bytes: the recipe without the fields that name the program
     and the preset, and the user's `mlir-opt`.
     """

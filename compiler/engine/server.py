@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from buddy.compiler.engine.backends import reject_other_backends
-from buddy.compiler.engine.catalogue import presets_of_plugins
+from buddy.compiler.engine.catalogue import CatalogueHandler, presets_of_plugins
 from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler, resolve_plugins
@@ -101,6 +101,7 @@ class Greeting(msgspec.Struct):
     type: str
     version: int = 0
     log: LogLevel = "info"
+    reopens: bool = False
 
 
 class ClientRejected(BuddyError):
@@ -124,6 +125,7 @@ class Server:
         self._probing, self._trials = ProbeHandler(self._send), PassTrialHandler(self._store, self._send)
         self._profiles = ProfileHandler(self._session, self._send, self._store)
         self._tuning = TuneHandler(self._session, self._send)
+        self._catalogue = CatalogueHandler(self._session, self._send)
         self._watching = WatchHandler(self._send)
         self._jobs = Jobs(self._send)
         self._has_greeted = False
@@ -133,7 +135,7 @@ class Server:
     async def serve(self) -> int:
         """Serves until the client disconnects or sends `Shutdown`, or a signal arrives; returns the exit code."""
         await self._connection.open()
-        self._session.start()
+        self._session.starting.soon()
         try:
             await self._run_until_disconnected(self._handle_frames())
             return 0
@@ -144,6 +146,7 @@ class Server:
         finally:
             self._has_greeted = False
             await self._jobs.close()
+            self._catalogue.close()
             await self._session.close()
             await self._connection.flush(1.0)
 
@@ -177,11 +180,14 @@ class Server:
     def _greet(self, body: bytes) -> None:
         greeting = greeting_of(body)
         log.setLevel(greeting.log.upper())
+        if not greeting.reopens:
+            self._session.starting.now()
         self._has_greeted = True
         version = _version("buddy-tui")
         self._send(Welcome(PROTOCOL_VERSION, version, os.getpid(), host().name, _packages(), cores()))
         for worker in (self._session.compiler, self._session.host):
-            self._send(worker.state)
+            if worker.generation:
+                self._send(worker.state)
 
     # ---- requests ------------------------------------------------------------------------------------------------
 
@@ -207,8 +213,8 @@ class Server:
             Compile: session.compile,
             Run: session.run,
             ExplainCode: session.explain,
-            ListPasses: session.passes,
-            ListOps: session.ops,
+            ListPasses: self._catalogue.passes,
+            ListOps: self._catalogue.ops,
             ListPresets: self._presets,
             FetchLines: texts.lines,
             FetchText: texts.text,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Sequence
-from pathlib import PurePath
-from typing import Any
+from dataclasses import replace
+from typing import Any, Literal
 
 from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
-from buddy.compiler.engine.catalogue import Discovery, merge_passes
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
 from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
@@ -20,6 +21,7 @@ from buddy.compiler.engine.programs import (
     program_of,
     record_of,
 )
+from buddy.compiler.engine.reopening import SavedPrograms, WorkerStart
 from buddy.compiler.engine.run_values import RunValues, drop_values
 from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import (
@@ -31,14 +33,12 @@ from buddy.compiler.protocol import (
     Diagnostic,
     ExplainCode,
     GraphInfo,
-    ListOps,
-    ListPasses,
     NodeRow,
     Open,
-    Ops,
-    Passes,
+    Part,
     Progress,
     Ran,
+    Reopened,
     Run,
     StageDone,
     WorkerState,
@@ -53,8 +53,6 @@ from buddy.compiler.protocol.worker_messages import (
     CompileGraph,
     CompileHere,
     CompilerMessage,
-    DescribeOps,
-    DescribePasses,
     Execute,
     ExtractNodes,
     HostMessage,
@@ -87,11 +85,14 @@ class EngineSession:
         self.backends = BackendWorkers(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
         self._in_compiler = CompilerPlugins()
-        self._described: dict[tuple[type, Plugins], Any] = {}
-        self._discovery = Discovery()
+        self._saved = SavedPrograms(store)
+        # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
+        self._compiling = asyncio.Lock()
+        # Set when the latest request to open a program has ended.
+        self._openings: dict[ProgramKey, asyncio.Event] = {}
+        self.starting = WorkerStart(self._start_workers)
 
-    def start(self) -> None:
-        """Starts the workers, so that they are warm when needed."""
+    def _start_workers(self) -> None:
         self.compiler.start()
         self.host.start()
 
@@ -103,8 +104,8 @@ class EngineSession:
     async def close(self) -> None:
         await self.host.close()
         await self.compiler.close()
-        self._discovery.close()
         await self.backends.close()
+        await self._saved.close()
         self.values.close()
 
     # ---- opening ------------------------------------------------------------------------------------------------
@@ -113,14 +114,38 @@ class EngineSession:
         plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
-        async with self.host.lock:
-            job.started = True
-            program = await self._load(key, job)
-        self._forget(self._programs.add(program), program)
+        has_ended = self._openings[key] = asyncio.Event()
+        try:
+            if frame.reopens and self._programs.latest(key) is None:
+                await self._restore(key, job)
+            self.starting.now()
+            async with self.host.lock:
+                job.started = True
+                program = replace(await self._load(key, job, saves=frame.reopens), reopens=frame.reopens)
+            self._forget(self._programs.add(program), program)
+        finally:
+            has_ended.set()
         self.values.forget()
         graphs = tuple(record.info for record in program.graphs)
         notes = (*changed, *program.notes)
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
+
+    async def _restore(self, key: ProgramKey, job: Job) -> None:
+        """Adds the program that an earlier session has saved, unless a file has changed, and sends its graphs.
+
+        Then gives the client time to draw it, before the workers start.
+        """
+        with self.starting.held():
+            saved = await self._saved.find(key)
+            if saved is None:
+                return
+            self._keep_texts(saved.loaded.graphs)
+            program = replace(program_of(key, saved.loaded), reopens=True, is_restored=True)
+            self._pin_graph_texts(program)
+            self._programs.add(program)
+            graphs = tuple(record.info for record in program.graphs)
+            self._send(Reopened(job.request, graphs, program.notes, program.files, saved.saved_at))
+            await asyncio.sleep(_SHOW_SECONDS)
 
     def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Unpins the texts of the graphs of `old` that `new` does not have."""
@@ -132,13 +157,14 @@ class EngineSession:
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
-    async def _load(self, key: ProgramKey, job: Job) -> OpenedProgram:
-        """Loads the program in the host; a host that has loaded a program before is replaced."""
+    async def _load(self, key: ProgramKey, job: Job, saves: bool = False) -> OpenedProgram:
+        """Loads the program in the host, and `saves` it; a host that has loaded a program before is replaced."""
         if self._in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
         self._in_host = (self.host.generation, None)
-        self._progress(job, "running the script")
+        self._progress(job, "running the script", part="script")
+        started_at = time.time()
         try:
             loaded = await self._ask_host(_load_of(key), _describe_load_crash(key), job)
         except JobFailed:
@@ -147,8 +173,14 @@ class EngineSession:
         self._in_host = (self.host.generation, key)
         self._keep_texts(loaded.graphs)
         program = program_of(key, loaded)
-        self._store.pin(("fx", key), [name for record in program.graphs for name in (record.fx.text, record.info.code)])
+        self._pin_graph_texts(program)
+        if saves:
+            self._saved.save(key, loaded, started_at)
         return program
+
+    def _pin_graph_texts(self, program: OpenedProgram) -> None:
+        names = [name for record in program.graphs for name in (record.fx.text, record.info.code)]
+        self._store.pin(("fx", program.key), names)
 
     def _replace_host(self) -> None:
         """Starts a new host, which is ready when the user has corrected the script."""
@@ -157,7 +189,7 @@ class EngineSession:
 
     async def _wait_for_host(self, job: Job) -> None:
         if not self.host.is_ready:
-            self._progress(job, "starting torch")
+            self._progress(job, "importing torch", part="torch")
         try:
             await self.host.ready()
         except WorkerDied as died:
@@ -177,7 +209,7 @@ class EngineSession:
 
     def _handle_host_note(self, note: Message, job: Job) -> None:
         if isinstance(note, Activity):
-            self._progress(job, note.what, note.done)
+            self._progress(job, note.what, note.done, note.part)
         elif isinstance(note, RunnerState):
             running_state: Standing = "stopped" if note.stopped else "busy"
             ended_state: Standing = "dead" if note.what else "ready"
@@ -191,7 +223,7 @@ class EngineSession:
 
     async def result_of(self, recipe: Recipe, job: Job, kind: str) -> CompileResult:
         """Compiles `recipe`; its texts are stored until the next compilation of that `kind`."""
-        return await self._compile(self._find_program(recipe), recipe, job, kind=kind)
+        return await self._compile(await self._running_program(recipe), recipe, job, kind=kind)
 
     async def _compile(
         self, program: OpenedProgram, recipe: Recipe, job: Job, repeat: bool = False, kind: str = "good",
@@ -207,20 +239,32 @@ class EngineSession:
         graph = _graph(program, recipe)
         make = CompilationRequest if recipe.runs_passes else IreeCompilation
         compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
-        async with self.compiler.lock:
-            job.started = True
-            cached = self._results.get(graph.key, recipe)
-            if cached is not None and all(stage.text in self._store for stage in cached.stages):
+        async with self._compiling:
+            cached = self._cached_result(graph, recipe)
+            if cached is None and (cached := await self._saved.result(program, graph, recipe)) is not None:
+                self._results.put(graph.key, recipe, cached)
+                repeat = send is None
+            if cached is not None:
+                job.started = True
                 if repeat:
                     self._report_again(cached, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
                 return cached
-            run = self._compile_where_script_ran if graph.own else self._compile_in_worker
-            result = await run(compilation, program, recipe, job)
+            async with self.compiler.lock:
+                job.started = True
+                run = self._compile_where_script_ran if graph.own else self._compile_in_worker
+                result = await run(compilation, program, recipe, job)
         if isinstance(compilation, IreeCompilation):
             result = await self.backends.continue_with_iree(compilation, result, job)
         self._results.put(graph.key, recipe, result)
+        if kind == "good":
+            self._saved.save_result(program, graph, recipe, result)
         return result
+
+    def _cached_result(self, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
+        """Returns the result of an earlier compilation in this session whose texts are stored, or `None`."""
+        result = self._results.get(graph.key, recipe)
+        return result if result is not None and all(stage.text in self._store for stage in result.stages) else None
 
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
         """Returns the program with its graph also imported by the recipe's frontend, if that is needed."""
@@ -268,7 +312,7 @@ class EngineSession:
         else:
             async with self.compiler.lock:
                 await self._send_graph(graph, program.key.plugins, job)
-                reply = await self._ask_compiler(RemarkCode(graph.key, recipe))
+                reply = await self.ask_compiler(RemarkCode(graph.key, recipe))
         self._send(CodeExplained(job.request, recipe.graph, reply.remarks))
 
     def _report_again(self, result: CompileResult, recipe: Recipe, job: Job) -> None:
@@ -280,12 +324,12 @@ class EngineSession:
 
     async def _send_graph(self, graph: GraphRecord, plugins: Plugins, job: Job) -> None:
         """Makes sure that the current compiler worker has `plugins` and `graph`."""
-        await self._prepare_compiler(plugins, job)
+        await self.prepare_compiler(plugins, job)
         if graph.key not in self._in_compiler.graphs:
-            stored = await self._ask_compiler(AddGraph(graph.key, graph.data))
+            stored = await self.ask_compiler(AddGraph(graph.key, graph.data))
             self._in_compiler.record_graph(graph.key, stored.keys)
 
-    async def _prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
+    async def prepare_compiler(self, plugins: Plugins, job: Job) -> tuple[str, ...]:
         """Makes sure that the compiler worker has exactly `plugins`; returns their errors.
 
         A process cannot unload a plug-in, so a worker with others is replaced.
@@ -300,7 +344,7 @@ class EngineSession:
         if self._in_compiler.generation != self.compiler.generation:
             self._in_compiler = CompilerPlugins(self.compiler.generation)
         if self._in_compiler.plugins != plugins or not self._in_compiler.requested:
-            used = await self._ask_compiler(UsePlugins(plugins))
+            used = await self.ask_compiler(UsePlugins(plugins))
             self._in_compiler.use(plugins, tuple(map(str, used.problems)))
         return self._in_compiler.notes
 
@@ -315,7 +359,7 @@ class EngineSession:
                 describe_death(died, "the compiler's process does not start", "the compiler", todo)
             ) from died
 
-    async def _ask_compiler(self, request: Message) -> Any:
+    async def ask_compiler(self, request: Message) -> Any:
         try:
             return await self.compiler.call(request)
         except RequestRefused as refused:
@@ -350,16 +394,26 @@ class EngineSession:
             raise JobFailed(Diagnostic(what, "the recipe's frontend", f"open it with --frontend {required}"))
         return program
 
+    async def _running_program(self, recipe: Recipe) -> OpenedProgram:
+        """Returns the opened program of `recipe`, for a request to the host. Raises like `_find_program`.
+
+        While its script runs, the graphs of an earlier session stand for it: then waits until it is captured.
+        """
+        program = self._find_program(recipe)
+        if program.is_restored and (has_ended := self._openings.get(program.key)) is not None:
+            await has_ended.wait()
+        return self._find_program(recipe)
+
     # ---- running ------------------------------------------------------------------------------------------------
 
     async def run(self, frame: Run, job: Job) -> None:
         recipe = frame.recipe
-        program = self._find_program(recipe)
+        program = await self._running_program(recipe)
         result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "good")
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
-            self._progress(job, "running")
+            self._progress(job, "running", part="run")
             folder = self.values.new_folder() if frame.keep else None
             request = Execute(
                 recipe.graph,
@@ -404,7 +458,7 @@ class EngineSession:
 
         Cancelling the job sends `stop`, if the request can be stopped; otherwise it kills the host.
         """
-        program = self._find_program(recipe)
+        program = await self._running_program(recipe)
         _graph(program, recipe)
         async with self.host.lock:
             await self._reload_in_host(program, recipe, job)
@@ -441,52 +495,37 @@ class EngineSession:
     async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
         """Makes sure that the current host has loaded the program: a new host loads it again.
 
-        Raises `JobFailed` if the graph of `recipe` is then another one.
+        Raises `JobFailed` if the graph of `recipe` is another one in the host.
         """
         if self._in_host == (self.host.generation, program.key):
+            self._check_same_graph(self._programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)
         for graph, nodes in program.extracts:
             reply = await self._ask_host(ExtractNodes(graph, nodes), _HOST_EXITED, job)
             reloaded = reloaded.with_extract(graph, nodes, reply.graph)
-        keys = [record.key for record in reloaded.graphs]
-        if keys[recipe.graph : recipe.graph + 1] != [_graph(program, recipe).key]:
+        self._check_same_graph(reloaded, program, recipe)
+        if program.is_restored:
+            self._programs.add(replace(program, is_restored=False))
+
+    def _check_same_graph(self, loaded: OpenedProgram, program: OpenedProgram, recipe: Recipe) -> None:
+        """Raises `JobFailed` if the graph of `recipe` in `program`, which is compiled, is another one in `loaded`."""
+        key = _graph(program, recipe).key
+        keys = [record.key for record in loaded.graphs[recipe.graph : recipe.graph + 1]]
+        # A graph with its import by another frontend has another key than the captured graph.
+        keys += [record.key for name in keys if (record := self._programs.imports.get(name)) is not None]
+        if key not in keys:
             what = f"{program.key.source} now has other graphs than when it was opened"
             raise JobFailed(Diagnostic(what, program.key.source, "open it again, then compile and run"))
 
-    # ---- describing ---------------------------------------------------------------------------------------------
-
-    async def passes(self, frame: ListPasses, job: Job) -> None:
-        described, notes = await self._catalogue(DescribePasses(), frame, job)
-        registered = await self._discovery.registered_passes()
-        tool = PurePath(registered.bindings.tool).name if registered.bindings is not None else ""
-        notes += (registered.problem,) * bool(registered.problem)
-        passes = merge_passes(described.passes, registered.passes, tool)
-        dialects, bindings, backends = registered.dialects, registered.bindings, described.backends
-        self._send(Passes(job.request, passes, notes, dialects, bindings, backends, described.plugins))
-
-    async def ops(self, frame: ListOps, job: Job) -> None:
-        described, notes = await self._catalogue(DescribeOps(), frame, job)
-        self._send(Ops(job.request, described.ops, notes))
-
-    async def _catalogue(self, request: Message, frame: ListPasses | ListOps, job: Job) -> tuple[Any, tuple[str, ...]]:
-        """Returns the worker's reply with the plug-ins that `frame` names loaded, and the errors of these plug-ins."""
-        plugins, _ = resolve_plugins(frame.plugins, frame.directory)
-        key = type(request), plugins
-        if key not in self._described:
-            async with self.compiler.lock:
-                job.started = True
-                notes = await self._prepare_compiler(plugins, job)
-                self._described[key] = await self._ask_compiler(request), notes
-        reply_and_notes: tuple[Any, tuple[str, ...]] = self._described[key]
-        return reply_and_notes
-
     # ---- helpers ------------------------------------------------------------------------------------------------
 
-    def _progress(self, job: Job, what: str, done: float = -1.0) -> None:
-        self._send(Progress(job.request, what, done))
+    def _progress(self, job: Job, what: str, done: float = -1.0, part: Part | Literal[""] = "") -> None:
+        self._send(Progress(job.request, what, done, part))
 
 
+# How long the workers wait until the client has drawn a program of an earlier session.
+_SHOW_SECONDS = 0.5
 _HOST_EXITED = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
 _HOST_EXITED_IN_RUN = Diagnostic(
     "the process with the program exited", "the host, while it ran", "run again: the source is loaded again first"

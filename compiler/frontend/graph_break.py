@@ -36,6 +36,8 @@ _VALUE_GUARDS = (
     "NONE_MATCH", "NOT_NONE_MATCH", "RANGE_ITERATOR_MATCH", "TUPLE_ITERATOR_LEN",
 )  # fmt: skip
 _MAX_GUARDS = 100
+# The address of an object, as in `___check_obj_id(f.__code__, 94339952782816)`: it differs from process to process.
+_ADDRESS = re.compile(r"(?<=, )\d{9,}(?=\))")
 _LOCAL = re.compile(r"[LG]\['\w+'\](?:\.\w+|\['\w+'\]|\[\d+\])*")
 
 
@@ -116,4 +118,4 @@ def _described(guard: DynamoGuard) -> list[Guard]:
     frames = [frame for frame in guard.user_stack or () if not is_library(frame.filename)]
     line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
     texts = (_LOCAL.sub(lambda match: source_name(match[0]), text) for text in guard.code_list or ())
-    return [Guard(text, line) for text in texts]
+    return [Guard(_ADDRESS.sub("…", text), line) for text in texts]

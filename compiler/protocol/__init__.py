@@ -34,6 +34,7 @@ from buddy.compiler.protocol.connection import FilesChanged as FilesChanged
 from buddy.compiler.protocol.connection import Frame as Frame
 from buddy.compiler.protocol.connection import Hello as Hello
 from buddy.compiler.protocol.connection import LogLevel as LogLevel
+from buddy.compiler.protocol.connection import Part as Part
 from buddy.compiler.protocol.connection import Ping as Ping
 from buddy.compiler.protocol.connection import Pong as Pong
 from buddy.compiler.protocol.connection import Printout as Printout
@@ -84,6 +85,7 @@ from buddy.compiler.protocol.programs import Compile as Compile
 from buddy.compiler.protocol.programs import Compiled as Compiled
 from buddy.compiler.protocol.programs import Open as Open
 from buddy.compiler.protocol.programs import Ran as Ran
+from buddy.compiler.protocol.programs import Reopened as Reopened
 from buddy.compiler.protocol.programs import Run as Run
 from buddy.compiler.protocol.programs import StageDone as StageDone
 from buddy.compiler.protocol.provenance import LLVM as LLVM
@@ -204,6 +206,7 @@ EngineFrame = (
     | Progress
     | Printout
     | Captured
+    | Reopened
     | Assigned
     | StageDone
     | Compiled

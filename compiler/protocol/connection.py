@@ -52,11 +52,15 @@ WorkerEnd = Literal["", "asked", "request", "idle", "start"]
 
 
 class Hello(Frame, frozen=True, omit_defaults=False):
-    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level."""
+    """The client's greeting. It always contains `version`, even the default. `log` is the minimum log level.
+
+    A client that `reopens` opens a program next: the workers wait until a program of an earlier session is drawn.
+    """
 
     version: int = PROTOCOL_VERSION
     client: str = "buddy-tui"
     log: LogLevel = "info"
+    reopens: bool = False
 
 
 class Cancel(Frame, frozen=True):
@@ -90,12 +94,20 @@ class Pong(Frame, frozen=True):
     request: int
 
 
+# What opening, compiling and running a program consist of, in order.
+Part = Literal["torch", "script", "capture", "compile", "run"]
+
+
 class Progress(Frame, frozen=True):
-    """What a request is doing now; `done` is in 0..1 if known, else -1."""
+    """What a request is doing now; `done` is in 0..1 if known, else -1.
+
+    `part` is the part that it belongs to; "" means that the part is as before.
+    """
 
     request: int
     what: str
     done: float = -1.0
+    part: Part | Literal[""] = ""
 
 
 class Printout(Frame, frozen=True):

@@ -26,6 +26,9 @@ class Open(Request["Captured"], frozen=True):
     such as `x=4x128`, replace the shapes of the tensors that the script calls its model with. `frontend` is the
     frontend of the recipes that will be compiled: it captures the graphs, or imports them after their capture. If the
     user `trusts` the file, pickles in it may run code.
+
+    If it `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
+    first if an earlier session has opened the same program and none of its files has changed.
     """
 
     source: str
@@ -35,6 +38,7 @@ class Open(Request["Captured"], frozen=True):
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
     trusts: bool = False
+    reopens: bool = False
 
 
 class Compile(Request["Compiled"], frozen=True):
@@ -53,11 +57,12 @@ class Run(Request["Ran"], frozen=True):
 
     `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
     the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
-    only with `equal_nan`. `timeout` is in seconds.
+    only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 5 that
+    take two seconds together.
     """
 
     recipe: Recipe
-    repeats: int = 10
+    repeats: int = 0
     timeout: float = 120.0
     beside: bool = False
     inputs: InputChoice = InputChoice()
@@ -78,6 +83,19 @@ class Captured(Frame, frozen=True):
     seconds: float = 0.0
     plugins: tuple[PluginFile, ...] = ()
     files: tuple[str, ...] = ()
+
+
+class Reopened(Frame, frozen=True):
+    """The graphs that an earlier session has captured, to show until `Captured`. They may differ from those of now.
+
+    They can be compiled. Requests that need the running program wait for it. `saved_at` is in seconds since the epoch.
+    """
+
+    request: int
+    graphs: tuple[GraphInfo, ...]
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    saved_at: float = 0.0
 
 
 class Assigned(Frame, frozen=True):

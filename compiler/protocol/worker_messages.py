@@ -6,6 +6,8 @@ that failed. The engine passes graphs and artifacts on as opaque bytes.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from buddy.compiler.protocol import (
@@ -16,6 +18,7 @@ from buddy.compiler.protocol import (
     ExportedFile,
     GraphInfo,
     OpInfo,
+    Part,
     PassInfo,
     RunReport,
     Stage,
@@ -285,10 +288,11 @@ class Ready(Message, frozen=True):
 
 
 class Activity(Message, frozen=True):
-    """What the worker is doing for the request now; `done` is in 0..1 if known, else -1."""
+    """What the worker is doing for the request now; `done` and `part` are those of `Progress`."""
 
     what: str
     done: float = -1.0
+    part: Part | Literal[""] = ""
 
 
 class Trouble(Message, frozen=True):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 T = TypeVar("T")
+MOST_ROUNDS, LEAST_ROUNDS = 10, 5
+ENOUGH_SECONDS = 2.0
 
 
 def with_peak(action: Callable[[], T]) -> tuple[T, int]:
@@ -159,15 +161,21 @@ def time_interleaved(
 ) -> list[list[float]]:
     """Calls the `calls`, which return seconds, in `repeats` rounds, so that load of the machine affects all of them.
 
-    Returns the seconds of each. Each call is first in equally many rounds, because the first one starts with caches
-    that hold data of the work between rounds.
+    If `repeats` is 0, ends after `MOST_ROUNDS` rounds, or after `LEAST_ROUNDS` when `ENOUGH_SECONDS` have passed: the
+    longer a call, the less a median gains from further ones. Returns the seconds of each call.
+
+    Each call is first in equally many rounds, because the first one starts with caches that hold data of the work
+    between rounds.
     """
     seconds: list[list[float]] = [[] for _ in calls]
-    for index in range(repeats):
+    rounds, start = repeats or MOST_ROUNDS, time.perf_counter()
+    for index in range(rounds):
+        if not repeats and index >= LEAST_ROUNDS and time.perf_counter() - start > ENOUGH_SECONDS:
+            break
         first = index % max(1, len(calls))
         for position in (*range(first, len(calls)), *range(first)):
             seconds[position].append(calls[position]())
-        report_progress(f"running {index + 1}/{repeats}", (index + 1) / repeats)
+        report_progress(f"running {index + 1}/{rounds}", (index + 1) / rounds)
     return seconds
 
 

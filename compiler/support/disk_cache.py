@@ -21,6 +21,7 @@ import platformdirs
 
 VARIABLE = "BUDDY_CACHE"
 DEFAULT_LIMIT_BYTES = 512 << 20
+_TRIMS_PER_LIMIT = 8
 # The key has the length of SHA-256: RFC 2104 recommends no shorter one.
 KEY_FILE, KEY_BYTES = "key", 32
 
@@ -63,7 +64,8 @@ class DiskCache:
 
     name: str
     limit: int = DEFAULT_LIMIT_BYTES
-    _trimmed: set[Path] = field(default_factory=set)
+    # For each folder, the bytes that this process has written since it last deleted files there.
+    _written: dict[Path, int] = field(default_factory=dict)
 
     def read(self, key: str) -> bytes | None:
         """Returns the data of `key`, or `None`; a damaged file, or one of another user, counts as missing."""
@@ -82,7 +84,7 @@ class DiskCache:
             for parent in (folder(), path.parent):
                 _make_private(parent)
             _replace(path, self._keyed_hash(key, data) + b"\n" + data)
-            self._trim(path.parent)
+            self._trim(path.parent, len(data))
 
     def _keyed_hash(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
@@ -93,11 +95,13 @@ class DiskCache:
     def _path(self, key: str) -> Path:
         return folder() / self.name / key
 
-    def _trim(self, cache_folder: Path) -> None:
-        """Deletes the oldest files until the others are within the limit, once per process and folder."""
-        if cache_folder in self._trimmed:
+    def _trim(self, cache_folder: Path, n_written: int) -> None:
+        """Deletes the oldest files until the others are within the limit, at the first write and now and then."""
+        written = self._written.get(cache_folder, self.limit) + n_written
+        if written < self.limit // _TRIMS_PER_LIMIT:
+            self._written[cache_folder] = written
             return
-        self._trimmed.add(cache_folder)
+        self._written[cache_folder] = 0
         files = [(entry.stat(), entry.path) for entry in os.scandir(cache_folder)]
         size = sum(status.st_size for status, _ in files)
         for status, path in sorted(files, key=lambda pair: pair[0].st_mtime):
@@ -179,7 +183,10 @@ PROGRAMS = DiskCache("programs")
 # The passes and dialects of the bindings; listing them takes seconds.
 CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
-CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED)
+# The programs that the workbench has opened, and compilations with the texts of all stages.
+OPENED = DiskCache("opened", 256 << 20)
+COMPILATIONS = DiskCache("compilations", 256 << 20)
+CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, OPENED, COMPILATIONS)
 
 
 def contents() -> dict[str, tuple[int, int]]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from buddy.app.reports.run_report import as_json, as_text
+from buddy.app.reports.run_report import as_json, as_text, part_seconds, times_text
+from buddy.app.session.progress import PartTimes
 from buddy.compiler.protocol import Assignment, GraphInfo, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.run_report import ErrorCheck
 
@@ -73,3 +74,14 @@ def test_slow_and_error_paths_are_counted_and_listed_with_their_conditions() -> 
     assert found["nodes"] == {"compiled": 2, "eager": 0, "with_slow_path": 1, "with_error_path": 1}
     assert found["slow_paths"] == [{"node": "svd.0", "condition": "a matrix has an infinity or NaN"}]
     assert found["error_paths"] == [{"node": "embedding.0", "condition": "an index is out of range"}]
+
+
+def test_the_time_of_the_command_is_listed_by_its_parts() -> None:
+    clock = iter((0.0, 2.5, 2.5, 3.0, 3.0, 7.0))
+    times = PartTimes(lambda: next(clock))
+    for part in ("torch", "script", "run"):
+        times.note(part)
+    times.stop()
+    assert part_seconds(times) == {"torch": 2.5, "script": 0.5, "run": 4.0}
+    expected = "time 7.0 s: importing torch 2.5 s, running the script 0.5 s, running 4.0 s"
+    assert times_text(part_seconds(times)) == expected

@@ -35,6 +35,16 @@ def test_run_prints_one_object_and_all_else_goes_to_stderr(cli: Verb) -> None:
     assert "torch.Size([16, 64])" in done.stderr
 
 
+def test_a_second_run_uses_the_saved_compilation(cli: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path / "cache"))
+    first, second = (json.loads(cli("run", "samples/mlp.py", "--json", "--repeats", "2").stdout) for _ in range(2))
+    assert set(first["seconds"]) - {"torch"} == {"script", "capture", "compile", "run"}
+    assert set(second["seconds"]) - {"torch"} == {"script", "capture", "run"}
+    assert second["ok"]
+    same = ("nodes", "lowered_by", "error_paths", "other_registry", "compile_seconds")
+    assert [first["graphs"][0][name] for name in same] == [second["graphs"][0][name] for name in same]
+
+
 def test_run_without_json_is_for_people(cli: Verb) -> None:
     done = cli("run", "samples/arith_add.py", "--repeats", "2", "--dialect", "tosa")
     assert done.returncode == 0, done.stderr

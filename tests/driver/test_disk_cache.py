@@ -138,3 +138,13 @@ def test_of_two_that_make_a_key_at_once_the_first_ones_stays(place: Path, monkey
     assert (place / KEY_FILE).read_bytes() == b"k" * disk_cache.KEY_BYTES
     assert OBJECTS.read("one") == DATA
     assert sorted(path.name for path in place.iterdir()) == ["key", "objects"]
+
+
+def test_a_process_that_writes_much_keeps_to_the_limit(place: Path) -> None:
+    cache = disk_cache.DiskCache("objects", 10_000)
+    for number in range(40):
+        cache.write(f"file-{number}", bytes(1_000))
+        os.utime(place / "objects" / f"file-{number}", (number, number))
+    assert sum(path.stat().st_size for path in (place / "objects").iterdir()) < 12_000
+    assert cache.read("file-39") is not None
+    assert cache.read("file-0") is None

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import time
 
 import pytest
 import torch
 
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
-from buddy.compiler.runtime import LinkError, LoadedProgram
+from buddy.compiler.runtime import LinkError, LoadedProgram, measure
 from tests.runtime.objects import compile_object
 
 ADD = """
@@ -206,3 +207,13 @@ def test_a_thousand_runs_do_not_grow_the_process(add: LoadedProgram) -> None:
 def _resident_kib() -> int:
     with open("/proc/self/status") as status:
         return next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
+
+
+@pytest.mark.parametrize(("repeats", "seconds", "rounds"), [(0, 0.0, 10), (0, 0.05, 5), (7, 0.05, 7)])
+def test_slow_programs_are_timed_less_often_unless_a_number_is_given(
+    repeats: int, seconds: float, rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measure, "ENOUGH_SECONDS", 0.2)
+    calls = [lambda: measure.time_call(lambda: time.sleep(seconds))[1]]
+    found = measure.time_interleaved(calls, repeats, lambda _what, _done: None)
+    assert [len(side) for side in found] == [rounds]

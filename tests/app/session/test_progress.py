@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.reports import formatting
-from buddy.app.session.progress import LongJobs, ProgressRate, remaining_text
+from buddy.app.session.progress import LongJobs, PartTimes, ProgressRate, remaining_text
 from buddy.app.session.stages import StageBoard
 from buddy.app.session.state import State
 from buddy.app.workbench.status_lines import progress_text, status_cells
 from buddy.app.workspace.settings import Settings, read_settings
-from buddy.compiler.protocol import Progress, Stage
+from buddy.compiler.protocol import Captured, Compiled, GraphInfo, Progress, Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 
@@ -36,6 +36,61 @@ def test_the_remaining_time_is_extrapolated_from_steady_progress() -> None:
     clock.now = 30.0
     pace.note(8, -1.0)
     assert pace.seconds_left() is None
+
+
+def test_parts_are_timed_and_start_again_with_the_first_one() -> None:
+    clock = Clock()
+    times = PartTimes(clock)
+    for now, part in ((1.0, "torch"), (4.0, ""), (5.0, "script"), (7.0, "capture"), (8.0, "compile")):
+        clock.now = now
+        times.note(part)
+    clock.now = 8.5
+    assert (times.part, times.seconds("compile")) == ("compile", 0.5)
+    times.stop()
+    clock.now = 20.0
+    assert [times.seconds(part) for part in ("torch", "script", "capture", "compile", "run")] == [4, 2, 1, 0.5, 0]
+    times.note("compile")
+    clock.now = 21.0
+    assert times.seconds("compile") == 1.5, "of two graphs"
+    times.note("torch")
+    assert (times.part, times.seconds("script")) == ("torch", 0.0)
+
+
+def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
+    clock, state = Clock(), State()
+    state.times = PartTimes(clock)
+    state.record_start("open", 1)
+    assert formatting.waiting_texts(state, "graph", "capture", formatting.UNICODE) == [
+        "The graph appears after capturing:",
+        "",
+        "  1/4 importing torch     some seconds",
+        "  2/4 running the script  as long as in Python",
+        "  3/4 capturing           about 1 s for 100 ops",
+    ]
+    state.apply(Progress(1, "importing torch", part="torch"))
+    clock.now = 2.0
+    state.apply(Progress(1, "running the script", part="script"))
+    clock.now = 2.5
+    assert progress_text(state, formatting.UNICODE) == "2/4 running the script…"
+    assert formatting.waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
+        "  1/4 importing torch     2.00 s",
+        "> 2/4 running the script  500 ms…",
+        "  3/4 capturing           about 1 s for 100 ops",
+        "  4/4 compiling           about 1 s for 200 ops",
+    ]
+
+
+def test_the_steps_are_numbered_up_to_the_first_compilation() -> None:
+    state = State()
+    state.record_start("open", 1)
+    state.apply(Progress(1, "running the script", part="script"))
+    state.apply(Progress(1, "capturing", part="capture"))
+    state.apply(Captured(1, (GraphInfo("net", ()),)))
+    for request, expected in ((2, "4/4 lowering…"), (3, "lowering…")):
+        state.record_start("compile", request, Recipe())
+        state.apply(Progress(request, "lowering", part="compile"))
+        assert progress_text(state, formatting.UNICODE) == expected
+        state.apply(Compiled(request, 0, (), 1.0))
 
 
 def test_the_bell_rings_once_at_the_end_of_a_long_job() -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from buddy.app.session.state import State
+from buddy.app.workspace.session_file import make_record
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.run_report import InputChoice
 
 
 @pytest.fixture
@@ -145,3 +147,32 @@ def test_after_the_engine_exits_nothing_runs_and_stages_are_stale(
     state.record_engine_exit(p.Diagnostic("gone"))
     assert (state.engine, state.busy, state.compiled_recipe) == ("lost", False, None)
     assert all(row.outdated_reason for row in state.board.rows())
+
+
+def test_graphs_of_an_earlier_session_are_marked_until_the_script_has_run(state: State, recipe: Recipe) -> None:
+    graphs = state.graphs
+    restored = State()
+    restored.runs = [make_record(1e9, recipe, ran(1, 0.5).report, InputChoice())]
+    restored.record_start("open", 1)
+    restored.apply(p.Reopened(1, graphs, saved_at=2e9))
+    restored.restore_report(0)
+    assert (restored.captured, restored.busy, restored.restored_at) == (True, True, 2e9)
+    assert restored.report is not None
+    assert restored.run_recipe is None, "its results are outdated"
+    restored.apply(p.Captured(1, graphs))
+    assert restored.restored_at == 0
+    assert restored.shown.restored_run is not None, "the program has not been run yet"
+    restored.record_start("run", 2, recipe)
+    restored.apply(ran(2, 0.25))
+    assert restored.shown.restored_run is None
+    assert restored.run_recipe == recipe
+    assert restored.previous_report is not None
+
+
+def test_a_failed_opening_leaves_the_graphs_of_the_earlier_session_marked(state: State) -> None:
+    restored = State()
+    restored.record_start("open", 1)
+    restored.apply(p.Reopened(1, state.graphs, saved_at=2e9))
+    restored.apply(p.Failed(1, p.Diagnostic("the data is missing")))
+    assert restored.restored_at == 2e9
+    assert restored.problem is not None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,53 @@ async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
         await bench.until(lambda: len(app.state.runs) == 2, "the second run")
         assert app.workspace.recipe == edited
         assert app.state.runs[1].recipe == edited
+
+
+WIDTH_FROM_FILE = """\
+import pathlib
+import torch
+
+width = int(pathlib.Path({data!r}).read_text())
+
+
+def model(x):
+    return x * 2 + 1
+
+
+example_inputs = (torch.ones(4, width),)
+"""
+
+
+@slow
+async def test_the_last_session_is_shown_until_the_script_has_run(
+    workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BUDDY_CACHE", str(tmp_path / "cache"))
+    data, script = tmp_path / "width.txt", tmp_path / "program.py"
+    data.write_text("5")
+    script.write_text(WIDTH_FROM_FILE.format(data=str(data)))
+    os.utime(script, (1e9, 1e9))
+    async with workbench(script, size=(160, 50), reopens=True) as bench:
+        await bench.press("r")
+        await bench.until(lambda: len(bench.app.state.runs) == 1, "the run")
+    data.write_text("7")
+    async with workbench(script, size=(160, 50), wait=False, reopens=True) as bench:
+        await bench.sees("from the last session")
+        await bench.until(lambda: bench.app.state.compiled_recipe is not None, "the compilation of the last session")
+        await bench.drawn()
+        assert bench.app.state.restored_at, "the script still runs"
+        assert bench.shows("4x5")
+        assert bench.shows("tensor<4x5xf32>")
+        assert bench.shows("STALE: from an earlier session")
+        await bench.sees("other graphs than in the last session")
+        await bench.settled()
+        assert not bench.shows("from the last session")
+        assert bench.shows("tensor<4x7xf32>")
+        assert bench.shows("STALE: from an earlier session")
+        await bench.press("r")
+        await bench.until(lambda: len(bench.app.state.runs) == 2, "the run")
+        await bench.sees("float32[4,7]")
+        assert not bench.shows("STALE")
 
 
 @slow

@@ -1,0 +1,301 @@
+"""Captured programs and compilations on disk: an unchanged program is on the screen before torch is imported.
+
+Files that a script reads as data are not known. So the graphs of an earlier session are only shown until the script has
+run again. A compilation is determined by its graph, its recipe and this installation, and is used like a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from importlib import metadata
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from buddy.compiler.engine.compiling import store_text
+from buddy.compiler.engine.programs import CompileResult, GraphRecord, OpenedProgram, ProgramKey, identity_of
+from buddy.compiler.protocol import Assignment, Stage
+from buddy.compiler.protocol.recipe import Recipe, digest
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.protocol.worker_messages import ProgramLoaded, TextData
+from buddy.compiler.support.disk_cache import COMPILATIONS, OPENED, DiskCache
+from buddy.compiler.support.target import host_features
+
+# A larger program or compilation, before its compression, is not saved.
+MAX_BYTES = 64 << 20
+# The content of a larger file is not read: its size and its modification time identify it.
+_MAX_HASHED_BYTES = 8 << 20
+# Variables that differ between terminals and logins, and that no model depends on.
+_OF_TERMINAL = re.compile(
+    r"_|.*TERM.*|TMUX.*|STY|COLUMNS|LINES|SHLVL|(OLD)?PWD|WINDOW.*|SSH_.*|XDG_.*|DISPLAY|WAYLAND_.*|DBUS_.*|.*SESSION.*"
+    r"|VTE_.*|KITTY_.*|WEZTERM_.*|GPG_.*|PS\d|PROMPT.*|LS_COLORS|TEXTUAL.*|(NO|FORCE)_COLOR|BUDDY_TUI_.*|PYTEST_.*"
+)
+_PLUGIN_GROUP = "buddy.plugins"
+# A compilation is saved this many seconds after it, unless the graph is compiled again meanwhile.
+SAVE_SECONDS = 1.0
+Saved = TypeVar("Saved")
+
+
+# How long the workers wait for a client, and for its request to open a program.
+_START_SECONDS = 0.3
+
+
+class WorkerStart:
+    """Decides when the workers start: they import torch and MLIR, which takes seconds on all cores.
+
+    They wait while a program of an earlier session is drawn.
+    """
+
+    def __init__(self, start: Callable[[], None]) -> None:
+        self._start = start
+        self._timer: asyncio.TimerHandle | None = None
+        self._may_start = asyncio.Event()
+        self._may_start.set()
+
+    def soon(self) -> None:
+        """Starts the workers in a moment, so that they are warm when needed."""
+        self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.now)
+
+    def now(self) -> None:
+        self._stop_timer()
+        self._start()
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """While active, `soon` and `allowed` start nothing."""
+        self._stop_timer()
+        self._may_start.clear()
+        try:
+            yield
+        finally:
+            self._may_start.set()
+
+    async def allowed(self) -> None:
+        """Waits until workers may start."""
+        await self._may_start.wait()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None
+
+
+class SavedProgram(msgspec.Struct, frozen=True):
+    """A captured program, a hash of each of its files, and when it was saved, in seconds since the epoch."""
+
+    loaded: ProgramLoaded
+    hashes: tuple[tuple[str, str], ...]
+    saved_at: float
+
+
+class _SavedCompilation(msgspec.Struct, frozen=True):
+    """A complete compilation, without the stage `fx`, and the texts of its stages."""
+
+    stages: tuple[Stage, ...]
+    texts: tuple[TextData, ...]
+    artifact: bytes
+    assignments: tuple[Assignment, ...]
+    remarks: tuple[tuple[str, str, str], ...]
+    seconds: float
+    reused: int
+
+
+class SavedPrograms:
+    """Reads and writes programs and compilations in threads, so that the engine answers meanwhile."""
+
+    def __init__(self, store: TextStore) -> None:
+        self._store = store
+        self._writing: set[asyncio.Task[None]] = set()
+        # By the key of the graph: what writes its latest compilation, and the timer until then.
+        self._waiting: dict[str, tuple[Callable[[], None], asyncio.TimerHandle]] = {}
+
+    async def close(self) -> None:
+        """Writes what waits to be written, and returns when everything is written."""
+        for graph in list(self._waiting):
+            self._write_waiting(graph)
+        await asyncio.gather(*self._writing, return_exceptions=True)
+
+    # ---- programs -----------------------------------------------------------------------------------------------
+
+    async def find(self, key: ProgramKey) -> SavedProgram | None:
+        """Returns the program that an earlier session saved under `key`, or `None` if one of its files has changed."""
+        return None if key.plugins else await asyncio.to_thread(_read_program, key)
+
+    def save(self, key: ProgramKey, loaded: ProgramLoaded, started_at: float) -> None:
+        """Saves a program whose script was started at `started_at`, in seconds since the epoch.
+
+        A program is not saved if its script or a plug-in has added to the registries, because changes of that code are
+        not detected; or if a file was written after the start, because its earlier content may have run.
+        """
+        if not (key.plugins or loaded.own):
+            self._write_in_thread(lambda: _write_program(key, loaded, started_at))
+
+    # ---- compilations -------------------------------------------------------------------------------------------
+
+    async def result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> CompileResult | None:
+        """Returns the saved compilation of `graph`, whose texts are then in the store, or `None`."""
+        if not _is_saved(program, graph, recipe):
+            return None
+        key = _compilation_key(graph, recipe)
+        saved = await asyncio.to_thread(_read, COMPILATIONS, key, _SavedCompilation)
+        if saved is None:
+            return None
+        for text in saved.texts:
+            store_text(self._store, text)
+        stages = (graph.fx, *saved.stages)
+        reused = len(stages)
+        return CompileResult(stages, saved.artifact, saved.assignments, saved.remarks, saved.seconds, reused)
+
+    def save_result(self, program: OpenedProgram, graph: GraphRecord, recipe: Recipe, result: CompileResult) -> None:
+        """Saves a compilation, whose texts must be in the store, unless another one of the graph follows soon."""
+        if not _is_saved(program, graph, recipe):
+            return
+        names = dict.fromkeys(stage.text for stage in result.stages[1:])
+        found = {name: text for name in names if (text := self._store.get(name)) is not None}
+        if len(found) < len(names) or sum(text.size for text in found.values()) > MAX_BYTES:
+            return
+        texts = tuple(_text_data(name, text) for name, text in found.items())
+        saved = _SavedCompilation(
+            result.stages[1:],
+            texts,
+            result.artifact,
+            result.assignments,
+            result.remarks,
+            result.seconds,
+            result.reused,
+        )
+        if (waiting := self._waiting.pop(graph.key, None)) is not None:
+            waiting[1].cancel()
+        timer = asyncio.get_running_loop().call_later(SAVE_SECONDS, self._write_waiting, graph.key)
+        self._waiting[graph.key] = (lambda: _write_compilation(graph, recipe, saved)), timer
+
+    def _write_waiting(self, graph: str) -> None:
+        write, timer = self._waiting.pop(graph)
+        timer.cancel()
+        self._write_in_thread(write)
+
+    def _write_in_thread(self, write: Callable[[], None]) -> None:
+        task = asyncio.get_running_loop().create_task(_in_thread(write))
+        self._writing.add(task)
+        task.add_done_callback(self._writing.discard)
+
+
+def _text_data(name: str, text: IndexedText) -> TextData:
+    """Returns a text as workers send it."""
+    machine, line_sets = text.machine, text.line_sets.tobytes()
+    return TextData(name, text.content, line_sets, text.sets, text.derived, machine.content, machine.sizes)
+
+
+async def _in_thread(write: Callable[[], None]) -> None:
+    await asyncio.to_thread(write)
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def _write_program(key: ProgramKey, loaded: ProgramLoaded, started_at: float) -> None:
+    if _has_installed_plugins():
+        return
+    try:
+        if any(os.stat(path).st_mtime > started_at for path in loaded.files):
+            return
+        hashes = tuple((path, _file_hash(path)) for path in loaded.files)
+    except OSError:
+        return
+    _write(OPENED, _program_key(key), SavedProgram(loaded, hashes, time.time()))
+
+
+def _read_program(key: ProgramKey) -> SavedProgram | None:
+    saved = _read(OPENED, _program_key(key), SavedProgram)
+    try:
+        is_unchanged = saved is not None and all(_file_hash(path) == file_hash for path, file_hash in saved.hashes)
+    except OSError:
+        return None
+    return saved if is_unchanged else None
+
+
+def _write_compilation(graph: GraphRecord, recipe: Recipe, saved: _SavedCompilation) -> None:
+    if not _has_installed_plugins():
+        _write(COMPILATIONS, _compilation_key(graph, recipe), saved)
+
+
+def _write(cache: DiskCache, key: str, value: Any) -> None:
+    data = msgspec.msgpack.encode(value)
+    if len(data) <= MAX_BYTES:
+        cache.write(key, zlib.compress(data, 1))
+
+
+def _read(cache: DiskCache, key: str, kind: type[Saved]) -> Saved | None:
+    """Returns the value of `key`; a file that cannot be decoded counts as missing."""
+    compressed = cache.read(key)
+    try:
+        return None if compressed is None else msgspec.msgpack.decode(zlib.decompress(compressed), type=kind)
+    except (zlib.error, msgspec.MsgspecError):
+        return None
+
+
+def _file_hash(path: str) -> str:
+    """Returns a hash of a file's content; raises `OSError` if it cannot be read."""
+    with open(path, "rb") as file:
+        status = os.fstat(file.fileno())
+        if status.st_size > _MAX_HASHED_BYTES:
+            return f"{status.st_size} {status.st_mtime_ns} {status.st_ino}"
+        return hashlib.sha256(file.read()).hexdigest()
+
+
+# ---- keys ---------------------------------------------------------------------------------------------------------
+
+
+def _program_key(key: ProgramKey) -> str:
+    return digest(key, _installation(), _environment())
+
+
+def _compilation_key(graph: GraphRecord, recipe: Recipe) -> str:
+    return digest(graph.key, identity_of(recipe), _installation(), _environment())
+
+
+def _is_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:
+    """Returns whether the compilations of a graph by this recipe are saved, and read."""
+    return program.reopens and recipe.runs_passes and not (program.key.plugins or graph.own or recipe.plugins)
+
+
+@lru_cache(maxsize=1)
+def _has_installed_plugins() -> bool:
+    return bool(metadata.entry_points(group=_PLUGIN_GROUP))
+
+
+@lru_cache(maxsize=1)
+def _installation() -> str:
+    """Returns a hash of the interpreter, of all installed packages with their versions, of this package and the CPU."""
+    return digest(sys.version, sys.prefix, host_features(), list(_distributions()), list(_own_modules()))
+
+
+def _distributions() -> Iterator[tuple[str, int]]:
+    """Yields the name, which has the version in it, and the modification time of each package's folder of metadata."""
+    for folder in filter(os.path.isdir, dict.fromkeys(sys.path)):
+        for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+            if entry.name.endswith((".dist-info", ".egg-info", ".egg-link")):
+                yield entry.path, entry.stat().st_mtime_ns
+
+
+def _own_modules() -> Iterator[tuple[str, int, int]]:
+    """Yields the path, the modification time and the size of each module of the compiler."""
+    for path in sorted(Path(__file__).resolve().parent.parent.rglob("*.py")):
+        status = path.stat()
+        yield str(path), status.st_mtime_ns, status.st_size
+
+
+def _environment() -> list[tuple[str, str]]:
+    """Returns the variables that a script may depend on."""
+    return sorted((name, value) for name, value in os.environ.items() if not _OF_TERMINAL.fullmatch(name))
