@@ -38,7 +38,7 @@ ACTIONS: tuple[Action, ...] = (
         "graph.lowering",
         ("enter",),
         "Choose lowering",
-        "Choose the registry that lowers the node",
+        "Choose the registry that lowers the node, and the precision in which it multiplies",
         "graph.choose_lowering",
         "graph",
         needs_lowering,
