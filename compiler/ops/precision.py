@@ -12,7 +12,7 @@ as its scale, its integers are 0, and its results are NaN. Operands that several
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -89,6 +89,24 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
             request.refusal = str(reason)
     wide = accumulator_type(dtype)
     return st.contract(a, b, a_dims, b_dims, out_dims, wide), wide
+
+
+def narrowed(values: Sequence[Any], dtype: TensorDType, what: str) -> tuple[list[Any], TensorDType]:
+    """Returns the operands of `what` rounded to bfloat16, if that is requested, and their element type.
+
+    These are ops with products inside, such as convolutions, whose sums are then in f32.
+    """
+    request = _request.get()
+    if request is None:
+        return list(values), dtype
+    if dtype is not _F32:
+        request.refusal = f"it multiplies {dtype.value}, and precisions apply to f32"
+    elif request.precision != "bf16":
+        request.refusal = f"{what} in 8-bit integers is not supported"
+    else:
+        request.is_applied = True
+        return [_rounded_to_bfloat16(value) for value in values], _BF16
+    return list(values), dtype
 
 
 @dataclass(frozen=True)

@@ -76,9 +76,15 @@ class _Hoisting:
                     self.functions[callee].calls.append(call)
         # The names of the functions that prepare parameters, by their text.
         self._names: dict[str, str] = {}
+        self._are_parameters: dict[tuple[str, int], bool] = {}
 
     def is_parameter(self, name: str, number: int) -> bool:
         """True if argument `number` of a function is a parameter in all of its calls."""
+        if (name, number) not in self._are_parameters:
+            self._are_parameters[name, number] = self._find_whether_parameter(name, number)
+        return self._are_parameters[name, number]
+
+    def _find_whether_parameter(self, name: str, number: int) -> bool:
         function = self.functions[name]
         attributes = _argument_attributes(function.op)
         if number >= len(attributes) or PARAMETER not in attributes[number]:

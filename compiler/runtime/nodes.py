@@ -247,6 +247,11 @@ class _Comparison:
             notes.append(
                 f"torch computes {len(self._reference_run.narrow_nodes)} nodes only in the program's precision"
             )
+        if self._program.precisions:
+            notes.append(
+                f"{len(self._program.precisions)} nodes multiply in a reduced precision: errors are differences from "
+                f"{self._reference}, and their tolerances are by the same arithmetic in PyTorch"
+            )
         return NumericsReport(
             graph,
             self._reference,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,23 @@ def test_the_parameter_may_be_the_left_operand() -> None:
     weights, x = nn.Parameter(torch.randn(12, 30)), torch.randn(30, 7)
     ours = computed(lambda x: weights @ x, x, precision="int8-weights")
     torch.testing.assert_close(ours, integer_weights(x.t(), weights.detach()).t())
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_convolutions_in_bfloat16(groups: int, transposed: bool) -> None:
+    kind = nn.ConvTranspose2d if transposed else nn.Conv2d
+    layer, x = kind(8, 16, 3, padding=1, groups=groups).eval(), torch.randn(2, 8, 13, 11)
+    ours = computed(layer, x, precision="bf16")
+    reference = copy.deepcopy(layer)
+    reference.weight.data = layer.weight.data.bfloat16().float()
+    torch.testing.assert_close(ours, reference(x.bfloat16().float()).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_convolutions_in_integers_are_refused() -> None:
+    line = Line(nn.Conv2d(3, 4, 3).eval(), torch.randn(1, 3, 8, 8))
+    (text,) = notes(line.compile(in_precision("int8-dynamic")))
+    assert text.endswith("convolution.0 stays in f32: a convolution in 8-bit integers is not supported")
 
 
 # ---- weights ---------------------------------------------------------------------------------------------------------
