@@ -363,9 +363,7 @@ class GraphPane(NodeTable):
         """Edit the recipe, unless the compiler has reported that `lowering` cannot lower the node."""
         recipe = self.workspace.recipe
         if lowering is not None and lowering.startswith(_PRECISION):
-            precision = lowering.removeprefix(_PRECISION)
-            changed = recipe.with_precision(row.stable, None if precision == recipe.precision else precision)  # type: ignore[arg-type]
-            self.context.edits.edit(changed, f"{row.display_name}: precision {precision}")
+            self._set_precision(row, lowering.removeprefix(_PRECISION))  # type: ignore[arg-type]
             return
         rejection = assignment.rejection(lowering or "")
         if rejection:
@@ -378,6 +376,15 @@ class GraphPane(NodeTable):
             self.context.edits.edit(
                 recipe.with_choice(row.stable, lowering), f"{row.display_name}: lowering {lowering}"
             )
+
+    def _set_precision(self, row: NodeRow, precision: Precision) -> None:
+        """Set the precision of the picked nodes that multiply float32; without picked nodes, that of `row`."""
+        recipe = self.workspace.recipe
+        picked = [other for other in self.selected_rows if self.precision_of(other)] if self.picked else []
+        for other in picked or [row]:
+            recipe = recipe.with_precision(other.stable, None if precision == recipe.precision else precision)
+        names = f"{len(picked)} nodes" if len(picked) > 1 else (picked or [row])[0].display_name
+        self.context.edits.edit(recipe, f"{names}: precision {precision}")
 
     def sort_rows(self) -> None:
         if self.as_tree:
