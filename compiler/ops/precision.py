@@ -91,6 +91,13 @@ def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: Tens
     return st.contract(a, b, a_dims, b_dims, out_dims, wide), wide
 
 
+def refuse_precision(reason: str) -> None:
+    """Records why the node that is being lowered is not computed in a requested precision."""
+    request = _request.get()
+    if request is not None:
+        request.refusal = reason
+
+
 def narrowed(values: Sequence[Any], dtype: TensorDType, what: str) -> tuple[list[Any], TensorDType]:
     """Returns the operands of `what` rounded to bfloat16, if that is requested, and their element type.
 

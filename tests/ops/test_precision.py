@@ -14,6 +14,8 @@ from torch import nn
 from buddy.compiler.driver.compilation import Compilation
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Precision, Recipe
+from buddy.compiler.protocol.run_report import NodeCounts
+from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.executable import LoadedProgram
 from tests.programs import Line, without
 
@@ -140,6 +142,57 @@ def test_convolutions_in_bfloat16(groups: int, transposed: bool) -> None:
     reference = copy.deepcopy(layer)
     reference.weight.data = layer.weight.data.bfloat16().float()
     torch.testing.assert_close(ours, reference(x.bfloat16().float()).detach(), rtol=1e-4, atol=1e-5)
+
+
+def test_attention_in_bfloat16() -> None:
+    """With one block of keys: scores are scaled in f32, and the exponentials are rounded."""
+    q, k, v = (torch.randn(2, 3, 20, 24) for _ in range(3))
+    ours = computed(torch.nn.functional.scaled_dot_product_attention, q, k, v, precision="bf16")
+    q, k, v = (x.bfloat16().float() for x in (q, k, v))
+    scores = (q @ k.transpose(-1, -2)) * 24**-0.5
+    exponentials = torch.exp(scores - scores.amax(-1, keepdim=True))
+    reference = exponentials.bfloat16().float() @ v / exponentials.sum(-1, keepdim=True)
+    torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-4)  # a rounding in the other direction
+    assert (ours - reference).abs().mean() < 1e-6
+
+
+@pytest.mark.parametrize(("rows", "causal", "groups"), [(150, False, 4), (150, True, 4), (300, False, 2)])
+def test_attention_is_compared_with_the_same_blocks(rows: int, causal: bool, groups: int) -> None:
+    q, k, v = torch.randn(1, 4, rows, 32), *(torch.randn(1, groups, rows, 32) for _ in range(2))
+
+    def program(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=groups < 4)
+
+    line = Line(program, q, k, v)
+    compilation = line.compile(in_precision("bf16"))
+    counts = NodeCounts.of(compilation.assignments)
+    assert [precision for _, precision in counts.precisions] == ["bf16"]
+    report = run_and_compare(
+        line.program, compilation.artifact, repeats=0, threads=1, nodes=counts, compile_seconds=0.0
+    )
+    (output,) = report.outputs
+    assert output.verdict == "ok"
+    assert output.rms < output.precision_error / 20  # the rms of eager is about 1 / 10
+
+
+def test_attention_of_one_row_is_refused() -> None:
+    q, k = torch.randn(1, 2, 1, 16), torch.randn(1, 2, 9, 16)
+    line = Line(torch.nn.functional.scaled_dot_product_attention, q, k, k)
+    (text,) = notes(line.compile(in_precision("bf16")))
+    assert "rounding keys and values for one row of queries takes longer than it saves" in text
+
+
+def test_attention_from_separate_products_is_refused() -> None:
+    """Its rounding would be another one than that of the products that the recipe names."""
+
+    def program(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(q @ k.transpose(-1, -2), -1) @ k
+
+    line = Line(program, torch.randn(2, 8, 16), torch.randn(2, 8, 16))
+    (text,) = notes(line.compile(in_precision("bf16")))
+    assert "disable flash-attention-prefill to compute these" in text
+    separate = line.compile(without(in_precision("bf16"), "flash-attention-prefill"))
+    assert [a.precision for a in separate.assignments if a.multiplies] == ["bf16", "bf16"]
 
 
 def test_convolutions_in_integers_are_refused() -> None:
