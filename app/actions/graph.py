@@ -38,7 +38,7 @@ ACTIONS: tuple[Action, ...] = (
         "graph.lowering",
         ("enter",),
         "Choose lowering",
-        "Choose the registry that lowers the node",
+        "Choose the registry that lowers the node, or the precision in which it, or all picked nodes, multiply",
         "graph.choose_lowering",
         "graph",
         needs_lowering,

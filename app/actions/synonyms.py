@@ -43,7 +43,7 @@ SYNONYMS: dict[str, str] = {
     "graph.numerics": "accuracy error precision mismatch nan tolerance debug",
     "outputs.numerics": "accuracy error precision mismatch nan tolerance debug",
     "graph.toggle": "fallback disable enable eager compile",
-    "graph.lowering": "registry tosa linalg implementation kernel",
+    "graph.lowering": "registry tosa linalg implementation kernel precision bf16 bfloat16 int8 quantise quantize",
     "graph.filter": "search find only hide",
     "graph.sort": "order largest rank",
     "graph.column-left": "sort order",

@@ -20,7 +20,15 @@ from buddy.app.cli.console import Console
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.remote_host import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
 from buddy.app.workspace.inputs import parse_seed
-from buddy.compiler.protocol.recipe import BACKEND_NAME, CHECKS, DIALECTS, FRONTENDS, MAX_THREADS, PluginFile
+from buddy.compiler.protocol.recipe import (
+    BACKEND_NAME,
+    CHECKS,
+    DIALECTS,
+    FRONTENDS,
+    MAX_THREADS,
+    PRECISIONS,
+    PluginFile,
+)
 from buddy.compiler.protocol.source_files import SourceError, check_source
 
 _WEEK_MINUTES = 7 * 24 * 60.0
@@ -175,12 +183,18 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
     add_dialect_option(group, DIALECTS, help=text)
+    text = "the precision of all products of float32 that can be computed in it; int8 is int8-dynamic (default: f32)"
+    group.add_argument("--precision", type=_precision_name, choices=PRECISIONS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"
     group.add_argument("--target", metavar="TARGET", help=text)
     text = "the backend: native (this compiler), iree, or one of a plug-in (buddy-tui passes --backends)"
     group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
+
+
+def _precision_name(text: str) -> str:
+    return "int8-dynamic" if text == "int8" else text
 
 
 def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:
@@ -202,7 +216,7 @@ class _Renamed(argparse.Action):
 
 def recipe_overrides(options: argparse.Namespace) -> dict[str, object]:
     """The recipe fields that the user set with the options of `add_frontend_options`."""
-    values = {key: getattr(options, key) for key in ("frontend", "dialect", "backend", "target")}
+    values = {key: getattr(options, key) for key in ("frontend", "dialect", "precision", "backend", "target")}
     flags = {"backend_flags": tuple(options.backend_flag)} if options.backend_flag else {}
     return {key: value for key, value in values.items() if value is not None} | flags
 

@@ -37,7 +37,17 @@ recipe) or only B (the second) has.
 # Exit codes of --exit-code, as of diff(1).
 DIFFERS, COULD_NOT_COMPARE = 1, USAGE_ERROR
 # The settings of a recipe that its title lists where they differ.
-_TITLED_FIELDS = ("dialect", "partition", "threads", "opt_level", "target", "frontend", "backend", "checks")
+_TITLED_FIELDS = (
+    "dialect",
+    "partition",
+    "threads",
+    "opt_level",
+    "target",
+    "frontend",
+    "backend",
+    "checks",
+    "precision",
+)
 
 
 class _TitledStage(NamedTuple):

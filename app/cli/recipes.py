@@ -71,7 +71,9 @@ def _apply_options(
         raise UsageError(str(error)) from error
     if options.pipeline is not None:
         recipe = msgspec.structs.replace(recipe, steps=_parse_pipeline(options.pipeline, recipe.steps, options.trust))
-    changes = {key: getattr(options, key) for key in ("partition", "checks", "threads", "backend", "target")}
+    changes = {
+        key: getattr(options, key) for key in ("partition", "checks", "threads", "precision", "backend", "target")
+    }
     changes = {key: value for key, value in changes.items() if value is not None}
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
@@ -95,7 +97,8 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
     """The recipe of each graph: the base recipe with its number; otherwise the first one, without its node choices."""
     by_graph = {recipe.graph: recipe for recipe in bases}
-    return [by_graph.get(number) or msgspec.structs.replace(bases[0], graph=number, choices=()) for number in numbers]
+    other = msgspec.structs.replace(bases[0], choices=(), precisions=())
+    return [by_graph.get(number) or msgspec.structs.replace(other, graph=number) for number in numbers]
 
 
 def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs: Sequence[GraphInfo]) -> list[Recipe]:

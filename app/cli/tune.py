@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,12 @@ from buddy.compiler.protocol.recipe import to_toml
 
 EPILOG = """
 WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
-`default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), or values of `threads`,
-`opt-level`, `dialect` or `partition`. Without --vary, the search varies the block sizes of matrix products and the
-passes with the largest effect. Recipes whose outputs differ from eager are discarded. At the end, the best recipe is
-timed against the first one again, and is the result only if it is clearly faster.
+`default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), the precision of its products
+(`precision:NODE=f32,bf16`), or values of `threads`, `opt-level`, `dialect`, `partition` or `precision`. Without --vary,
+the search varies the block sizes of matrix products and the passes with the largest effect; with --max-error, it varies
+the precision of all products. Recipes whose outputs differ from eager (in a reduced precision, from the same arithmetic
+in PyTorch) are discarded. At the end, the best recipe is timed against the first one again, and is the result only if
+it is clearly faster.
 """
 
 
@@ -29,6 +32,8 @@ def make_parser() -> arguments.Parser:
     group = parser.add_argument_group("search")
     text = "vary this part of the recipe; may be repeated"
     group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
+    text = "discard recipes with a larger error: the rms of an output's difference from eager, divided by that of eager"
+    group.add_argument("--max-error", type=_error_limit, metavar="ERROR", help=text)
     text = "start no new recipe after this time (default: 60)"
     group.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
     text = "time limit of each recipe (default: 30)"
@@ -44,6 +49,13 @@ def make_parser() -> arguments.Parser:
     return parser
 
 
+def _error_limit(text: str) -> float:
+    limit = float(text)
+    if not 0 <= limit < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is not a number of at least 0")
+    return limit
+
+
 def main(words: Sequence[str]) -> int:
     return run_verb_on_program(make_parser(), words, _tune)
 
@@ -52,7 +64,7 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     recipe = await engine.open_graph(options, script)
     frame = Tune(
         0, recipe, _variations(options.vary), options.within,
-        options.each, options.jobs, options.cluster, options.search_seed,
+        options.each, options.jobs, options.cluster, options.search_seed, options.max_error,
     )  # fmt: skip
     attempts: list[Attempted] = []
 

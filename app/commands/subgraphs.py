@@ -176,7 +176,9 @@ class SubgraphCommands:
         nodes = {row.stable for row in extract.info.rows}
         choices = tuple(choice for choice in recipe.choices if choice.node in nodes)
         self._graph.picked = set()
-        self._context.session.add_extract(extract, replace(recipe, graph=extract.graph, choices=choices))
+        precisions = tuple(choice for choice in recipe.precisions if choice.node in nodes)
+        extract_recipe = replace(recipe, graph=extract.graph, choices=choices, precisions=precisions)
+        self._context.session.add_extract(extract, extract_recipe)
         self._origins[extract.graph] = self._context.state.graphs[extract.graph], recipe.graph
         self._graphs.show(extract.graph)
         self._context.say(

@@ -23,7 +23,7 @@ from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
 from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
-from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR
+from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, TORCH_MLIR, Precision
 
 
 class GraphPane(NodeTable):
@@ -40,8 +40,13 @@ class GraphPane(NodeTable):
 
     # ---- the table -----------------------------------------------------------------------------------------------
 
-    def _make_columns(self, reasons: bool = False, timed: bool = False) -> list[Column[NodeRow]]:
-        """The columns. With `reasons`, one of them has the reasons of lowerings; with `timed`, some have a profile."""
+    def _make_columns(
+        self, reasons: bool = False, timed: bool = False, precisions: bool = False
+    ) -> list[Column[NodeRow]]:
+        """The columns. With `reasons`, one of them has the reasons of lowerings; with `timed`, some have a profile.
+
+        With `precisions`, one has the precision in which nodes multiply.
+        """
         reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
             Column("", 3, self._state_mark),
@@ -51,6 +56,7 @@ class GraphPane(NodeTable):
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
             Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
+            *([Column("precision", 12, self._precision, 60, key=self._sort_precision)] if precisions else []),
             *(self._error_columns() if self.state.shown.numbers else []),
             *(self._time_columns() if timed else []),
             *reason_columns,
@@ -169,6 +175,25 @@ class GraphPane(NodeTable):
         assignment = self.assignment(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 
+    def precision_of(self, row: NodeRow) -> str:
+        """The precision in which the node multiplies under the current recipe; empty if it multiplies no float32."""
+        assignment = self.assignment(row)
+        if assignment is None or not (assignment.multiplies or assignment.precision):
+            return ""
+        # Until the recipe is compiled, show its choice, which the compiler may be unable to apply.
+        recipe = self.workspace.recipe
+        return (
+            (assignment.precision or F32) if self.state.compiled_recipe == recipe else recipe.precision_of(row.stable)
+        )
+
+    def _precision(self, row: NodeRow) -> Cell:
+        precision, assignment = self.precision_of(row), self.assignment(row)
+        is_refused = assignment is not None and bool(assignment.precision_reason)
+        return (precision, "warn" if is_refused else "accent" if precision != F32 else "dim")
+
+    def _sort_precision(self, row: NodeRow) -> str | None:
+        return self.precision_of(row) or None
+
     def _short_reason(self, row: NodeRow) -> Cell:
         """The reason why the first registry does not lower the node, without details."""
         assignment = self.assignment(row)
@@ -187,7 +212,8 @@ class GraphPane(NodeTable):
         assignment = self.assignment(row)
         parts = [short_target(row.target), short_place(row.location)]
         if assignment is not None:
-            parts += [assignment.reason, f"in @{assignment.function}" if assignment.function else ""]
+            parts += [assignment.reason, assignment.precision, assignment.precision_reason]
+            parts += [f"in @{assignment.function}" if assignment.function else ""]
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
     def _position_text(self) -> str:
@@ -220,8 +246,10 @@ class GraphPane(NodeTable):
         self._read_times()
         rows = self.filtered_rows()
         self.picked &= {row.stable for row in self._all_rows()}
-        reasons = any(assignment.reason for assignment in self.state.assignments.values())
-        self._columns = self._make_columns(reasons, self.state.profile is not None)
+        assignments, recipe = self.state.assignments.values(), self.workspace.recipe
+        reasons = any(assignment.reason for assignment in assignments)
+        precisions = recipe.precision != F32 or bool(recipe.precisions) or any(a.precision for a in assignments)
+        self._columns = self._make_columns(reasons, self.state.profile is not None, precisions)
         self.rows = self.order.sorted(rows, self._columns)
         self.update_entries()
         self._restore_cursor(current)
@@ -305,7 +333,7 @@ class GraphPane(NodeTable):
         return None if self._recipe_choice(row) else next(iter(choices), None)
 
     def choose_lowering(self) -> None:
-        """List the lowerings of the node under the cursor, and use the chosen one."""
+        """List the lowerings and the precisions of the node under the cursor, and use the chosen one."""
         row = self.current
         assignment = self.assignment(row) if row else None
         if row is None or assignment is None:
@@ -315,10 +343,17 @@ class GraphPane(NodeTable):
             PickerChoice(name, _lowering_summary(name, assignment), name, name == self.lowering_of(row))
             for name in names
         ]
+        if assignment.multiplies:
+            selected = self.precision_of(row)
+            choices += [
+                PickerChoice(name, PRECISION_TEXTS[name], f"{_PRECISION}{name}", name == selected)
+                for name in PRECISIONS
+            ]
+        what = "Lowering and precision" if assignment.multiplies else "Lowering"
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"Lowering of {row.display_name} ({short_target(row.target)})",
+                f"{what} of {row.display_name} ({short_target(row.target)})",
                 [*choices, PickerChoice("reset", default, RESET)],
             ),
             lambda name: self._set_lowering(row, assignment, name),
@@ -327,16 +362,29 @@ class GraphPane(NodeTable):
     def _set_lowering(self, row: NodeRow, assignment: Assignment, lowering: str | None) -> None:
         """Edit the recipe, unless the compiler has reported that `lowering` cannot lower the node."""
         recipe = self.workspace.recipe
+        if lowering is not None and lowering.startswith(_PRECISION):
+            self._set_precision(row, lowering.removeprefix(_PRECISION))  # type: ignore[arg-type]
+            return
         rejection = assignment.rejection(lowering or "")
         if rejection:
             self.say(f"{row.display_name} cannot be lowered by {lowering}: {rejection}")
             return
         if lowering == RESET:
-            self.context.edits.edit(recipe.with_choice(row.stable, None), f"{row.display_name}: default lowering")
+            default = recipe.with_choice(row.stable, None).with_precision(row.stable, None)
+            self.context.edits.edit(default, f"{row.display_name}: default lowering")
         elif lowering is not None:
             self.context.edits.edit(
                 recipe.with_choice(row.stable, lowering), f"{row.display_name}: lowering {lowering}"
             )
+
+    def _set_precision(self, row: NodeRow, precision: Precision) -> None:
+        """Set the precision of the picked nodes that multiply float32; without picked nodes, that of `row`."""
+        recipe = self.workspace.recipe
+        picked = [other for other in self.selected_rows if self.precision_of(other)] if self.picked else []
+        for other in picked or [row]:
+            recipe = recipe.with_precision(other.stable, None if precision == recipe.precision else precision)
+        names = f"{len(picked)} nodes" if len(picked) > 1 else (picked or [row])[0].display_name
+        self.context.edits.edit(recipe, f"{names}: precision {precision}")
 
     def sort_rows(self) -> None:
         if self.as_tree:
@@ -384,6 +432,7 @@ class GraphPane(NodeTable):
             "lowering": self.lowering_of(row) + (" (set in the recipe)" if self._recipe_choice(row) else ""),
             "choices": ", ".join(assignment.choices) if assignment else "",
             "why": assignment.reason if assignment else "",
+            "precision": self._precision_text(row),
             **(path_details(assignment) if assignment else {}),
             **numerics.node_details(self.state.shown.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
@@ -394,6 +443,15 @@ class GraphPane(NodeTable):
             lines += [[], [("remarks of passes", "title")]]
             lines += [[(f"{name:<28} ", "accent"), (text, "text")] for name, text in remarks]
         return lines
+
+    def _precision_text(self, row: NodeRow) -> str:
+        """The precision in which a node multiplies, and why not in the recipe's; empty if it multiplies no float32."""
+        precision, assignment = self.precision_of(row), self.assignment(row)
+        if not precision or assignment is None:
+            return ""
+        is_chosen = any(choice.node == row.stable for choice in self.workspace.recipe.precisions)
+        reason = f"; not {self.workspace.recipe.precision_of(row.stable)}: {assignment.precision_reason}"
+        return precision + " (set in the recipe)" * is_chosen + reason * bool(assignment.precision_reason)
 
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""
@@ -417,6 +475,17 @@ class GraphPane(NodeTable):
 
 # The value of the picker's entry that restores the default lowering.
 RESET = ""
+
+# Marks the values of the picker's entries that are precisions.
+_PRECISION = "precision:"
+
+# The precisions of products, each with its description.
+PRECISION_TEXTS: dict[Precision, str] = {
+    "f32": "as the program says",
+    "bf16": "both operands rounded to bfloat16, sums in f32",
+    "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
+    "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",
+}
 
 # The lowerings of nodes, each with its description.
 LOWERINGS = {

@@ -203,7 +203,8 @@ def attempt_line(attempt: Attempted) -> str:
     if attempt.problem:
         return f"{attempt.number + 1}: {attempt.problem} ({' '.join(attempt.choices)})"
     mark = ", best so far" if attempt.best else ""
-    return f"{attempt.number + 1}: {attempt.ratio:.3f} x the time of eager{mark}"
+    error = f", error {attempt.error:.1e}" if attempt.error >= 0 else ""
+    return f"{attempt.number + 1}: {attempt.ratio:.3f} x the time of eager{error}{mark}"
 
 
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
@@ -226,6 +227,7 @@ def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
         {
             "choices": list(one.choices), "ratio": one.ratio, "seconds": one.median, "eager_seconds": one.eager,
             "compile_seconds": one.compile_seconds, "problem": one.problem, "elapsed": one.elapsed,
+            "error": one.error,
         }
         for one in attempts
     ]  # fmt: skip

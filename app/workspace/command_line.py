@@ -49,13 +49,14 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) ->
     if preset is None:
         return ["--recipe", str(recipe_file)]
     words = _frontend_options(recipe, preset)
-    for name in ("partition", "checks", "threads", "backend", "target"):
+    for name in ("partition", "checks", "threads", "precision", "backend", "target"):
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
     switches = _pass_switches(recipe.steps, preset.steps)
     eager_nodes = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
-    if switches is None or len(eager_nodes) < len(recipe.choices) or recipe.opt_level != preset.opt_level:
+    has_choices = len(eager_nodes) < len(recipe.choices) or bool(recipe.precisions)
+    if switches is None or has_choices or recipe.opt_level != preset.opt_level:
         return ["--recipe", str(recipe_file)]
     return words + switches + [word for node in eager_nodes for word in ("--eager", node)]
 

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole_bytes
 from buddy.compiler.protocol import OutputReport, RunReport
-from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 # A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
@@ -136,6 +136,8 @@ def recipe_summary(recipe: Recipe, preset: Recipe | None) -> str:
         parts += ["moved"] * (not n_added and not n_removed)
     n_eager = sum(choice.lowering == EAGER for choice in recipe.choices)
     parts += [f"{n_eager} in eager"] * (n_eager > 0)
+    parts += [recipe.precision] * (recipe.precision != F32)
+    parts += [f"{len(recipe.precisions)} precisions"] * bool(recipe.precisions)
     parts += [recipe.dialect] * (recipe.dialect != "linalg") + [f"{recipe.threads} threads"] * (recipe.threads > 1)
     return " ".join(parts)
 

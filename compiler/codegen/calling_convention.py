@@ -22,6 +22,8 @@ from buddy.compiler.protocol.artifact import (
 
 # Attribute of the entry's last argument, the arena: its size in bytes.
 ARENA = "buddy.arena"
+# Attribute of an argument that is computed from a weight before the calls: the name of the function that computes it.
+PREPARE = "buddy.prepare"
 # Attribute of a weight that kernels read sequentially and in place.
 STREAMED = "buddy.streamed"
 # Attribute of a module: the regions that its cycle counters count.
@@ -32,7 +34,8 @@ REGIONS = "buddy.regions"
 class EntryArgument:
     """The argument for graph input number `source`; `pack` is the name of the function that packs it, or "".
 
-    `streamed` means that kernels read the argument, a weight, sequentially and in place.
+    `streamed` means that kernels read the argument, a weight, sequentially and in place. `is_chained` is false if the
+    argument is the packed result of another function, and nothing calls both.
     """
 
     source: int
@@ -40,6 +43,7 @@ class EntryArgument:
     shape: tuple[int | str, ...]
     element: str
     streamed: bool = False
+    is_chained: bool = True
 
 
 @dataclass(frozen=True)
@@ -114,12 +118,13 @@ def _argument(type_: Any, attributes: Any) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
     if "buddy.source" not in attributes:
         return None
-    pack = ir.StringAttr(attributes["buddy.pack"]).value if "buddy.pack" in attributes else ""
+    functions = [ir.StringAttr(attributes[key]).value for key in ("buddy.pack", PREPARE) if key in attributes]
     source = ir.IntegerAttr(attributes["buddy.source"]).value
     memref = ir.MemRefType(type_)
     shape = tuple(map(plain_size, read_sizes(attributes[SIZES]))) if SIZES in attributes else memref.shape
     element = str(memref.element_type)
-    return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes)
+    pack = functions[0] if functions else ""
+    return EntryArgument(source, pack, tuple(shape), element, STREAMED in attributes, len(functions) < 2)
 
 
 def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tuple[Argument, ...]:

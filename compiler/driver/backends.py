@@ -86,6 +86,8 @@ def check_code(
         raise CompilationError(leftover)
     if entry is None:
         raise CompilationError(diagnosis.no_entry(graph._func_name))
+    if not all(argument.is_chained for argument in entry.arguments):
+        raise CompilationError(diagnosis.unchained_packing(graph._func_name))
     results = [op for op in graph.results if isinstance(op, Op)]
     # Empty results are not passed.
     passed = [(number, op, spec_of(op)) for number, op in enumerate(results) if 0 not in spec_of(op).shape]

@@ -144,6 +144,14 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
     )
 
 
+def unchained_packing(name: str) -> Diagnostic:
+    return Diagnostic(
+        f"an argument of @{name} is both prepared and packed, and no function does both",
+        "hoist-parameters, contractions-to-kernels",
+        "enable chain-packings after the passes that pack weights, or disable hoist-parameters",
+    )
+
+
 def wrong_result_size(node: str, number: int, written: int, room: int) -> Diagnostic:
     return Diagnostic(
         f"result {number} is {written} bytes, but the caller's buffer has {room}",

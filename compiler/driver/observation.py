@@ -29,7 +29,7 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.numerics import NodeUse, ObservedProgram, OwnProgram, Seen
 from buddy.compiler.protocol.pass_facts import facts
-from buddy.compiler.protocol.recipe import EAGER, OpChoice, PassStep, Recipe, digest
+from buddy.compiler.protocol.recipe import EAGER, F32, OpChoice, PassStep, PrecisionChoice, Recipe, digest
 
 # Fusion is determined before the first pass that lowers one of these: then the ops of a loop have locations of their
 # own, which do not list all nodes of the loop.
@@ -239,8 +239,12 @@ def _add_program(
     results = tuple(_result(node) for node in extracted.results)
     renamed, names = _rename(extracted)
     new_choices = tuple(sorted(OpChoice(names[name], lowering) for name, lowering in lowerings.items()))
-    key = digest(serialize.to_bytes(renamed), [(choice.node, choice.lowering) for choice in new_choices])
-    program = to_compile.setdefault(key, _SingleNodeProgram(renamed, _single_node_recipe(recipe, new_choices)))
+    precisions = ((names[node.name], recipe.precision_of(node.stable)) for node in extracted.operations)
+    new_precisions = tuple(sorted(PrecisionChoice(*pair) for pair in precisions if pair[1] != F32))
+    settings = [*new_choices, *new_precisions]
+    key = digest(serialize.to_bytes(renamed), settings)
+    node_recipe = _single_node_recipe(recipe, new_choices, new_precisions)
+    program = to_compile.setdefault(key, _SingleNodeProgram(renamed, node_recipe))
     program.uses.append(NodeUse(inputs, results))
 
 
@@ -294,10 +298,12 @@ def _rename(graph: Graph) -> tuple[Graph, Mapping[str, str]]:
     return serialize.from_data(replace(data, name="alone", nodes=nodes)), names
 
 
-def _single_node_recipe(recipe: Recipe, choices: tuple[OpChoice, ...]) -> Recipe:
+def _single_node_recipe(
+    recipe: Recipe, choices: tuple[OpChoice, ...], precisions: tuple[PrecisionChoice, ...]
+) -> Recipe:
     """Returns the recipe for a graph of one node, to which the graph passes have already been applied."""
     steps = tuple(replace(step, enabled=False) if step.level == "graph" else step for step in recipe.steps)
-    return replace(recipe, steps=steps, choices=choices, partition="whole")
+    return replace(recipe, steps=steps, choices=choices, precision=F32, precisions=precisions, partition="whole")
 
 
 def _compile(
@@ -339,7 +345,8 @@ def observed_program(
     why: dict[str, str] = {}
     if own:
         programs, why = own_programs(graph, observation.plain, recipe, overrides, symbols or {}, report)
+    precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
     return ObservedProgram(
         observation.recipe, to_bytes(artifact), observation.seen, tuple(programs), why, time.perf_counter() - start,
-        observation.notes,
+        observation.notes, precisions,
     )  # fmt: skip

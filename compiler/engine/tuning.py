@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.connection import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
-from buddy.compiler.protocol.tuning import SpaceError, space_of
+from buddy.compiler.protocol.tuning import OF_PRECISION, SpaceError, space_of
 from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, TryRecipe, TuningMessage
@@ -28,7 +28,8 @@ class TuneHandler:
 
     async def tune(self, frame: Tune, job: Job) -> None:
         try:
-            space = space_of(frame.recipe, frame.variations)
+            variations = frame.variations or (OF_PRECISION if frame.max_error is not None else ())
+            space = space_of(frame.recipe, variations)
         except SpaceError as error:
             raise JobFailed(Diagnostic(str(error), "what to vary")) from error
         self._send(Progress(job.request, "preparing"))

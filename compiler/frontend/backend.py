@@ -276,7 +276,8 @@ def _compile_conversion(
     compiled = CompiledGraph(conversion, settings, aten, overrides)
     if settings.verify == "off":
         return compiled
-    return VerifiedGraph(compiled, aten, compiled.recipe, settings.verify, overrides.lowerings if overrides else None)
+    lowerings = overrides.lowerings if overrides else None
+    return VerifiedGraph(compiled, aten, compiled.recipe, settings.verify, lowerings, compiled.precisions)
 
 
 class CompiledGraph:
@@ -306,9 +307,13 @@ class CompiledGraph:
         frozen = settings.freezes(training)
         self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen)
         self._program: LoadedProgram | None = None
+        self.precisions: dict[str, str] = {}
         if graph.results:
             artifact = make_artifact(graph, self._autotuner.recipe if self._autotuner else recipe)
             count_artifact(aten, artifact, len(graph.operations))
+            self.precisions = dict(artifact.precisions)
+            for note in artifact.notes if settings.has_precision else ():
+                warnings.warn(note, stacklevel=2)
             self._program = _load(artifact, frozen)
 
     def __call__(self, *arguments: Any) -> list[Any]:
@@ -365,7 +370,9 @@ def _compile_and_store(
     artifact = compile_graph(graph, recipe, registry, lowered_modules.append)
     assignments = lowered_modules[-1].assignments
     in_eager = tuple(assignment.node for assignment in assignments if assignment.lowering == EAGER)
-    artifact = replace(artifact, n_nodes=len(assignments), eager_nodes=in_eager)
+    precisions = tuple((a.node, a.precision) for a in assignments if a.precision)
+    notes = tuple(text for _, text in lowered_modules[-1].unapplied)
+    artifact = replace(artifact, n_nodes=len(assignments), eager_nodes=in_eager, precisions=precisions, notes=notes)
     if not lowerings and not any(lowered.transient for lowered in lowered_modules):
         program_cache.store_program(graph, recipe, artifact)
     return artifact

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,16 +19,31 @@ from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_packing
-from buddy.compiler.protocol.recipe import IREE, MAX_THREADS, NATIVE, OpChoice, OptionValue, Recipe, claims, from_toml
+from buddy.compiler.protocol.recipe import (
+    F32,
+    IREE,
+    MAX_THREADS,
+    NATIVE,
+    OpChoice,
+    OptionValue,
+    PrecisionChoice,
+    Recipe,
+    claims,
+    from_toml,
+)
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, with_value
+from buddy.compiler.support.target import host
 
 Fallback = Literal["eager", "error"]
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
 # Recipe fields that a caller may set; the others identify the program, which is the caller's graph.
-FIELDS = ("preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend")
+FIELDS = (
+    "preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend", "precision",
+    "precisions",
+)  # fmt: skip
 OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
@@ -48,7 +64,8 @@ class BackendSettings:
     recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
     compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
-    and return eager's numbers. With `summary`, one line for each model is logged.
+    and return eager's numbers. With `summary`, one line for each model is logged. Unless `has_precision` (an option
+    selects precisions), `torch.set_float32_matmul_precision` does.
     """
 
     fallback: Fallback = "eager"
@@ -59,6 +76,7 @@ class BackendSettings:
     verify: Verify = "off"
     fallback_random: bool = False
     summary: bool = True
+    has_precision: bool = False
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
@@ -72,20 +90,41 @@ class BackendSettings:
         settings = cls(
             _parse_fallback(options), _parse_freeze(options), _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
-            _parse_summary(options),
+            _parse_summary(options), bool({"precision", "precisions", "recipe"} & options.keys()),
         )  # fmt: skip
         _check_passes(settings.recipe())
         return settings
 
     def recipe(self, training: bool = False) -> Recipe:
-        """The recipe; weights are packed ahead only if they are frozen, and never for `training`."""
+        """The recipe; weights are packed ahead only if they are frozen, and never for `training`.
+
+        Products are in 8-bit integers only in inference: their gradients are not those of the rounded products.
+        """
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
+        if not self.has_precision and torch.get_float32_matmul_precision() == "medium" and host().rounds_to_bfloat16:
+            recipe = replace(recipe, precision="bf16")
+        if training:
+            recipe = _without_integers(recipe)
         return recipe if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
         """Whether weights are constants; in `training` they change with every step."""
         return self.freeze and not training
+
+
+def _without_integers(recipe: Recipe) -> Recipe:
+    """Returns a recipe without products in 8-bit integers, after a warning if it has some."""
+    precisions = tuple(choice for choice in recipe.precisions if choice.precision in (F32, "bf16"))
+    precision = recipe.precision if recipe.precision in (F32, "bf16") else F32
+    if (precision, precisions) == (recipe.precision, recipe.precisions):
+        return recipe
+    warnings.warn(
+        "precision: a graph with gradients is computed in f32, because 8-bit integers have none; "
+        "call the model under torch.no_grad() for inference",
+        stacklevel=2,
+    )
+    return replace(recipe, precision=precision, precisions=precisions)
 
 
 def _parse_fallback(options: Mapping[str, Any]) -> Fallback:
@@ -174,7 +213,7 @@ def _parse_recipe(options: Mapping[str, Any]) -> Recipe:
     recipe = _read_recipe(base) if base is not None else default_recipe(preset=options.get("preset", "default"))
     recipe = replace(recipe, dialect=dialect) if base is None or "dialect" in options else recipe
     for name, value in options.items():
-        if name in ("partition", "steps", "choices", "opt_level", "checks", "backend"):
+        if name in FIELDS and name not in ("preset", "dialect", "threads"):
             recipe = replace(recipe, **{name: _parse_field(name, value)})
         elif name not in OPTIONS:
             recipe = _set_parameter(recipe, name, value)
@@ -241,12 +280,20 @@ def _read_recipe(recipe_or_path: Any) -> Recipe:
 
 
 def _parse_field(name: str, value: Any) -> Any:
-    """Converts a value to the type of the recipe field `name`; `choices` may be a mapping from nodes to lowerings.
+    """Converts a value to the type of the recipe field `name`.
+
+    `choices` and `precisions` may be mappings from nodes to lowerings and to precisions; the precision "int8" is
+    "int8-dynamic".
 
     Raises `ValueError` for a value that cannot be converted.
     """
     if name == "choices" and isinstance(value, Mapping):
         value = tuple(sorted(OpChoice(str(node), str(lowering)) for node, lowering in value.items()))
+    elif name == "precisions" and isinstance(value, Mapping):
+        named = ((str(node), _parse_field("precision", precision)) for node, precision in value.items())
+        value = tuple(sorted(PrecisionChoice(*pair) for pair in named))
+    elif name == "precision" and value == "int8":
+        value = "int8-dynamic"
     kind = Dialect if name == "dialect" else get_type_hints(Recipe, include_extras=True)[name]
     try:
         return msgspec.convert(value, kind)

@@ -1,48 +1,59 @@
-"""Expands a caller's choices of lowerings to the nodes of one graph: an op's name stands for all of its nodes."""
+"""Expands a caller's choices for nodes to the nodes of one graph: an op's name stands for all of its nodes."""
 
 from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
+from typing import TypeVar
 
 from msgspec.structs import replace
 
 from buddy.compiler.frontend.errors import OptionError
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, default_ops_map
-from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, Recipe
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, OpChoice, PrecisionChoice, Recipe
 
 _NUMBER = re.compile(r"\.\d+$")
 
 
 def choices_for_graph(graph: Graph, recipe: Recipe, is_whole: bool, has_user_registry: bool = False) -> Recipe:
-    """`recipe` with choices for nodes of `graph` only; a choice for a node overrides one for its op.
+    """`recipe` with choices and precisions for nodes of `graph` only; that of a node overrides that of its op.
 
     Raises `OptionError` for an unknown op or registry, and for a registry that does not lower the op. If the graph
     `is_whole`, also raises it for an unknown node, and warns of a known op that the graph does not have: pieces and
     backward graphs have only some of the nodes, and renumber them. With `has_user_registry`, the registry "user"
     exists.
     """
-    if not recipe.choices:
-        return recipe
-    lowering_by_op: dict[str, str] = {}
-    lowering_by_node: dict[str, str] = {}
     for choice in recipe.choices:
         registry_names = _check_registry(choice, recipe.dialect, has_user_registry)
-        nodes = [
-            op for op in graph.operations if choice.node in (op.stable, op.name) and not _is_op_of(op, choice.node)
-        ]
-        ops = [op for op in graph.operations if _is_op_of(op, choice.node)]
-        for op in (*nodes, *ops):
+        for op in _nodes_of(graph, choice.node):
             _check_lowers(op, choice, recipe.dialect, registry_names)
-        lowering_by_node |= dict.fromkeys((op.stable for op in nodes), choice.lowering)
-        lowering_by_op |= dict.fromkeys((op.stable for op in ops), choice.lowering)
-        if not nodes and not ops:
-            _report_unmatched(graph, choice.node, is_whole)
-    lowerings = lowering_by_op | lowering_by_node
-    return replace(recipe, choices=tuple(sorted(OpChoice(node, lowering) for node, lowering in lowerings.items())))
+    choices = _expand(graph, {choice.node: choice for choice in recipe.choices}, "choices", is_whole)
+    precisions = _expand(graph, {choice.node: choice for choice in recipe.precisions}, "precisions", is_whole)
+    return replace(recipe, choices=choices, precisions=precisions)
+
+
+_Choice = TypeVar("_Choice", OpChoice, PrecisionChoice)
+
+
+def _expand(graph: Graph, choices: Mapping[str, _Choice], option: str, is_whole: bool) -> tuple[_Choice, ...]:
+    """Returns `choices`, by the name of a node or op, for the nodes of `graph`; `option` is the name of the option."""
+    by_op: dict[str, _Choice] = {}
+    by_node: dict[str, _Choice] = {}
+    for name, choice in choices.items():
+        nodes = _nodes_of(graph, name)
+        for op in nodes:
+            (by_op if _is_op_of(op, name) else by_node)[op.stable] = replace(choice, node=op.stable)
+        if not nodes:
+            _report_unmatched(graph, name, option, is_whole)
+    return tuple(sorted((by_op | by_node).values()))
+
+
+def _nodes_of(graph: Graph, name: str) -> list[Op]:
+    """Returns the node called `name`, or the nodes of the op called `name`."""
+    return [op for op in graph.operations if name in (op.stable, op.name) or _is_op_of(op, name)]
 
 
 def _is_op_of(op: Op, name: str) -> bool:
@@ -51,19 +62,19 @@ def _is_op_of(op: Op, name: str) -> bool:
     return name in (path, path.rpartition("/")[2], op.target)
 
 
-def _report_unmatched(graph: Graph, name: str, is_whole: bool) -> None:
+def _report_unmatched(graph: Graph, name: str, option: str, is_whole: bool) -> None:
     """Handles a `name` that matches no node of `graph`: warns if it is a known op, raises `OptionError` if it is not,
     and ignores nodes that another piece of the graph may have.
     """
     node_names = [op.stable for op in graph.operations]
     if _knows_op(name):
         if is_whole:
-            message = f"choices: a graph does not have the op {name}; it has {_list_names(node_names)}"
+            message = f"{option}: a graph does not have the op {name}; it has {_list_names(node_names)}"
             warnings.warn(message, stacklevel=2)
     elif is_whole or not _knows_op(_NUMBER.sub("", name).rpartition("/")[2]):
         kind = "node" if _NUMBER.search(name) else "node or op"
         raise OptionError(
-            f"choices: unknown {kind} {name!r}{_suggest_name(name, node_names)}; "
+            f"{option}: unknown {kind} {name!r}{_suggest_name(name, node_names)}; "
             f"the graph has {_list_names(node_names)}"
         )
 

@@ -20,6 +20,7 @@ from buddy.compiler.protocol.numerics import Deviation
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import ErrorMetrics
+from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, results_of
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, spreads
 
@@ -35,7 +36,8 @@ class VerifiedGraph:
     a mismatch raises `VerificationError`; with "warn", the graph then runs in eager, with one warning.
 
     `compiled` was compiled with `recipe` and with `lowerings`, which have priority over the registries. To find the
-    first node that differs, the graph is compiled again with these.
+    first node that differs, the graph is compiled again with these. If nodes multiply in reduced `precisions`, eager
+    is the ATen graph with the same arithmetic in these nodes.
     """
 
     def __init__(
@@ -45,9 +47,11 @@ class VerifiedGraph:
         recipe: Recipe,
         mode: Verify,
         lowerings: Mapping[str, Any] | None = None,
+        precisions: Mapping[str, str] = NO_PRECISIONS,
     ) -> None:
         self._compiled, self._aten, self._recipe, self._mode, self._lowerings = compiled, aten, recipe, mode, lowerings
         self._run: Runner | None = None
+        self._precisions = precisions
 
     def __call__(self, *arguments: Any) -> Sequence[Any]:
         return self._verify_call(arguments) if self._run is None else self._run(*arguments)
@@ -79,6 +83,9 @@ class VerifiedGraph:
         return self._run(*arguments)
 
     def _run_eager(self, arguments: Sequence[Any]) -> list[Any]:
+        if self._precisions:
+            captured = self._as_captured(arguments)
+            return results_of(captured.graph, captured.tensors, captured.numbers, self._precisions)
         with torch.no_grad():
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
@@ -87,7 +94,8 @@ class VerifiedGraph:
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
         numbers = tuple(value for value in arguments if not isinstance(value, torch.Tensor))
-        return CapturedGraph(graph, info, [*_tensors(arguments), *conversion.constants], None, numbers=numbers)
+        tensors = [*_tensors(arguments), *conversion.constants]
+        return CapturedGraph(graph, info, tensors, None, numbers=numbers, precisions=self._precisions)
 
     # ---- diagnostics ---------------------------------------------------------------------------------------------
 

@@ -4,6 +4,9 @@ The running maximum and the running sum of exponentials of each row are loop-car
 the maximum grows: the online softmax of Milakov and Gimelshein (2018), with the product by `v` inside the loop as in
 FlashAttention (Dao et al. 2022). The extra memory is one tile of scores, the state of one block of rows, and the
 transposed keys of one head if it has several blocks of rows.
+
+With operands in 16 bits, as of the program or of the recipe's precision, scores, softmax and sums are in f32, as in
+eager's kernel: only the exponentials are rounded to 16 bits, as an operand of the second product, and the result.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from math import frexp
 from typing import Any
 
 from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
@@ -18,9 +22,10 @@ from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, Per
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, split_rows
+from buddy.compiler.ops.attention_blocks import KeyTail, RowBlocks, block_sizes, split_rows
+from buddy.compiler.ops.precision import narrowed, refuse_precision
 from buddy.compiler.ops.registry import Registry
-from buddy.compiler.ops.scalar import Scalar
+from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
     PARALLEL,
     REDUCTION,
@@ -35,6 +40,7 @@ from buddy.compiler.ops.structured import (
     shape_of,
     transpose,
 )
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import (
     LoweringError,
     SymbolTable,
@@ -50,13 +56,6 @@ lowering = ops_registry.lowering
 
 # An int, or an MLIR value of type index.
 Index = Any
-
-# Query rows per block. With this many rows, the products take far longer than packing a block of keys.
-BLOCK_ROWS = 128
-# Rows and keys per block of causal attention. Larger blocks compute more unused scores above the diagonal.
-CAUSAL_BLOCK_SIZE = 64
-# Scores per tile: 64 KiB of f32, which stay in the L2 cache between the products and the softmax.
-TILE_SCORES = 128 * 128
 
 
 @lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
@@ -126,6 +125,9 @@ class _Attention:
     `order` is the memory layout of the result, as in `_Operand`. With `zero_masked_rows`, a fully masked row of the
     result is zeros, as in eager's fused kernel; otherwise it is NaN, as with a separate softmax. With `in_place`, each
     block of rows of the result overwrites the queries from which it is computed; these have no other reader.
+
+    `dtype` is the element type of scores and sums, `element` that of the operands of both products, and `result` that
+    of the result.
     """
 
     q: _Operand
@@ -133,6 +135,8 @@ class _Attention:
     v: tuple[_Operand, ...]
     mask: _Operand | None
     dtype: TensorDType
+    element: TensorDType
+    result: TensorDType
     scale: float
     causal: bool
     order: tuple[int, ...]
@@ -145,9 +149,9 @@ class _Attention:
 
         Raises `LoweringError` for variants that the blocked algorithm does not support.
         """
-        dtype = node.tensor_meta.dtype
-        if dtype not in (TensorDType.Float32, TensorDType.Float64):
-            raise LoweringError(f"attention of {dtype.value} needs a wider accumulator")
+        result = node.tensor_meta.dtype
+        if not result.is_float or result.is_float8:
+            raise LoweringError(f"attention of {result.value} is not supported")
         if argument(node, 4, "dropout_p", 0.0):
             raise LoweringError("attention with dropout draws random numbers")
         mask, causal = argument(node, 3, "attn_mask"), bool(argument(node, 5, "is_causal", False))
@@ -159,18 +163,28 @@ class _Attention:
         scale = q.shape[-1] ** -0.5 if scale is None else scale
         mask_operand = None if mask is None else _mask(mask, symbol_table, len(q.shape))
         zero_masked_rows, order = not isinstance(node, MaskedSoftmaxAttentionOp), _out_order(node)
-        in_place = q.order == order and q.shape[-1] == v[0].shape[-1] and _has_one_reader(node.args[0])
-        return _Attention(q, k, v, mask_operand, dtype, scale, causal, order, zero_masked_rows, in_place)
+        if zero_masked_rows:
+            q, k, v, element = _in_requested_precision(q, k, v)
+        else:
+            refuse_precision("it was fused from separate products: disable flash-attention-prefill to compute these")
+            element = result
+        in_place = (
+            q.order == order and q.shape[-1] == v[0].shape[-1] and element is result and _has_one_reader(node.args[0])
+        )
+        return _Attention(
+            q, k, v, mask_operand, accumulator_type(result), element, result, scale, causal, order, zero_masked_rows,
+            in_place,
+        )  # fmt: skip
 
     @property
     def block_rows(self) -> int:
         """The number of query rows per block."""
-        return CAUSAL_BLOCK_SIZE if self.causal else BLOCK_ROWS
+        return block_sizes(self.q.shape[-2], self.causal)[0]
 
     @property
     def block_keys(self) -> int:
         """The number of keys per block."""
-        return CAUSAL_BLOCK_SIZE if self.causal else TILE_SCORES // min(BLOCK_ROWS, self.q.shape[-2])
+        return block_sizes(self.q.shape[-2], self.causal)[1]
 
     def emit(self) -> Any:
         """Emits the loops and returns the result [batch..., heads, rows, width]."""
@@ -179,9 +193,9 @@ class _Attention:
         *batch, rows, width = *self.q.shape[:-1], self.v[0].shape[-1]
         sizes = [*batch, rows, width]
         memory_sizes = [sizes[self.order.index(dim)] for dim in range(len(sizes))]
-        initial = self.q.value if self.in_place else empty(memory_sizes, self.dtype)
-        out = _parallel(batch, _Operand(initial, self.dtype, self.order), [rows, width], self._emit_head)
-        return transpose(out, self.order, self.dtype)
+        initial = self.q.value if self.in_place else empty(memory_sizes, self.result)
+        out = _parallel(batch, _Operand(initial, self.result, self.order), [rows, width], self._emit_head)
+        return transpose(out, self.order, self.result)
 
     def _can_merge_heads(self) -> bool:
         """True if each head has one query row, and the heads of a group can be computed as the rows of one head.
@@ -195,10 +209,10 @@ class _Attention:
         """Emits the attention with the heads of each group as the rows of one head."""
         *batch, heads, rows, width = self.q.shape
         groups, identity = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
-        source = transpose(self.q.value, self.q.order, self.dtype)
-        q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.dtype), self.dtype, identity)
+        source = transpose(self.q.value, self.q.order, self.element)
+        q = _Operand(reshape(source, (*batch, groups, heads // groups, width), self.element), self.element, identity)
         out = dataclasses.replace(self, q=q, causal=False, order=identity, in_place=False).emit()
-        return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.dtype)
+        return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.result)
 
     def _emit_head(self, head: list[Index], out: Any) -> Any:
         """Writes the result of the head at the indices `head` to `out` [rows, width]; returns the new `out`."""
@@ -232,8 +246,8 @@ class _Keys:
         self.full_blocks, self.panels = self.count // self.block_keys, None
         if self.full_blocks and attention.q.shape[-2] > attention.block_rows:
             rows = self._tile(k, 0, self.full_blocks * self.block_keys)
-            blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.dtype)
-            self.panels = transpose(blocks, [0, 2, 1], attention.dtype)
+            blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.element)
+            self.panels = transpose(blocks, [0, 2, 1], attention.element)
 
     def _tile(self, operand: _Operand, start: Index, rows: int) -> Any:
         ones, width = [1] * len(self.group), operand.shape[-1]
@@ -245,14 +259,15 @@ class _Keys:
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
             keys = self._tile(self.k, _multiply(block, self.block_keys), count)
             return contract(queries, keys, "md", "nd", "mn", dtype)
-        panels = _Operand(self.panels, dtype, (0, 1, 2))
+        panels = _Operand(self.panels, self.attention.element, (0, 1, 2))
         width = self.k.shape[-1]
         return contract(queries, panels.tile([block, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
     def weighted_values(self, weights: Any, block: Index, count: int, out: Any = None) -> Any:
         """Returns `weights` [rows, count] times the first `count` values of a block, added to `out` if not `None`."""
         values = self._tile(self.v, _multiply(block, self.block_keys), count)
-        return contract(weights, values, "mn", "nd", "md", self.attention.dtype, out)
+        rounded = cast_tensor(weights, self.attention.dtype, self.attention.element)
+        return contract(rounded, values, "mn", "nd", "md", self.attention.dtype, out)
 
 
 class _Block:
@@ -267,8 +282,12 @@ class _Block:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
         self.start = _multiply(index, attention.block_rows)
-        self.out = _Operand(out, self.dtype, (0, 1))
-        self.queries = self._scaled_queries()
+        self.out = _Operand(out, attention.result, (0, 1))
+        scale = attention.scale
+        # The scale of scores in 16 bits is exact if it is a power of two; otherwise the scores are scaled in f32.
+        scales_queries = attention.element is self.dtype or frexp(scale)[0] == 0.5
+        self.queries = self._scaled_queries(scale if scales_queries else 1.0)
+        self.score_scale = 1.0 if scales_queries else scale
 
     def emit(self) -> Any:
         """Emits the block. Returns the new `out`."""
@@ -291,14 +310,14 @@ class _Block:
 
         return _State(*_loop(first, end, [state.maxima, state.sums, state.values], add_block))
 
-    def _scaled_queries(self) -> Any:
-        q, scale = self.attention.q, self.attention.scale
+    def _scaled_queries(self, scale: float) -> Any:
+        q, element = self.attention.q, self.attention.element
         sizes = [self.rows.rows, q.shape[-1]]
         if self.attention.in_place:
             tile = self.out.tile([self.start, 0], sizes)
         else:
             tile = q.tile([*self.head, self.start, 0], [*[1] * len(self.head), *sizes])
-        return _update_in_place(empty(sizes, self.dtype), self.dtype, [(tile, self.dtype)], lambda _, x: x * scale)
+        return _update_in_place(empty(sizes, element), element, [(tile, element)], lambda _, x: x * scale)
 
     def _initial_state(self, keys: _Keys) -> tuple[_State, int]:
         """Returns the state after one block of keys, and the index of the first full block that remains.
@@ -341,10 +360,12 @@ class _Block:
         if mask is not None:
             offsets = [*self.head, self.start, _add(_multiply(block, keys.block_keys), keys.start)]
             inputs.append((_broadcast_tile(mask, offsets, self.rows.rows, count), mask.dtype))
-        if not inputs and not has_diagonal:
+        scale = self.score_scale
+        if not inputs and not has_diagonal and scale == 1.0:
             return scores
 
         def body(x: Scalar, *masks: Scalar) -> Scalar:
+            x = x if scale == 1.0 else x * scale
             for m in masks:
                 x = s.select(m, x, x.like(float("-inf"))) if m.dtype is TensorDType.Bool else x + m
             if has_diagonal:
@@ -377,7 +398,8 @@ class _Block:
         inverse_sums = _update_in_place(inverse_sums, self.dtype, [(state.sums, self.dtype)], invert)
         offsets, sizes = [self.start, 0], [self.rows.rows, self.attention.v[0].shape[-1]]
         inputs = [(state.values, self.dtype), (inverse_sums, self.dtype)]
-        tile = _update_in_place(self.out.tile(offsets, sizes), self.dtype, inputs, lambda _, x, i: x * i)
+        result = self.attention.result
+        tile = _update_in_place(self.out.tile(offsets, sizes), result, inputs, lambda _, x, i: cast(x * i, result))
         return tensor.insert_slice(tile, self.out.value, *_slice_arguments(offsets, sizes))
 
 
@@ -399,6 +421,22 @@ def _operand(node: Op, symbol_table: SymbolTable) -> _Operand:
         if order[-2] < order[-1]:
             return _Operand(symbol_table[node.args[0].name, 0], dtype, tuple(order))
     return _Operand(value, dtype, tuple(range(rank)))
+
+
+def _in_requested_precision(
+    q: _Operand, k: tuple[_Operand, ...], v: tuple[_Operand, ...]
+) -> tuple[_Operand, tuple[_Operand, ...], tuple[_Operand, ...], TensorDType]:
+    """Returns the operands rounded to bfloat16, if the recipe selects it, and their element type."""
+    if q.shape[-2] == 1:
+        refuse_precision("rounding keys and values for one row of queries takes longer than it saves")
+        return q, k, v, q.dtype
+    operands = [q, *k, *v]
+    values, element = narrowed([operand.value for operand in operands], q.dtype, "attention")
+    rounded = [
+        dataclasses.replace(operand, value=value, dtype=element)
+        for operand, value in zip(operands, values, strict=True)
+    ]
+    return rounded[0], tuple(rounded[1 : 1 + len(k)]), tuple(rounded[1 + len(k) :]), element
 
 
 def _keys_and_values(

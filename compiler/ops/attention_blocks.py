@@ -5,6 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+# Query rows per block. With this many rows, the products take far longer than packing a block of keys.
+BLOCK_ROWS = 128
+# Rows and keys per block of causal attention. Larger blocks compute more unused scores above the diagonal.
+CAUSAL_BLOCK_SIZE = 64
+# Scores per tile: 64 KiB of f32, which stay in the L2 cache between the products and the softmax.
+TILE_SCORES = 128 * 128
+
+
+def block_sizes(rows: int, causal: bool) -> tuple[int, int]:
+    """Returns the number of query rows and of keys per block, for `rows` query rows."""
+    if causal:
+        return CAUSAL_BLOCK_SIZE, CAUSAL_BLOCK_SIZE
+    return BLOCK_ROWS, TILE_SCORES // min(BLOCK_ROWS, rows)
+
 
 @dataclass(frozen=True)
 class KeyTail:

@@ -12,6 +12,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, pick, plus, position
+from buddy.compiler.ops.precision import product
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -42,17 +43,6 @@ def contract_exact(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtyp
     return contract(a, b, a_dims, b_dims, out_dims, dtype)
 
 
-def contract_wide(
-    a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType
-) -> tuple[Any, TensorDType]:
-    """Emits a contraction of tensors of element type `dtype` with sums in the accumulator type: f32 for 16-bit floats.
-
-    Returns the sums and their element type.
-    """
-    wide = TensorDType.Float32 if dtype in (TensorDType.Float16, TensorDType.BFloat16) else dtype
-    return contract(a, b, a_dims, b_dims, out_dims, wide), wide
-
-
 def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
@@ -61,7 +51,7 @@ def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> Non
     @lowering(name)
     def lower(node: Op, symbol_table: SymbolTable) -> Any:
         dtype = node.tensor_meta.dtype
-        sums, wide = contract_wide(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
+        sums, wide = product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return cast_tensor(sums, wide, dtype)
 
 
@@ -91,14 +81,14 @@ def _register_product_plus_addend(name: str, a_dims: str, b_dims: str, out_dims:
         addend = value_of(node.args[0], symbol_table)
         a, b = _operands(node, symbol_table, 1)
         alpha, beta = node.kwargs.get("alpha", 1), node.kwargs.get("beta", 1)
-        product, wide = contract_wide(a, b, a_dims, b_dims, out_dims, meta.dtype)
+        sums, wide = product(a, b, a_dims, b_dims, out_dims, meta.dtype)
 
         def body(x: Scalar, y: Scalar) -> Scalar:
             scaled = x if alpha == 1 else x * alpha
             wide_y = cast(y, wide)
             return cast(scaled if beta == 0 else scaled + (wide_y if beta == 1 else wide_y * beta), meta.dtype)
 
-        return pointwise([(product, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
+        return pointwise([(sums, wide), (addend, meta.dtype)], meta.shape, meta.dtype, body)
 
 
 _register_product_plus_addend("AddMMOp", "mk", "kn", "mn")
@@ -131,8 +121,8 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
 @lowering("TransposeAddMMFusedOp")
 def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
     meta = node.tensor_meta
-    product, wide = contract_wide(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
-    operands = [(product, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
+    sums, wide = product(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
+    operands = [(sums, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
     return pointwise(operands, meta.shape, meta.dtype, lambda x, y: cast(x + cast(y, wide), meta.dtype))
 
 
@@ -169,8 +159,8 @@ def _product_by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dt
     if heads == groups:
         return contract_exact(a, b, f"bh{a_dims}", f"bh{b_dims}", f"bh{out_dims}", dtype)
     a = reshape(a, (batch, groups, heads // groups, *rest), dtype)
-    product = contract_exact(a, b, f"bgh{a_dims}", f"bg{b_dims}", f"bgh{out_dims}", dtype)
-    return reshape(product, (batch, heads, *shape_of(product)[3:]), dtype)
+    sums = contract_exact(a, b, f"bgh{a_dims}", f"bg{b_dims}", f"bgh{out_dims}", dtype)
+    return reshape(sums, (batch, heads, *shape_of(sums)[3:]), dtype)
 
 
 def _zero_masked_rows(value: Any, dtype: TensorDType, row_maxima: Any, score_type: TensorDType) -> Any:
@@ -268,7 +258,8 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
         (out,) = state.tensors
         start = arith.minsi(group_row, position(rows - block))
         block_rows = st.slice_of(values, [start, 0], [block, depth], [1, 1], [block, depth], in_dtype)
-        product, wide = contract_wide(block_rows, matrix, "mk", "kn", "mn", in_dtype)
+        wide = accumulator_type(in_dtype)
+        sums = contract(block_rows, matrix, "mk", "kn", "mn", wide)
         before = st.slice_of(out, [start, 0], [block, width], [1, 1], [block, width], out_dtype)
 
         def merge(new: Scalar, old: Scalar) -> Scalar:
@@ -276,7 +267,7 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
             is_inside = compare("sge", row, group_row) & compare("slt", row, group_end)
             return Scalar(arith.select(is_inside.value, cast(new, out_dtype).value, old.value), out_dtype)
 
-        merged = st.pointwise([(product, wide), (before, out_dtype)], [block, width], out_dtype, merge)
+        merged = st.pointwise([(sums, wide), (before, out_dtype)], [block, width], out_dtype, merge)
         state.tensors = [st.insert_slice(merged, out, [start, 0], [block, width], [1, 1])]
 
     state.each(0, groups, multiply_group)

@@ -12,6 +12,7 @@ from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.moves import reverse_dims
+from buddy.compiler.ops.precision import narrowed
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
@@ -27,8 +28,9 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
     wide = accumulator_type(meta.dtype)
-    setup = ConvolutionSetup(_window(node, 3, weight), groups, meta.dtype)
-    value, kernel = value_of(x, symbol_table), value_of(weight, symbol_table)
+    window, operands_of_node = _window(node, 3, weight), [value_of(op, symbol_table) for op in (x, weight)]
+    (value, kernel), dtype = narrowed(operands_of_node, meta.dtype, "a convolution")
+    setup = ConvolutionSetup(window, groups, dtype)
     emit = convolve_transposed if node.args[6] else convolve
     sums = emit(value, kernel, setup, meta.shape)
     operands = [(sums, wide)]

@@ -31,6 +31,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
+from buddy.compiler.ops.precision import MULTIPLYING_OPS, PrecisionRequest, requested_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
     RESULT_SIZES,
@@ -45,7 +46,7 @@ from buddy.compiler.ops.structured import cast_shape, empty, reshape
 from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
 from buddy.compiler.protocol import BY_HAND, Assignment
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
+from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe
 
 # The phase of nodes that have been lowered.
 LOWERED = "toplevel"
@@ -105,6 +106,7 @@ class _Lowerer:
     """
 
     registries: dict[str, Registry]
+    recipe: Recipe
     choices: dict[str, str]
     locations: LocationSets
     on_node: OnNode | None = None
@@ -195,13 +197,18 @@ class _Lowerer:
             reasons.append(NOT_COMPLEX)
             rejections = dict.fromkeys(candidates, NOT_COMPLEX)
         elif choice != EAGER:
-            for key in dict.fromkeys([choice, *self.registries] if choice else self.registries):
-                with record_eager_paths() as paths:
+            for key in self._search_order(choice, node):
+                with (
+                    record_eager_paths() as paths,
+                    requested_precision(self.recipe.precision_of(node.stable)) as request,
+                ):
                     error = self._try_registry(key, node, table)
                 if error is None:
+                    precision = request.precision if request.is_applied else ""
+                    why_not = _precision_reason(request, node, key, self._has_own_precision(node))
                     return Assignment(
                         node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
-                        tuple(rejections.items()),
+                        tuple(rejections.items()), _multiplies_float32(node), precision, why_not,
                     )  # fmt: skip
                 if key in candidates or (has_lowering and key in (self._first_registry, choice)):
                     reasons.append(f"{key}: {error}")
@@ -209,6 +216,19 @@ class _Lowerer:
                 if key in candidates and not isinstance(error, TransientLoweringError):
                     rejections[key] = str(error)
         return self._call_eager(node, table, choices, reasons, rejections)
+
+    def _has_own_precision(self, node: Op) -> bool:
+        return any(choice.node == node.stable for choice in self.recipe.precisions)
+
+    def _search_order(self, choice: str, node: Op) -> list[str]:
+        """Returns the registries in the order of search: the choice first.
+
+        Only lowerings to linalg support other precisions than that of the program, so these precede other dialects.
+        """
+        first = [choice] if choice else []
+        if not choice and self.recipe.precision_of(node.stable) != F32:
+            first = [USER] * (USER in self.registries) + ["linalg"] * ("linalg" in self.registries)
+        return list(dict.fromkeys([*first, *self.registries]))
 
     @property
     def _first_registry(self) -> str:
@@ -238,7 +258,12 @@ class _Lowerer:
             self._store_results(node, table, eager_call(node, table))
         except LoweringError as error:
             raise NodeError(node, "; ".join([*reasons, str(error)])) from error
-        return Assignment(node.stable, EAGER, choices, reason="; ".join(reasons), rejections=tuple(rejections.items()))
+        request = PrecisionRequest(self.recipe.precision_of(node.stable))
+        why_not = _precision_reason(request, node, EAGER, self._has_own_precision(node))
+        return Assignment(
+            node.stable, EAGER, choices, reason="; ".join(reasons), rejections=tuple(rejections.items()),
+            multiplies=_multiplies_float32(node), precision_reason=why_not,
+        )  # fmt: skip
 
     @staticmethod
     def _attempt(lowering: Any, node: Op, table: Table) -> Any:
@@ -271,6 +296,20 @@ class _Lowerer:
 def _supports(key: str, node: Op) -> bool:
     """True unless the registry `key` is torch-mlir's, and torch-mlir does not support the node."""
     return key != TORCH_MLIR or not torch_mlir.unsupported_reason(node)
+
+
+def _precision_reason(request: PrecisionRequest, node: Op, lowering: str, is_chosen: bool) -> str:
+    """Returns the reason why a requested precision is not applied to `node`; "" if it is, or if none is requested.
+
+    Of ops that multiply no matrices, only nodes for which the recipe chooses a precision have a reason (`is_chosen`).
+    """
+    if request.is_applied or request.precision == F32:
+        return ""
+    if type(node).__name__ not in MULTIPLYING_OPS:
+        return "it multiplies no matrices" if is_chosen else ""
+    if lowering == EAGER:
+        return "it runs in eager"
+    return request.refusal or f"{lowering} lowers {node.target or type(node).__name__} in the program's precision only"
 
 
 def _eager_reason(node: Op) -> str:
@@ -381,10 +420,10 @@ def lower(
     node that can be neither compiled nor called in eager.
     """
     if parts is None:
-        parts = by_layers(graph, recipe.choice_map()) if recipe.partition == "layers" else as_one_function(graph)
+        parts = by_layers(graph, recipe.node_settings()) if recipe.partition == "layers" else as_one_function(graph)
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
     search_order = {USER: first, **built_in} if first is not None else built_in
-    lowerer = _Lowerer(search_order, recipe.choice_map(), locations, on_node)
+    lowerer = _Lowerer(search_order, recipe, recipe.choice_map(), locations, on_node)
     with context, locations.nowhere(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
@@ -394,7 +433,10 @@ def lower(
             lowerer.emit_function(main, parts.body, public=True)
     of_nodes = (lowerer.assignments.get(op.stable) for op in graph.operations)
     assignments = tuple(assignment for assignment in of_nodes if assignment is not None)
-    unapplied = tuple(_unapplied_choices(recipe.choice_map(), assignments, graph))
+    unapplied = (
+        *_unapplied_choices(recipe.choice_map(), assignments, graph),
+        *_unapplied_precisions(recipe, assignments, graph),
+    )
     return LoweredModule(module, assignments, parts, unapplied, lowerer.transient)
 
 
@@ -410,6 +452,35 @@ def _unapplied_choices(
             yield node, f"the recipe lowers {node} by {choice}, but {assignment.lowering} lowers it{reason}"
         elif assignment is None and all(op.stable != node for op in graph.operations):
             yield node, f"the recipe lowers {node} by {choice}, {_unknown_node_reason(node, graph)}"
+
+
+def _unapplied_precisions(recipe: Recipe, assignments: Sequence[Assignment], graph: Graph) -> Iterator[tuple[str, str]]:
+    """Yields the nodes whose precision was not applied, each with a message that says what was used instead.
+
+    Of nodes whose precision is that of all products, only those that multiply float32 are reported, once per reason.
+    """
+    explicit = {choice.node: choice.precision for choice in recipe.precisions if choice.precision != F32}
+    ops = {op.stable: op for op in graph.operations}
+    by_reason: dict[str, list[str]] = {}
+    for assignment in assignments:
+        if not assignment.precision_reason:
+            continue
+        if assignment.node in explicit:
+            text = f"the recipe computes {assignment.node} in {explicit[assignment.node]}"
+            yield assignment.node, f"{text}, but it stays in the program's precision: {assignment.precision_reason}"
+        elif _multiplies_float32(ops[assignment.node]):
+            by_reason.setdefault(assignment.precision_reason, []).append(assignment.node)
+    for reason, nodes in by_reason.items():
+        subject = nodes[0] if len(nodes) == 1 else f"{nodes[0]} and {len(nodes) - 1} more"
+        verb = "stays" if len(nodes) == 1 else "stay"
+        yield nodes[0], f"the recipe computes products in {recipe.precision}, but {subject} {verb} in f32: {reason}"
+    for node in explicit.keys() - {assignment.node for assignment in assignments}:
+        yield node, f"the recipe computes {node} in {explicit[node]}, {_unknown_node_reason(node, graph)}"
+
+
+def _multiplies_float32(op: Op) -> bool:
+    meta = op.metas[0] if op.metas else None
+    return type(op).__name__ in MULTIPLYING_OPS and meta is not None and meta.dtype is TensorDType.Float32
 
 
 def _unknown_node_reason(node: str, graph: Graph) -> str:

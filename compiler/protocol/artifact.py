@@ -171,7 +171,9 @@ class Artifact(msgspec.Struct, frozen=True):
 
     `observed` are the stable names of the nodes whose values a call reports, in this order. `target` is that of the
     recipe; if it is not "", the objects may be for another machine than this one. `n_nodes` is the number of nodes
-    after graph passes, and `eager_nodes` are the stable names of those in eager; only `torch.compile` sets both.
+    after graph passes, and `eager_nodes` are the stable names of those in eager; `precisions` are the nodes that
+    multiply in a reduced precision, and `notes` report precisions that were not applied. Only `torch.compile` sets
+    these four.
     """
 
     entry: str
@@ -188,6 +190,8 @@ class Artifact(msgspec.Struct, frozen=True):
     target: str = ""
     n_nodes: int = 0
     eager_nodes: tuple[str, ...] = ()
+    precisions: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def results_of_eager(self) -> bool:

@@ -44,7 +44,11 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `error` is that of its value in the compiled program, `own_error` that of the node compiled alone and run on the
     reference's inputs. An error that was not measured is `None`; `why` is the reason, if known, why `own_error` is not.
-    `nans` and `infs` are the numbers of NaN and infinite elements of the reference.
+    `nans` and `infs` are the numbers of NaN and infinite elements of the reference. `precision` is the reduced
+    precision in which the node multiplies, or "".
+
+    Errors are differences from the reference. Where reduced precisions contribute to a value, `of_tolerance` of its
+    error is by the same arithmetic in PyTorch, and `tolerance` says so.
     """
 
     node: str
@@ -55,6 +59,7 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     nans: int = 0
     infs: int = 0
     why: str = ""
+    precision: str = ""
 
     @property
     def ok(self) -> bool:
@@ -132,8 +137,8 @@ class OwnProgram(msgspec.Struct, frozen=True):
 class ObservedProgram(msgspec.Struct, frozen=True):
     """The instrumented program, and each node compiled alone.
 
-    `recipe` is the recipe of the instrumented program; `seen` and `why` (the reason why a node is not compiled alone)
-    are keyed by stable name.
+    `recipe` is the recipe of the instrumented program; `seen`, `why` (the reason why a node is not compiled alone) and
+    `precisions` (the reduced precision in which a node multiplies) are keyed by stable name.
     """
 
     recipe: Recipe
@@ -143,6 +148,7 @@ class ObservedProgram(msgspec.Struct, frozen=True):
     why: dict[str, str] = {}
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
+    precisions: dict[str, str] = {}
 
 
 class CompareNodes(Request["NodesCompared"], frozen=True):

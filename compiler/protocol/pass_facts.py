@@ -83,6 +83,7 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
     "gqa-attention-fusion": PassFacts(
         for_own_kernels=True, numbers=Numbers("attention reads shared heads in place")
     ),
+    "hoist-parameters": PassFacts(packs_weights=True),
     "choose-layouts": PassFacts(tuned=(_ON_OR_OFF,)),
     "fuse-epilogues": PassFacts(
         numbers=Numbers("bias and activation are applied to sums in registers"), tuned=(_ON_OR_OFF,)

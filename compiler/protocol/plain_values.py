@@ -77,6 +77,10 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     The code of a compiled node may call eager. `slow_path` is the condition on which eager computes the node's results,
     `error_path` the condition on which eager is called only for its error; "" if there is no such call. `rejections`
     lists the `choices` that cannot lower the node, as far as the compiler has tried them, each with the reason.
+
+    `multiplies` says whether a recipe may select a precision for the node. `precision` is the reduced precision in
+    which the node multiplies, "" if it multiplies as the program says; `precision_reason` says why the precision that
+    the recipe selects is not applied.
     """
 
     node: str
@@ -87,6 +91,9 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     slow_path: str = ""
     error_path: str = ""
     rejections: tuple[tuple[str, str], ...] = ()
+    multiplies: bool = False
+    precision: str = ""
+    precision_reason: str = ""
 
     def rejection(self, choice: str) -> str:
         """The reason why `choice` cannot lower the node, "" if it can or has not been tried."""

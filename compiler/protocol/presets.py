@@ -151,6 +151,7 @@ _TO_LINALG = steps_of(
 # No `cse` here: it would merge the zero fills of different products, and bufferization would then copy them.
 _FUSION = steps_of(
     "fused",
+    "hoist-parameters",
     "windows-to-generics",
     "choose-layouts",
     "drop-unit-loops",
@@ -186,6 +187,7 @@ _KERNELS = steps_of(
     "epilogues-in-place",
     "convolutions-to-kernels",
     "contractions-to-kernels",
+    "chain-packings",
     "read-in-place",
     "write-in-place",
     "vectorize-generics",

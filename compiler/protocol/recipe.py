@@ -31,12 +31,16 @@ Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]
 Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
+Precision = Literal["f32", "bf16", "int8-dynamic", "int8-weights"]
 
 CHECKS: tuple[Checks, ...] = get_args(Checks)
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 FRONTENDS: tuple[Frontend, ...] = get_args(Frontend)
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 EAGER: Lowering = "eager"
+# The precision of products as the program has them. Other precisions apply to products of float32 only.
+F32: Precision = "f32"
 # The lowering of ops that no registry here lowers.
 TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
 # The frontends whose graphs are lowered here, node by node.
@@ -103,6 +107,13 @@ class OpChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=Tr
 PLUGIN_GROUP = "buddy.plugins"
 
 
+class PrecisionChoice(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
+    """The precision in which one node multiplies: `node` is its stable name."""
+
+    node: str
+    precision: Precision
+
+
 class PluginFile(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
     """A user's file that adds to the registries: its path, and a hash of its content ("" if it has not been read).
 
@@ -134,6 +145,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
     detected and rejected; with "none" results are then undefined, but no access is out of bounds.
+
+    `precision` is that of all products of float32, except for nodes in `precisions`. "bf16" rounds both operands and
+    adds in f32; "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly;
+    "int8-weights" rounds only parameters.
     """
 
     source: str = ""
@@ -152,9 +167,29 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     backend: Backend = "native"
     backend_flags: tuple[str, ...] = ()
     checks: Checks = "eager"
+    precision: Precision = F32
+    precisions: tuple[PrecisionChoice, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
         return {choice.node: choice.lowering for choice in self.choices}
+
+    def node_settings(self) -> dict[str, str]:
+        """Returns the lowering and the precision that the recipe selects for single nodes, as text, by stable name."""
+        settings = self.choice_map()
+        for choice in self.precisions:
+            settings[choice.node] = f"{settings.get(choice.node, '')} {choice.precision}"
+        return settings
+
+    def precision_of(self, node: str) -> Precision:
+        """Returns the precision that the recipe selects for the products of `node`."""
+        return next((choice.precision for choice in self.precisions if choice.node == node), self.precision)
+
+    def with_precision(self, node: str, precision: Precision | None) -> Recipe:
+        """Returns this recipe with the products of `node` in `precision`; `None` restores that of all products."""
+        kept = [choice for choice in self.precisions if choice.node != node]
+        if precision is not None:
+            kept.append(PrecisionChoice(node, precision))
+        return msgspec.structs.replace(self, precisions=tuple(sorted(kept)))
 
     def with_choice(self, node: str, lowering: str | None) -> Recipe:
         """Returns this recipe with `node` lowered by `lowering`; `None` restores the dialect's default."""
@@ -226,7 +261,12 @@ def prefix_keys(recipe: Recipe, graph_hash: str) -> PrefixKeys:
     plugins = [plugin.hash for plugin in recipe.plugins]
     frontend = [recipe.frontend] * (recipe.frontend not in OWN_FRONTENDS)
     checks = [recipe.checks] * (recipe.checks != "eager")
-    top = digest(graph_hash, recipe.dialect, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks)
+    has_precision = recipe.precision != F32 or recipe.precisions
+    precision = [recipe.precision, recipe.precisions] if has_precision else []
+    top = digest(
+        graph_hash, recipe.dialect, recipe.partition, recipe.choices, graph_steps, plugins, *frontend, *checks,
+        *precision,
+    )  # fmt: skip
     keys, key = [], top
     for step in recipe.steps:
         if step.enabled and step.level != "graph":
@@ -265,8 +305,9 @@ def to_toml(recipe: Recipe) -> str:
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
-    if recipe.checks == "eager":
-        del fields["checks"]
+    for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ())):
+        if getattr(recipe, name) == default:
+            del fields[name]
     return tomli_w.dumps({_FORMAT: RECIPE_FORMAT, _WRITER: f"buddy-tui {_own_version()}", **fields})
 
 

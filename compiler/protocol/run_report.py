@@ -62,6 +62,9 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     elements whose magnitude in eager is above `rel_floor`; it is at index `rel_where`, where eager's element has the
     magnitude `rel_size`. No rule limits it.
 
+    If nodes multiply in a reduced precision, the comparison is with the same arithmetic in PyTorch, and
+    `precision_error` is the difference of that arithmetic from eager: the root mean square, divided by that of eager.
+
     `mean` and `deviation` (standard deviation) are those of the finite elements. `map` holds the greatest absolute
     difference in each block of the output, in rows along its last dim.
     """
@@ -93,6 +96,7 @@ class OutputReport(msgspec.Struct, frozen=True, omit_defaults=True):
     rel_where: str = ""
     rel_size: float = 0.0
     rel_floor: float = 0.0
+    precision_error: float = -1.0
 
 
 class Timing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -164,19 +168,24 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class NodeCounts(NamedTuple):
-    """The numbers of compiled nodes and of nodes in eager, and how many compiled nodes have a slow or an error path."""
+    """The numbers of compiled nodes and of nodes in eager, and how many compiled nodes have a slow or an error path.
+
+    `precisions` lists the nodes that multiply in a reduced precision, each with the precision.
+    """
 
     compiled: int
     eager: int
     slow_paths: int = 0
     error_paths: int = 0
+    precisions: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, assignments: Sequence[Assignment]) -> NodeCounts:
         """Counts the nodes of a compiled graph."""
         eager = sum(assignment.lowering == EAGER for assignment in assignments)
         slow, error = sum(bool(a.slow_path) for a in assignments), sum(bool(a.error_path) for a in assignments)
-        return cls(len(assignments) - eager, eager, slow, error)
+        precisions = tuple((a.node, a.precision) for a in assignments if a.precision)
+        return cls(len(assignments) - eager, eager, slow, error, precisions)
 
 
 class RunReport(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,15 +13,15 @@ from msgspec.structs import replace
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import PASSES
-from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
+from buddy.compiler.protocol.recipe import PRECISIONS, OptionValue, PassStep, Recipe
 
 
 class Variation(msgspec.Struct, frozen=True):
     """A parameter of a recipe, and its possible values.
 
-    `what` names the parameter: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, or one of the recipe's fields
-    `threads`, `opt-level`, `dialect`, `partition`; `PASS#2` is the second step of that name. The value "" stands for
-    the pass's default, or the dialect's default lowering.
+    `what` names the parameter: `PASS` (on or off), `PASS.OPTION`, `lowering:NODE`, `precision:NODE`, or one of the
+    recipe's fields `threads`, `opt-level`, `dialect`, `partition`, `precision`; `PASS#2` is the second step of that
+    name. The value "" stands for the pass's default, the dialect's default lowering, or the precision of all products.
     """
 
     what: str
@@ -34,6 +34,9 @@ class Tune(Request["Tuned"], frozen=True):
     Answered by an `Attempted` for each recipe that is tried, then `Tuned` or `Failed`. `jobs` processes try recipes,
     each on a copy of the program; with `cluster`, the address of a Dask scheduler, the workers of the cluster try them.
     No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
+
+    With `max_error`, no recipe is the result whose outputs differ from eager's by more than this, as a root mean square
+    relative to that of eager; without `variations`, the precision of all products is then varied.
     """
 
     recipe: Recipe
@@ -43,6 +46,7 @@ class Tune(Request["Tuned"], frozen=True):
     jobs: int = 1
     cluster: str = ""
     seed: int = 0
+    max_error: float | None = None
 
 
 class Attempted(Frame, frozen=True):
@@ -50,7 +54,8 @@ class Attempted(Frame, frozen=True):
 
     `median` and `eager` are the median times of a run of compiled code and of eager, in seconds. `ratio` is the median
     of their ratios in paired runs; if it was not measured, `problem` is the reason. `best` marks the fastest recipe so
-    far. `elapsed` are the seconds since the search started.
+    far. `elapsed` are the seconds since the search started. `error` is the greatest difference of an output from
+    eager's, as for `Tune.max_error`; it is measured only in reduced precisions, otherwise -1.
     """
 
     request: int
@@ -63,6 +68,7 @@ class Attempted(Frame, frozen=True):
     problem: str = ""
     best: bool = False
     elapsed: float = 0.0
+    error: float = -1.0
 
 
 class Tuned(Frame, frozen=True):
@@ -90,9 +96,12 @@ class Tuned(Frame, frozen=True):
 Point = tuple[int, ...]
 
 THREADS, OPT_LEVEL, DIALECT, PARTITION = "threads", "opt-level", "dialect", "partition"
-_FIELDS = {THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTITION: "partition"}
-# Prefix of a node's stable name: the variation of its lowering.
-LOWERING = "lowering:"
+PRECISION = "precision"
+_FIELDS = {
+    THREADS: "threads", OPT_LEVEL: "opt_level", DIALECT: "dialect", PARTITION: "partition", PRECISION: "precision",
+}  # fmt: skip
+# Prefixes of a node's stable name: the variation of its lowering, and of the precision of its products.
+LOWERING, PRECISION_OF = "lowering:", "precision:"
 
 # The variations of a search for which the user names none.
 USUAL = (
@@ -103,6 +112,8 @@ USUAL = (
     ),
     Variation(OPT_LEVEL, (2, 3)),
 )
+# The variations of a search for the fastest precision within a maximum error.
+OF_PRECISION = (Variation(PRECISION, PRECISIONS),)
 
 
 # Values of an option that let the pass choose.
@@ -193,6 +204,9 @@ def present_value(recipe: Recipe, what: str) -> OptionValue:
         return field
     if what.startswith(LOWERING):
         return recipe.choice_map().get(what.removeprefix(LOWERING), DEFAULT)
+    if what.startswith(PRECISION_OF):
+        node = what.removeprefix(PRECISION_OF)
+        return next((choice.precision for choice in recipe.precisions if choice.node == node), DEFAULT)
     step = recipe.steps[_step_index(recipe, what)]
     _, dot, option = what.partition(".")
     return dict(step.options).get(option, DEFAULT) if dot else step.enabled
@@ -204,6 +218,10 @@ DEFAULT = ""
 
 def with_value(recipe: Recipe, what: str, value: OptionValue) -> Recipe:
     """Returns the recipe with `what` set to `value`. Raises `SpaceError` for a value of the wrong type."""
+    if (what == PRECISION or what.startswith(PRECISION_OF)) and value not in (*PRECISIONS, DEFAULT):
+        raise SpaceError(f"{what}: unknown precision {value_text(value)}; known: {', '.join(PRECISIONS)}")
+    if what.startswith(PRECISION_OF):
+        return recipe.with_precision(what.removeprefix(PRECISION_OF), value or None)  # type: ignore[arg-type]
     if what in _FIELDS:
         present = present_value(recipe, what)
         if type(value) is not type(present):
@@ -234,7 +252,9 @@ def _step_index(recipe: Recipe, what: str) -> int:
     if indices:
         raise SpaceError(f"{what}: {name} occurs only {len(indices)} times in the recipe")
     fields = ", ".join(_FIELDS)
-    raise SpaceError(f"{what}: the recipe has no such pass; {fields} and {LOWERING}NODE can be varied too")
+    raise SpaceError(
+        f"{what}: the recipe has no such pass; {fields}, {LOWERING}NODE and {PRECISION_OF}NODE can be varied too"
+    )
 
 
 def value_text(value: OptionValue) -> str:

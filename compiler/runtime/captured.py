@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.plain_values import ImportedIR
+from buddy.compiler.runtime.graph_interpreter import results_of
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -53,6 +54,8 @@ class CapturedGraph:
     lowerings of the script, which have priority over all registries. `torch_dialect()` imports the graph by torch-mlir;
     it is `None` for a piece of a captured graph.
 
+    `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
+
     `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
     that starts from the generator's state `random`.
     """
@@ -70,10 +73,22 @@ class CapturedGraph:
     eager_to_time: Eager | None = None
     seed: int | None = None
     result_names: tuple[str, ...] = ()
+    precisions: Mapping[str, str] = field(default_factory=dict)
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
     exact: list[Any] = field(default_factory=list, init=False)
     random: torch.Tensor | None = field(default=None, init=False)
+
+    def in_precisions(self, precisions: Mapping[str, str]) -> CapturedGraph:
+        """Returns this program, with an eager program that computes nodes in `precisions` by reference arithmetic."""
+        if not precisions or self.eager is None:
+            return self
+        graph, numbers = self.graph, self.numbers
+
+        def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
+            return results_of(graph, tensors, numbers, precisions)
+
+        return replace(self, eager=eager, precisions=precisions)
 
     def names_of_results(self) -> tuple[str, ...]:
         """Returns the name of each result of the graph, in order."""

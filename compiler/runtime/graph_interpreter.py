@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -16,12 +17,17 @@ from buddy.compiler.graph.sizes import Size, value_of
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.protocol.numerics import Reference
 from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.precision import compute_in
 from buddy.compiler.runtime.torch_values import bind, from_opaque, to_torch
 
 # The seed of random numbers, for both the compiled program and eager.
 SEED = 0
 # Ops on the bits of elements: with double precision, they would return other values, and another number of elements.
 _BIT_OPS = {"view.dtype", "view_copy.dtype"}
+
+# The reduced precisions of nodes, by stable name; nodes that are left out compute as eager does.
+Precisions = Mapping[str, str]
+NO_PRECISIONS: Precisions = MappingProxyType({})
 
 
 def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
@@ -30,8 +36,9 @@ def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[
 
 
 def values_of(
-    graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[Any] = ()
-) -> dict[str, Any]:
+    graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[Any] = (),
+    precisions: Precisions = NO_PRECISIONS,
+) -> dict[str, Any]:  # fmt: skip
     """Returns the values of the nodes in `names` when `graph` runs on `tensors`, its placeholders in order.
 
     Random ops draw from torch's own generator, in the program's order. Other values are released after their last
@@ -45,7 +52,7 @@ def values_of(
         for op in graph.operations:
             if not missing:
                 break
-            values[op.name] = compute_node(op, values, symbols)
+            values[op.name] = compute_node(op, values, symbols, precisions)
             missing.discard(op.name)
             readers.subtract(parent.name for parent in op.parents)
             for node in (op, *op.parents):
@@ -54,18 +61,24 @@ def values_of(
     return {name: values[name] for name in names}
 
 
-def results_of(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> list[Any]:
+def results_of(
+    graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = (), precisions: Precisions = NO_PRECISIONS
+) -> list[Any]:
     """Returns the results of `graph` on `tensors` and `numbers`, in order."""
-    values = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers)
+    values = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers, precisions)
     return [values[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
-def compute_node(op: Op, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+def compute_node(
+    op: Op, values: Mapping[str, Any], symbols: Mapping[str, int], precisions: Precisions = NO_PRECISIONS
+) -> Any:
     """Returns the result of one node, with operands by name in `values`. Raises what its op raises."""
     arguments = [_to_torch_argument(argument, values, symbols) for argument in op.args]
     keywords = {key: _to_torch_argument(argument, values, symbols) for key, argument in op.kwargs.items()}
     if isinstance(op, GetItemOp):
         return arguments[0][arguments[1]]
+    if op.stable in precisions:
+        return compute_in(precisions[op.stable], op, arguments, keywords)
     return resolve(op.target)(*arguments, **keywords)
 
 
@@ -100,14 +113,15 @@ class LockstepInterpreter:
     `release`. `on_node` is called with each node and its value while its operands, and the values that `reads` lists
     for it, are still available. Random ops use a separate generator that starts with the current state of torch's
     generator, from which the compiled program draws the same numbers. `narrow_nodes` are the nodes that could not be
-    computed in double precision.
+    computed in double precision. Nodes in `precisions` compute their products in these.
     """
 
     def __init__(
         self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], held: Iterable[str],
         reference: Reference = "eager", on_node: OnNode = lambda _op, _value: None,
-        reads: Mapping[str, Sequence[str]] | None = None,
+        reads: Mapping[str, Sequence[str]] | None = None, precisions: Precisions = NO_PRECISIONS,
     ) -> None:  # fmt: skip
+        self._precisions = precisions
         self._pending = iter(graph.operations)
         self._symbols, self._on_node, self._wide = symbols, on_node, reference == "float64"
         self._nodes = {op.stable: op for op in graph.operations}
@@ -192,7 +206,7 @@ class LockstepInterpreter:
         return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
-        return compute_node(op, values, self._symbols)
+        return compute_node(op, values, self._symbols, self._precisions)
 
 
 def widen(value: Any) -> Any:
@@ -220,6 +234,7 @@ def _widen_node(op: Op) -> Op:
     """Returns the node with the element types among its arguments widened."""
     widened = type(op)()
     widened.name, widened.target, widened.metas, widened.multiple = op.name, op.target, op.metas, op.multiple
+    widened.stable = op.stable
     widened._arguments = _widen_dtypes(op.args)
     widened._keyword_arguments = _widen_dtypes(op.kwargs)
     return widened

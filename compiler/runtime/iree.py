@@ -20,9 +20,10 @@ from buddy.compiler.runtime.iree_process import IreeProcess
 from buddy.compiler.runtime.measure import (
     OnProgress,
     changed_tensors,
-    compare_results,
+    compare_with_reference,
     eager_results,
     fingerprints,
+    precision_notes,
     run_to_time,
     summarize,
     time_call,
@@ -74,10 +75,12 @@ def run_by_iree(
         seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)
+        reference = captured.in_precisions(dict(nodes.precisions))
+        outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
     compiled, eager = summarize(seconds[0], threads), summarize(seconds[-1] if captured.eager else (), threads)
     return RunReport(
         graph,
-        compare_results(captured, results, expected, equal_nan),
+        outputs,
         compiled,
         eager,
         nodes_compiled=nodes.compiled,
@@ -86,10 +89,14 @@ def run_by_iree(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(*_notes(artifact, threads), *changed_tensors(captured, before, after)),
+        notes=(
+            *precision_notes(reference, outputs),
+            *_notes(artifact, threads),
+            *changed_tensors(captured, before, after),
+        ),
         compared=captured.eager is not None,
         backend=IREE,
-        beside=(native_code.report(captured, expected, seconds[1:-1], threads, equal_nan),),
+        beside=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
         load=machine_load,
         equal_nan=equal_nan,
     )
@@ -120,12 +127,12 @@ class _Native:
             self._problem = str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
 
     def report(
-        self, captured: CapturedGraph, expected: Sequence[Any], seconds: Sequence[Sequence[float]], threads: int,
-        equal_nan: bool,
+        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+        seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
     ) -> SideReport:  # fmt: skip
         if self._problem:
             return SideReport(NATIVE, problem=self._problem)
-        outputs = compare_results(captured, self._results, expected, equal_nan)
+        outputs = compare_with_reference(captured, reference, self._results, expected, equal_nan)
         timing = summarize(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
 

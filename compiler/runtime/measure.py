@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -19,7 +20,7 @@ from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.sensitivity import compare_result
+from buddy.compiler.runtime.sensitivity import compare_result, differences
 from buddy.compiler.runtime.torch_values import dense_bytes
 from buddy.compiler.support.machine_load import LoadMeter
 
@@ -69,7 +70,8 @@ def run_and_compare(
     Compiled code and eager draw random numbers from the same seed. The load time includes linking; the first call,
     which is not timed, packs weights. `on_values` is called with the results of compiled code and of eager. Without an
     eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because nothing
-    should write to them during the run; a note reports changed ones.
+    should write to them during the run; a note reports changed ones. If nodes multiply in a reduced precision, results
+    are compared with the same arithmetic in PyTorch; notes report its difference from eager.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -81,7 +83,8 @@ def run_and_compare(
         results, first_peak = with_peak(lambda: program(captured.tensors, captured.numbers))
         torch.manual_seed(SEED)
         expected, eager_peak = with_peak(lambda: eager_results(captured))
-        outputs = compare_results(captured, results, expected, equal_nan)
+        reference = captured.in_precisions(dict(nodes.precisions))
+        outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
         if on_values is not None:
             on_values(results, expected)
         calls = [
@@ -105,7 +108,12 @@ def run_and_compare(
         load_seconds=load_seconds,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(*thread_notes, *program.notes(), *changed_tensors(captured, before, after)),
+        notes=(
+            *precision_notes(reference, outputs),
+            *thread_notes,
+            *program.notes(),
+            *changed_tensors(captured, before, after),
+        ),
         memory=_memory(program, first_peak, eager_peak),
         compared=captured.eager is not None,
         load=meter.load(),
@@ -139,6 +147,45 @@ def compare_results(
                 compare_result(captured, expected, index, next(remaining, None), equal_nan=equal_nan)
             )
     return (*compared_results, *(_extra_result(value) for value in remaining))
+
+
+def compare_with_reference(
+    captured: CapturedGraph, reference: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any],
+    equal_nan: bool,
+) -> tuple[OutputReport, ...]:  # fmt: skip
+    """Compares compiled results with those of `reference`, which is `captured` or the same program in other precisions.
+
+    `expected` are eager's results; in other precisions, the reports have the difference of the reference from them.
+    """
+    if not reference.precisions:
+        return compare_results(captured, results, expected, equal_nan)
+    torch.manual_seed(SEED)
+    references = eager_results(reference)
+    reports = compare_results(reference, results, references, equal_nan)
+    tensors = [pair for pair in zip(references, expected, strict=True) if isinstance(pair[1], torch.Tensor)]
+    errors = [relative_rms(*pair) for pair in tensors] + [-1.0] * (len(reports) - len(tensors))
+    return tuple(
+        msgspec.structs.replace(report, precision_error=error) for report, error in zip(reports, errors, strict=True)
+    )
+
+
+def relative_rms(value: torch.Tensor, eager: torch.Tensor) -> float:
+    """Returns the root mean square of the difference of two tensors, divided by that of `eager`."""
+    difference, size = differences(value, eager).rms, differences(eager, torch.zeros_like(eager)).rms
+    return difference / size if size else difference
+
+
+def precision_notes(reference: CapturedGraph, outputs: Sequence[OutputReport]) -> tuple[str, ...]:
+    """Returns what reduced precisions mean for a comparison: what is compared, and how far that is from eager."""
+    if not reference.precisions:
+        return ()
+    counts = Counter(reference.precisions.values())
+    products = ", ".join(f"{count} in {precision}" for precision, count in counts.items())
+    error = max((output.precision_error for output in outputs), default=0.0)
+    return (
+        f"products in reduced precision: {products}; results are compared with the same arithmetic in PyTorch, which "
+        f"differs from eager by {error:.1e} of its rms",
+    )
 
 
 def _extra_result(value: torch.Tensor) -> OutputReport:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.graph.node import Op, ReshapeFamilyOp
@@ -81,6 +82,11 @@ class _NodeProgram:
 class _Comparison:
     """One comparison of a program with the reference.
 
+    If nodes multiply in reduced precisions, the same arithmetic in PyTorch runs in lockstep too. It decides which
+    errors are within tolerance: that of a node alone must be within the tolerance of its element type; that of a value
+    in the program may be as large as the difference that the arithmetic itself makes there, because a value that is
+    rounded in the other direction changes later ones by a fraction of that difference.
+
     `errors` are the deviations of observed values, and `own_errors` those of nodes that run alone on the reference's
     operands. `not_finite` has the numbers of NaNs and infinities in the reference's values. All are by stable name.
     """
@@ -111,6 +117,10 @@ class _Comparison:
         self._reference_run = LockstepInterpreter(
             captured.graph, captured.tensors, symbols, artifact.observed, reference, self._compare_node, reads
         )
+        self._arithmetic = LockstepInterpreter(
+            captured.graph, captured.tensors, symbols, artifact.observed, precisions=program.precisions
+        )
+        self._affected = _users_of(program.precisions, captured.graph.operations)
 
     def _make_node_programs(
         self, descriptions: Sequence[OwnProgram]
@@ -137,8 +147,27 @@ class _Comparison:
     def _compare_value(self, value: torch.Tensor) -> None:
         """Receives the next observed value of the compiled program."""
         name = next(self._names)
-        self.errors[name] = self._deviations.of(value, _result(self._reference_run.reach(name), -1))
+        reference = _result(self._reference_run.reach(name), -1)
+        error = self._deviations.of(value, reference)
+        if name in self._affected:
+            arithmetic = _result(self._arithmetic.reach(name), -1)
+            error = self._judge(
+                error, self._deviations.of(value, arithmetic), self._deviations.of(arithmetic, reference)
+            )
+            self._arithmetic.release(name)
+        self.errors[name] = error
         self._reference_run.release(name)
+
+    @staticmethod
+    def _judge(error: Deviation, remaining: Deviation, effect: Deviation) -> Deviation:
+        """Returns `error` with the ratio to its tolerance that reduced precisions allow.
+
+        `remaining` is the difference from the same arithmetic, and `effect` that of the arithmetic from the reference.
+        """
+        share = remaining.of_tolerance
+        if share > 1.0 and effect.largest and effect.relative:
+            share = max(remaining.largest / effect.largest, remaining.relative / effect.relative)
+        return replace(error, of_tolerance=share, where=error.where if share > 1.0 else "")
 
     def _compare_node(self, op: Op, value: Any) -> None:
         self._count += 1
@@ -190,6 +219,12 @@ class _Comparison:
         compiled_results = node_program(tensors)
         for (name, result_index), compiled in zip(results, compiled_results, strict=True):
             self.own_errors[name] = self._deviations.of(compiled, _result(value, result_index))
+        if op.stable in self._program.precisions:
+            values = dict(zip(inputs, tensors, strict=True)) | {p.name: self._narrow(p.name) for p in op.parents}
+            arithmetic = self._deviations.of(compiled_results[0], self._arithmetic.compute_alone(op, values))
+            self.own_errors[op.stable] = replace(
+                self.own_errors[op.stable], of_tolerance=arithmetic.of_tolerance, where=arithmetic.where
+            )
         is_equal = node_program.moves and all(self.own_errors[name] == Deviation() for name, _ in results)
         node_program.is_settled = is_equal and all(
             needs_positions(_result(value, result_index)) for _, result_index in results
@@ -212,6 +247,11 @@ class _Comparison:
             notes.append(
                 f"torch computes {len(self._reference_run.narrow_nodes)} nodes only in the program's precision"
             )
+        if self._program.precisions:
+            notes.append(
+                f"{len(self._program.precisions)} nodes multiply in a reduced precision: errors are differences from "
+                f"{self._reference}, and their tolerances are by the same arithmetic in PyTorch"
+            )
         return NumericsReport(
             graph,
             self._reference,
@@ -231,9 +271,14 @@ class _Comparison:
         nans, infs = self.not_finite.get(name, (0, 0))
         meta = next((meta for meta in op.metas if meta is not None), None)
         tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
+        precision = self._program.precisions.get(name, "")
+        if name in self._affected and tolerance:
+            tolerance += ", of the same arithmetic in PyTorch; in the program, the difference that it makes from eager"
         why = self._program.why.get(name, "")
         seen = self._program.seen[name]
-        return NodeNumbers(name, seen, self.errors.get(name), self.own_errors.get(name), tolerance, nans, infs, why)
+        return NodeNumbers(
+            name, seen, self.errors.get(name), self.own_errors.get(name), tolerance, nans, infs, why, precision
+        )
 
     def _unobserved_before(self, name: str) -> list[str]:
         """Returns the unobserved nodes between node `name` and the observed nodes before it."""
@@ -274,6 +319,15 @@ class _Comparison:
                 return op.stable, False
             first_from_input = first_from_input or op.stable
         return (first_from_input, True) if first_from_input else None
+
+
+def _users_of(names: Collection[str], operations: Iterable[Op]) -> set[str]:
+    """Returns the stable names of the nodes in `names`, and of all nodes that depend on them."""
+    users: set[str] = set()
+    for op in operations:
+        if op.stable in names or any(parent.stable in users for parent in op.parents):
+            users.add(op.stable)
+    return users
 
 
 class _Inputs:

@@ -93,10 +93,12 @@ def allowed_margin(
 
 def _in_both_precisions(captured: CapturedGraph, operand: Op) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns a node's value in eager and in double precision."""
-    graph, tensors, numbers = captured.graph, captured.tensors, captured.numbers
+    graph, tensors, numbers, precisions = captured.graph, captured.tensors, captured.numbers, captured.precisions
     with torch.no_grad():
-        run = LockstepInterpreter(graph, tensors, symbols_at(graph, tensors, numbers), (operand.stable,), "float64")
-        return values_of(graph, tensors, {operand.name}, numbers)[operand.name], run.reach(operand.stable)
+        symbols = symbols_at(graph, tensors, numbers)
+        run = LockstepInterpreter(graph, tensors, symbols, (operand.stable,), "float64", precisions=precisions)
+        values = values_of(graph, tensors, {operand.name}, numbers, precisions)
+        return values[operand.name], run.reach(operand.stable)
 
 
 def _has_duplicates(choice: ChosenPositions, x: torch.Tensor, positions: torch.Tensor) -> bool:

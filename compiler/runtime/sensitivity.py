@@ -53,7 +53,14 @@ from buddy.compiler.runtime.compare import (
     index_of_greatest,
     tolerance_check,
 )
-from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at, widen
+from buddy.compiler.runtime.graph_interpreter import (
+    NO_PRECISIONS,
+    SEED,
+    LockstepInterpreter,
+    Precisions,
+    symbols_at,
+    widen,
+)
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.torch_values import to_torch
 
@@ -65,8 +72,11 @@ _SUMS, _MEANS = {"sum.default", "sum.dim_IntList"}, {"mean.default", "mean.dim"}
 class RandomRoundingInterpreter(LockstepInterpreter):
     """A `LockstepInterpreter` that rounds at random, with bits from `seed` instead of torch's own generator."""
 
-    def __init__(self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int) -> None:
-        super().__init__(graph, tensors, symbols, (), "float64")
+    def __init__(
+        self, graph: Graph, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int], seed: int,
+        precisions: Precisions = NO_PRECISIONS,
+    ) -> None:  # fmt: skip
+        super().__init__(graph, tensors, symbols, (), "float64", precisions=precisions)
         self._bits = torch.Generator().manual_seed(seed)
 
     def _compute(self, op: Op) -> Any:
@@ -319,7 +329,9 @@ def _measure_spreads(
     captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None
 ) -> tuple[Spread, ...]:
     with _generator_from(random):
-        run = LockstepInterpreter(captured.graph, captured.tensors, _symbols(captured), (), "float64")
+        run = LockstepInterpreter(
+            captured.graph, captured.tensors, _symbols(captured), (), "float64", precisions=captured.precisions
+        )
         captured.exact = run.finish()
     measured = (differences(rounded, exact) for rounded, exact in zip(expected, captured.exact, strict=True))
     return tuple(spread._replace(is_complete=not run.narrow_nodes) for spread in measured)
@@ -340,7 +352,9 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
 
 def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[Any]:
     with _generator_from(captured.random):
-        return RandomRoundingInterpreter(captured.graph, captured.tensors, _symbols(captured), seed).finish()
+        return RandomRoundingInterpreter(
+            captured.graph, captured.tensors, _symbols(captured), seed, captured.precisions
+        ).finish()
 
 
 def _symbols(captured: CapturedGraph) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How nodes are lowered, as the options of `torch.compile` say it: by node, and by op."""
+"""How nodes are lowered and in which precision they multiply, as the options of `torch.compile` say it: by node, op."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from torch import nn
 
 from buddy.compiler.driver import compile_graph
 from buddy.compiler.frontend import backend
+from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.protocol.recipe import EAGER
+from buddy.compiler.support.target import host
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 
@@ -90,3 +92,100 @@ def test_choices_hold_in_training() -> None:
     found, x.grad = x.grad, None
     MODEL(x).sum().backward()
     torch.testing.assert_close(found, x.grad)
+
+
+# ---- precisions ------------------------------------------------------------------------------------------------------
+
+
+def linear_in(layer: nn.Linear, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    weight = layer.weight.to(dtype).float()
+    return x.to(dtype).float() @ weight.t() + layer.bias
+
+
+@pytest.mark.parametrize("freeze", [False, True])
+def test_all_products_or_those_of_one_node_are_in_bfloat16(freeze: bool) -> None:
+    layer, other = nn.Linear(64, 48).eval(), nn.Linear(48, 32).eval()
+    model, x = nn.Sequential(layer, other), torch.randn(5, 64)
+    for options, dtypes in (
+        ({"precision": "bf16"}, (torch.bfloat16, torch.bfloat16)),
+        ({"precision": "bf16", "precisions": {"0/addmm.0": "f32"}}, (torch.float32, torch.bfloat16)),
+        ({"precisions": {"0/addmm": "bf16"}}, (torch.bfloat16, torch.float32)),
+    ):
+        torch._dynamo.reset()
+        with torch.no_grad():
+            ours = torch.compile(model, backend="buddy", options={"freeze": freeze, "verify": True, **options})(x)
+            reference = linear_in(other, linear_in(layer, x, dtypes[0]), dtypes[1])
+            torch.testing.assert_close(ours, reference, rtol=1e-3, atol=1e-3)
+            assert (ours - reference).norm() < (model(x) - reference).norm() / 50
+
+
+def test_verification_is_by_the_arithmetic_of_the_precision(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not by a tolerance that the precision's own error would need."""
+    from buddy.compiler.frontend.errors import VerificationError
+    from buddy.compiler.ops import precision
+
+    x = torch.randn(16, 256)
+    with torch.no_grad():
+        model = nn.Linear(256, 64).eval()
+        torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
+        torch._dynamo.reset()
+        monkeypatch.setattr(precision, "LIMIT", 126)
+        monkeypatch.setattr(backend.program_cache, "find_program", lambda *_: None)
+        monkeypatch.setattr(backend.program_cache, "store_program", lambda *_: None)
+        with pytest.raises(VerificationError):
+            torch.compile(model, backend="buddy", options={"precision": "int8", "verify": True})(x)
+
+
+def test_a_precision_that_is_not_applied_is_told_of() -> None:
+    message = "computes products in int8-weights, but mm.0 stays in f32: neither of its operands is a parameter"
+    for _ in range(2):  # compiled, and from the disk cache
+        torch._dynamo.reset()
+        with torch.no_grad(), pytest.warns(UserWarning, match=message):
+            torch.compile(lambda x: x @ x, backend="buddy", options={"precision": "int8-weights"})(torch.randn(4, 4))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"precision": "int7"}, "precision is 'int7': it may be 'f32' or 'bf16' or 'int8-dynamic' or 'int8-weights'"),
+        ({"precisions": {"mm": "bf17"}}, "precision is 'bf17'"),
+    ],
+)
+def test_an_unknown_precision_is_named(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)):
+        BackendSettings.of(options)
+
+
+def test_gradients_are_in_bfloat16_but_not_in_integers() -> None:
+    layer, x = nn.Linear(8, 4), torch.randn(3, 8, requires_grad=True)
+    with pytest.warns(UserWarning, match="a graph with gradients is computed in f32"):
+        torch.compile(layer, backend="buddy", options={"precision": "int8"})(x).sum().backward()
+    found, x.grad = x.grad, None
+    layer(x).sum().backward()
+    torch.testing.assert_close(found, x.grad)
+    torch._dynamo.reset()
+    x.grad = None
+    torch.compile(layer, backend="buddy", options={"precision": "bf16"})(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.bfloat16().float().sum(0).expand(3, -1))
+
+
+def test_torch_selects_bfloat16_where_the_processor_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`medium` allows it and does not require it; an option has priority."""
+    from dataclasses import replace
+
+    from buddy.compiler.frontend import backend_settings
+
+    def precision(**options: Any) -> str:
+        return BackendSettings.of(options).recipe().precision
+
+    previous = torch.get_float32_matmul_precision()
+    try:
+        for has_instruction, selected in ((True, "bf16"), (False, "f32")):
+            target = replace(host(), rounds_to_bfloat16=has_instruction)
+            monkeypatch.setattr(backend_settings, "host", lambda target=target: target)
+            torch.set_float32_matmul_precision("medium")
+            assert (precision(), precision(precision="f32")) == (selected, "f32")
+            torch.set_float32_matmul_precision("highest")
+            assert precision() == "f32"
+    finally:
+        torch.set_float32_matmul_precision(previous)

@@ -86,7 +86,7 @@ class GQAAttentionFusedOp(Op):
 
 
 class MaskedSoftmaxAttentionOp(Op):
-    """Attention with the semantics of separate ops: a fully masked row yields NaN.
+    """Attention with the semantics of separate ops, from which it was fused: a fully masked row yields NaN.
 
     If the recipe runs the node in eager, such a row yields zeros.
     """

@@ -159,8 +159,7 @@ def _fuse_softmax(graph: Graph, pattern: _Pattern, target: str) -> None:
     k = _transpose_keys(graph, old, scores.args[1], (*batch, width, keys))
     v = _reshape(graph, old, old.args[1], (*batch, keys))
     meta = TensorMeta((*batch, rows, v.tensor_meta.shape[-1]), old.tensor_meta.dtype)
-    cls = FlashAttentionForCpuPrefillOp if pattern.mask is None else MaskedSoftmaxAttentionOp
-    fused = new_op(cls, old.name, target, metas=[meta])
+    fused = new_op(MaskedSoftmaxAttentionOp, old.name, target, metas=[meta])
     fused.stable = old.stable
     chain = [fused]
     if meta.shape != old.tensor_meta.shape:
@@ -215,7 +214,7 @@ def _insert(graph: Graph, before: Op, cls: type[Op], source: Op, argument: list[
 # The torch op that runs a fused node in eager.
 TARGET = "scaled_dot_product_attention.default"
 _DYNAMIC_SHAPE_REASON = "its shape is dynamic, and blocks of keys need a static shape"
-FLOATS = (TensorDType.Float32, TensorDType.Float64)
+FLOATS = (TensorDType.BFloat16, TensorDType.Float16, TensorDType.Float32, TensorDType.Float64)
 
 
 def flash_attention_prefill(graph: Graph) -> list[Note]:
@@ -259,7 +258,7 @@ def _unsupported_reason(node: Op) -> str | None:
     if not only_first_result(node):
         return "its log-sum-exp is read"
     if node.tensor_meta.dtype not in FLOATS:
-        return f"{node.tensor_meta.dtype.value} needs a wider accumulator"
+        return f"{node.tensor_meta.dtype.value} is not supported"
     return None
 
 

@@ -107,7 +107,7 @@ def units(part: Subgraph, recipe: Recipe) -> list[NodeUnit]:
 
     The unit with the largest share of the nodes is first.
     """
-    partition = cut.by_layers(part.graph, recipe.choice_map())
+    partition = cut.by_layers(part.graph, recipe.node_settings())
     node_units = [NodeUnit(function.nodes, len(function.sites)) for function in partition.functions]
     for is_call, items in groupby(partition.body, key=lambda item: isinstance(item, cut.PartitionCall)):
         if not is_call:
@@ -155,7 +155,7 @@ def functions_of(whole: TrialSubject, recipe: Recipe) -> Iterator[TrialSubject]:
 def layer_groups(part: Subgraph, recipe: Recipe, names: Sequence[str]) -> list[tuple[str, ...]]:
     """Returns for each stable name the group of the corresponding nodes in equal layers, which includes it."""
     group_of: dict[str, tuple[str, ...]] = {}
-    for function in cut.by_layers(part.graph, recipe.choice_map()).functions:
+    for function in cut.by_layers(part.graph, recipe.node_settings()).functions:
         for position in range(len(function.nodes)):
             group = tuple(function.origins(position))
             group_of.update(dict.fromkeys(group, group))

@@ -220,7 +220,10 @@ def _outcome_of_end(ended: TaskEnd, step: int) -> RecipeOutcome:
 def identity(recipe: Recipe) -> str:
     """Returns a hash of all parts of a recipe that affect a trial; disabled steps do not count."""
     steps = [(step.name, step.level, step.anchor, step.options) for step in recipe.steps if step.enabled]
-    return digest(steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level)
+    return digest(
+        steps, recipe.dialect, recipe.partition, recipe.choices, recipe.threads, recipe.opt_level, recipe.precision,
+        recipe.precisions,
+    )  # fmt: skip
 
 
 def _error_result(error: Exception) -> Reply:

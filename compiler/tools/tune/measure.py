@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.driver.compile_graph import OnLowered, compile_graph
 from buddy.compiler.driver.diagnosis import CompilationError
+from buddy.compiler.ops.lowering import LoweredModule
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import time_call, with_threads
+from buddy.compiler.runtime.measure import relative_rms, time_call, with_threads
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
@@ -78,24 +79,44 @@ def _failure_reason(end: TaskEnd, seconds: float) -> str:
 def try_recipe(captured: CapturedGraph, request: TryRecipe) -> RecipeTried:
     """Compiles a recipe, compares its results with eager's and times it, in this process.
 
-    Raises `CompilationError`, and exceptions of ops in eager.
+    If nodes multiply in reduced precisions, the results are compared with the same arithmetic in PyTorch. Raises
+    `CompilationError`, and exceptions of ops in eager.
     """
     if captured.eager is None:
         return RecipeTried(problem="there is no eager program to compare with")
-    artifact, seconds = time_call(lambda: _compile(captured, request.recipe))
+    lowered_modules: list[LoweredModule] = []
+    artifact, seconds = time_call(lambda: _compile(captured, request.recipe, lowered_modules.append))
+    precisions = {a.node: a.precision for module in lowered_modules for a in module.assignments if a.precision}
     with with_threads(request.recipe.threads), torch.no_grad():
         program = LoadedProgram(artifact, frozen=True)
-        problem = _difference(captured, captured.eager, program)
+        reference = captured.in_precisions(precisions)
+        assert reference.eager is not None
+        problem = _difference(reference, reference.eager, program)
         if problem:
             return RecipeTried(compile_seconds=seconds, problem=problem)
+        error = _error(captured, captured.eager, program) if precisions else -1.0
+        if request.max_error is not None and error > request.max_error:
+            problem = f"error {error:.1e} of eager's rms, more than {request.max_error:g}"
+            return RecipeTried(compile_seconds=seconds, problem=problem, error=error)
         compiled, eager = _time_pairs(captured, captured.eager_to_time or captured.eager, program, request)
     ratios = [ours / theirs for ours, theirs in zip(compiled, eager, strict=True)]
-    return RecipeTried(statistics.median(ratios), statistics.median(compiled), statistics.median(eager), seconds)
+    return RecipeTried(
+        statistics.median(ratios), statistics.median(compiled), statistics.median(eager), seconds, error=error
+    )
 
 
-def _compile(captured: CapturedGraph, recipe: Recipe) -> Artifact:
+def _compile(captured: CapturedGraph, recipe: Recipe, on_lowered: OnLowered | None = None) -> Artifact:
     overrides: Any = captured.user_lowerings()
-    return compile_graph(captured.graph, recipe, overrides)
+    return compile_graph(captured.graph, recipe, overrides, on_lowered)
+
+
+def _error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> float:
+    """Returns the greatest difference of a result from eager's: a root mean square, relative to that of eager."""
+    torch.manual_seed(SEED)
+    results = program(captured.tensors, captured.numbers)
+    torch.manual_seed(SEED)
+    expected = [value for value in eager(captured.tensors) if isinstance(value, torch.Tensor)]
+    return max(relative_rms(*pair) for pair in zip(results, expected, strict=True))
 
 
 def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:

@@ -23,19 +23,21 @@ class TryRecipe(Message, frozen=True):
     """Compile a recipe, run it and compare it with eager; answered by `RecipeTried`.
 
     The time limit is `each` seconds. `bound` is the best ratio to eager so far, infinity for the first recipe. Eager
-    always uses `eager_threads` threads, so that the ratios of all recipes are comparable.
+    always uses `eager_threads` threads, so that the ratios of all recipes are comparable. A recipe whose results differ
+    from eager's by more than `max_error` is not timed.
     """
 
     recipe: Recipe
     each: float
     bound: float
     eager_threads: int = 1
+    max_error: float | None = None
 
 
 class RecipeTried(Reply, frozen=True):
     """The median ratio of compiled to eager time in paired runs, and the median times of both in seconds.
 
-    If the recipe failed, `problem` is the reason.
+    If the recipe failed, `problem` is the reason. `error` is as in `Attempted`.
     """
 
     ratio: float = 0.0
@@ -43,6 +45,7 @@ class RecipeTried(Reply, frozen=True):
     eager: float = 0.0
     compile_seconds: float = 0.0
     problem: str = ""
+    error: float = -1.0
 
 
 class CompareRecipes(Message, frozen=True):

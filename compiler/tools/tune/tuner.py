@@ -141,7 +141,8 @@ class Tuner:
         while self._has_time() and (point := self.search.ask()) is not None:
             try:
                 start, threads = self.elapsed, self.space.base.threads
-                request = TryRecipe(self.space.recipe(point), self.frame.each, self.search.best_score, threads)
+                best, max_error = self.search.best_score, self.frame.max_error
+                request = TryRecipe(self.space.recipe(point), self.frame.each, best, threads, max_error)
                 result = await worker.ask(request)
             except ConnectionError as error:
                 self.search.retry(point)
@@ -168,7 +169,7 @@ class Tuner:
         self.report(
             Attempted(
                 self.frame.request, self.count, words, result.ratio, result.median, result.eager,
-                result.compile_seconds, result.problem, is_best, self.elapsed,
+                result.compile_seconds, result.problem, is_best, self.elapsed, result.error,
             )
         )  # fmt: skip
         self.count += 1

@@ -155,3 +155,26 @@ async def test_choices_that_are_not_applied_are_reported(workbench: Open, script
         text = " ".join(" ".join(line.strip(" │") for line in bench.screen).split())
         assert f"the recipe lowers {relu} by math, but linalg lowers it: math: no lowering of ReluOp" in text
         assert "the recipe lowers 9/relu.0 by tosa, but no compiled node has that name" in text
+
+
+async def test_a_node_or_all_picked_nodes_multiply_in_a_chosen_precision(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        first, second = (row.stable for row in nodes(bench, "aten.addmm.default"))
+        graph = bench.app.graph
+        assert "precision" not in [column.title for column in graph._columns]
+        graph.show_node(first)
+        await choose(bench, "bf16")
+        assert [bench.app.state.assignments[node].precision for node in (first, second)] == ["bf16", ""]
+        assert "precision" in [column.title for column in graph._columns]
+        await bench.press("o")
+        await bench.sees("bf16 (set in the recipe)")
+        await bench.press("q", "r")
+        await bench.until(lambda: bench.app.state.report is not None, "the report")
+        assert bench.app.state.report.ok, "compared with the same arithmetic"
+        await bench.press("O")
+        await choose(bench, "int8-weights")
+        assert {choice.precision for choice in bench.app.workspace.recipe.precisions} == {"int8-weights"}
+        assert [bench.app.state.assignments[node].precision for node in (first, second)] == ["int8-weights"] * 2
+        await choose(bench, "f32")
+        assert bench.app.workspace.recipe.precisions == ()
+        assert "precision" not in [column.title for column in graph._columns]

@@ -81,10 +81,19 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] =
         decoded,
         (*qkv(1, 17000, 1, 1), normal(2, 1, 9, 24), normal(2, 1, 9, 24), (torch.arange(17009) < 17000)[None]),
     ),
-    "spelled out": (SDPA, spelled_out, qkv(9, 9)),
+    "spelled out": ("MaskedSoftmaxAttentionOp", spelled_out, qkv(9, 9)),
     "spelled out, rows masked whole": ("MaskedSoftmaxAttentionOp", spelled_out, (*qkv(150, 150), HIDDEN_ROW)),
     "shared heads": (GQA, attend(enable_gqa=True, is_causal=True), qkv(150, 150, 6, 2)),
     "shared heads of one row": (GQA, attend(enable_gqa=True), (*qkv(1, 700, 6, 2), normal(1, 1, 1, 700))),
+}
+
+
+# Also in 16 bits: scores and sums are in f32.
+HALVES: dict[str, tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] = {
+    "bf16": (SDPA, attend(), qkv(150, 300, dtype=torch.bfloat16)),
+    "bf16, a scale that is no power of two": (SDPA, attend(scale=0.3), qkv(9, 9, dtype=torch.bfloat16)),
+    "bf16, causal, shared heads": (GQA, attend(enable_gqa=True, is_causal=True), qkv(150, 150, 6, 2, torch.bfloat16)),
+    "f16": (SDPA, attend(), qkv(130, 130, dtype=torch.float16)),
 }
 
 
@@ -110,6 +119,19 @@ def test_fused_attention_agrees_with_eager(name: str) -> None:
     found = line.run(recipe_with(*PASSES))
     assert f"{cls}(" in line.text("flash-attention-prefill")
     assert_same(found, expected(function, inputs))
+
+
+@pytest.mark.parametrize("name", HALVES)
+@pytest.mark.slow
+def test_fused_attention_of_16_bits_is_as_close_to_double_precision_as_eager(name: str) -> None:
+    cls, function, inputs = HALVES[name]
+    line = Line(function, *inputs)
+    (ours,) = line.run(recipe_with(*PASSES))
+    assert f"{cls}(" in line.text("flash-attention-prefill")
+    (eager,), (exact,) = expected(function, inputs), expected(function, tuple(x.double() for x in inputs))
+    assert ours.dtype == eager.dtype
+    error, error_of_eager = ((x.double() - exact).norm() for x in (ours, eager))
+    assert error <= 1.1 * error_of_eager
 
 
 @pytest.mark.slow

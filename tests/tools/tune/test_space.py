@@ -47,6 +47,8 @@ def test_a_number_chooses_among_steps_of_one_name() -> None:
         (Variation("canonicalize#99", (True,)), "only"),
         (Variation("fuse-rows", (3,)), "on or off"),
         (Variation("threads", ("many",)), "has another type"),
+        (Variation("precision", ("bf17",)), "unknown precision bf17; known: f32, bf16, int8-dynamic, int8-weights"),
+        (Variation("precision:mm.0", ("int4",)), "precision:mm.0: unknown precision int4"),
     ],
 )
 def test_what_the_recipe_has_nothing_for_is_refused(variation: Variation, reason: str) -> None:
@@ -78,3 +80,15 @@ def test_what_passes_would_choose_themselves_is_a_point_too() -> None:
     assert [word for word in words if "." not in word] == [word for word in space.words(space.start) if "." not in word]
     given = space_of(bad, [Variation("contractions-to-kernels.rows", (4,))])
     assert given.natural == given.start
+
+
+def test_the_precision_of_all_products_or_of_one_node_is_varied() -> None:
+    space = space_of(BASE, (Variation("precision", ("bf16",)), Variation("precision:mm.0", ("int8-weights",))))
+    assert space.size == 4
+    recipe = space.recipe((1, 1))
+    assert (recipe.precision, recipe.precision_of("mm.0"), recipe.precision_of("mm.1")) == (
+        "bf16",
+        "int8-weights",
+        "bf16",
+    )
+    assert space.recipe((1, 0)).precisions == ()

@@ -1,0 +1,344 @@
+"""`hoist-parameters` and `chain-packings`: what depends on one weight alone is computed once, before the calls.
+
+`hoist-parameters` moves such ops, for example the rounding of a weight to bfloat16, to functions of the module. Their
+results become arguments of the entry, which the runtime computes when it packs weights. Kernels may pack such an
+argument like any other weight; `chain-packings` then makes one packing function of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from buddy.compiler.codegen.calling_convention import PREPARE, entry_of
+from buddy.compiler.mlir.bindings import func, ir, memref
+from buddy.compiler.mlir.walk import ONCE, bytes_of, callee_of, calls_in, collect, symbol_of, unique_symbol
+from buddy.compiler.passes.base import MlirPass, PassContext, register
+from buddy.compiler.passes.kernels.contraction import is_contraction
+from buddy.compiler.passes.kernels.weights import PACK, PARAMETER
+
+# Ops that only move elements, or create tensors.
+_MOVES = frozenset({
+    "linalg.transpose", "linalg.broadcast", "linalg.copy", "tensor.collapse_shape", "tensor.expand_shape",
+    "tensor.extract_slice", "tensor.cast",
+})  # fmt: skip
+_CREATES = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
+
+
+@register
+@dataclass(frozen=True)
+class HoistParameters(MlirPass):
+    """Element-wise ops, reductions and data movement are moved, unless their result has more bytes than the weight.
+
+    Reading a larger result would cost more than computing it again. Without `pack_weights`, nothing is moved, because
+    weights may then change between calls.
+    """
+
+    name: ClassVar[str] = "hoist-parameters"
+    summary: ClassVar[str] = "compute once, before the calls, what depends on one weight alone, such as its rounding"
+
+    pack_weights: bool = True
+
+    def run(self, root: Any, context: PassContext) -> None:
+        if not self.pack_weights or entry_of(root) is None:
+            return
+        hoisting = _Hoisting(root)
+        for name in list(hoisting.functions):
+            for location, type_ in hoisting.hoist(name):
+                context.remark(self.name, location, f"{type_} is computed once, before the calls")
+        hoisting.finish()
+
+
+@dataclass
+class _Function:
+    """A function, the calls of it, and its new arguments: by the number of the parameter, and by what computes them."""
+
+    op: Any
+    calls: list[Any] = field(default_factory=list)
+    added: dict[tuple[int, str], Any] = field(default_factory=dict)
+
+    @property
+    def block(self) -> Any:
+        return self.op.regions[0].blocks[0]
+
+
+class _Hoisting:
+    """The functions of a module, and the functions that prepare parameters."""
+
+    def __init__(self, root: Any) -> None:
+        self.root = root
+        self.entry = symbol_of(entry_of(root))
+        self.functions = {symbol_of(op.operation): _Function(op.operation) for op in _functions_with_body(root)}
+        for function in self.functions.values():
+            for call in calls_in(function.op):
+                if (callee := callee_of(call)) in self.functions:
+                    self.functions[callee].calls.append(call)
+        # The names of the functions that prepare parameters, by their text.
+        self._names: dict[str, str] = {}
+        self._are_parameters: dict[tuple[str, int], bool] = {}
+
+    def is_parameter(self, name: str, number: int) -> bool:
+        """True if argument `number` of a function is a parameter in all of its calls."""
+        if (name, number) not in self._are_parameters:
+            self._are_parameters[name, number] = self._find_whether_parameter(name, number)
+        return self._are_parameters[name, number]
+
+    def _find_whether_parameter(self, name: str, number: int) -> bool:
+        function = self.functions[name]
+        attributes = _argument_attributes(function.op)
+        if number >= len(attributes) or PARAMETER not in attributes[number]:
+            return False
+        if name == self.entry:
+            return True
+        return bool(function.calls) and all(self._passes_parameter(call, number) for call in function.calls)
+
+    def _passes_parameter(self, call: Any, number: int) -> bool:
+        passed = _argument_of(call.operands[number])
+        return passed is not None and self.is_parameter(*passed)
+
+    def hoist(self, name: str) -> list[tuple[Any, Any]]:
+        """Replaces the values of a function that depend on one parameter alone by new arguments.
+
+        Returns their locations and types.
+        """
+        function, derived = self.functions[name], _derived_values(self, name)
+        moved = _values_to_move(derived, function.block.arguments)
+        # All functions are emitted before the first replacement, which would change what they are made of.
+        names = [self._prepare_function(function, value, number) for value, number in moved]
+        described = [(value.owner.location, value.type) for value, _ in moved]
+        for (value, number), prepare in zip(moved, names, strict=True):
+            value.replace_all_uses_with(self._argument(name, number, prepare, value.type))
+        for value in reversed(derived):
+            if not any(True for _ in value.uses):
+                value.owner.operation.erase()
+        return described
+
+    def _argument(self, name: str, number: int, prepare: str, type_: Any) -> Any:
+        """Returns the argument for what `prepare` computes of parameter `number`; adds it if it is new."""
+        function, key = self.functions[name], (number, prepare)
+        if key not in function.added:
+            function.added[key] = function.block.add_argument(type_, function.block.arguments[number].location)
+            for call in list(function.calls):
+                passed = _argument_of(call.operands[number])
+                assert passed is not None, "a parameter is a parameter in every caller"
+                self._add_operand(call, self._argument(passed[0], passed[1], prepare, type_))
+        return function.added[key]
+
+    def _add_operand(self, call: Any, value: Any) -> None:
+        callee = callee_of(call)
+        with ir.InsertionPoint(call), call.location:
+            operands = [*call.operands, value]
+            new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(callee), operands)
+        for old_result, new_result in zip(call.results, new.results, strict=True):
+            old_result.replace_all_uses_with(new_result)
+        calls = self.functions[callee].calls
+        calls[:] = [new.operation if other == call else other for other in calls]
+        call.erase()
+
+    def _prepare_function(self, function: _Function, value: Any, number: int) -> str:
+        """Emits a function of parameter `number` that computes `value`; returns its name, or that of an equal one."""
+        parameter = function.block.arguments[number]
+        name = unique_symbol(self.root, f"prepare_{len(self._names)}")
+        with ir.InsertionPoint(self.root.regions[0].blocks[0]), value.owner.location:
+            new = func.FuncOp(name, ([parameter.type], [value.type]))
+            new.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+            new.attributes[ONCE] = ir.UnitAttr.get()
+            read_only = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
+            new.attributes["arg_attrs"] = ir.ArrayAttr.get([read_only])
+            block = new.add_entry_block([parameter.location])
+        values = {parameter: block.arguments[0]}
+        with ir.InsertionPoint(block):
+            for op in _slice(value, parameter):
+                clone = op.clone()
+                for nested in (clone.operation, *collect(clone)):
+                    for i, operand in enumerate(nested.operands):
+                        if operand in values:
+                            nested.operands[i] = values[operand]
+                values |= dict(zip(op.results, clone.operation.results, strict=True))
+            with value.owner.location:
+                func.ReturnOp([values[value]])
+        text = str(new.operation).replace(f"@{name}(", "@(", 1)
+        if text in self._names:
+            new.operation.erase()
+        return self._names.setdefault(text, name)
+
+    def finish(self) -> None:
+        """Updates the types of functions with new arguments, and the attributes of these."""
+        for name, function in self.functions.items():
+            if not function.added:
+                continue
+            attributes = _argument_attributes(function.op)
+            for number, prepare in function.added:
+                old = {named.name: named.attr for named in attributes[number]}
+                of_entry = {PREPARE: ir.StringAttr.get(prepare)} if name == self.entry else {}
+                attributes.append(ir.DictAttr.get({**old, **of_entry}))
+            results = ir.FunctionType(ir.TypeAttr(function.op.attributes["function_type"]).value).results
+            inputs = [argument.type for argument in function.block.arguments]
+            function.op.attributes["function_type"] = ir.TypeAttr.get(ir.FunctionType.get(inputs, list(results)))
+            function.op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+# ---- what can be moved -----------------------------------------------------------------------------------------------
+
+
+def _derived_values(hoisting: _Hoisting, name: str) -> dict[Any, int | None]:
+    """Returns the values of a function that depend on one parameter alone, each with the parameter's number.
+
+    The number is `None` for values that depend on nothing.
+    """
+    derived: dict[Any, int | None] = {}
+    for op in hoisting.functions[name].block.operations:
+        numbers = _parameters_of(hoisting, name, op.operation, derived)
+        if numbers is not None and len(numbers) < 2:
+            derived[op.operation.results[0]] = next(iter(numbers), None)
+    return derived
+
+
+def _values_to_move(derived: dict[Any, int | None], arguments: Any) -> list[tuple[Any, int]]:
+    """Returns the values among `derived` to compute before the calls, in order, with the numbers of their parameters.
+
+    These are the last ones before ops that also need something else, or that only move elements.
+    """
+    moved, needed = list[tuple[Any, int]](), set[Any]()
+    for value, number in reversed(derived.items()):
+        if not any(_needs_operands(_in_function(use.owner.operation), derived, needed) for use in value.uses):
+            continue
+        op = value.owner.operation
+        if number is not None and _computes(op) and bytes_of(value.type) <= bytes_of(arguments[number].type):
+            moved.append((value, number))
+        else:
+            needed.add(value)
+    return moved[::-1]
+
+
+def _needs_operands(op: Any, derived: dict[Any, int | None], needed: set[Any]) -> bool:
+    """True if `op` stays: it is not derived, or it is derived and `needed`."""
+    is_derived = len(op.results) == 1 and op.results[0] in derived
+    return not is_derived or op.results[0] in needed
+
+
+def _parameters_of(hoisting: _Hoisting, name: str, op: Any, derived: dict[Any, int | None]) -> set[int] | None:
+    """Returns the numbers of the parameters that `op` depends on; `None` if it depends on anything else."""
+    is_known = op.name in _MOVES or op.name in _CREATES or op.name == "linalg.generic"
+    if not is_known or len(op.results) != 1 or is_contraction(op):
+        return None
+    if op.name != "arith.constant" and not _is_static_tensor(op.results[0].type):
+        return None
+    numbers = set()
+    for value in _operands(op):
+        argument = _argument_of(value)
+        if value in derived:
+            numbers.add(derived[value])
+        elif argument is not None and _is_static_tensor(value.type) and hoisting.is_parameter(*argument):
+            numbers.add(argument[1])
+        else:
+            return None
+    return {number for number in numbers if number is not None}
+
+
+def _operands(op: Any) -> Iterator[Any]:
+    """Yields the operands of `op`, and the values that its body reads from the function around it."""
+    yield from op.operands
+    if len(op.regions):
+        blocks = [block for region in op.regions for block in region.blocks]
+        for nested in collect(op):
+            for value in nested.operands:
+                owner = value.owner
+                if isinstance(owner, ir.Block):
+                    if owner not in blocks:
+                        yield value
+                elif owner.operation.block not in blocks:
+                    yield value
+
+
+def _computes(op: Any) -> bool:
+    """True if `op` does more than move elements."""
+    return op.name == "linalg.generic" and len(op.regions[0].blocks[0].operations) > 1
+
+
+def _slice(value: Any, parameter: Any) -> list[Any]:
+    """Returns the ops that compute `value` from `parameter`, in the order of their block."""
+    ops, pending = [], [value]
+    while pending:
+        last = pending.pop()
+        if last == parameter or last.owner.operation in ops:
+            continue
+        ops.append(last.owner.operation)
+        pending += _operands(last.owner.operation)
+    return [op.operation for op in value.owner.operation.block.operations if op.operation in ops]
+
+
+def _in_function(op: Any) -> Any:
+    """Returns `op`, or the op around it that is directly in a function."""
+    while op.parent.operation.name != "func.func":
+        op = op.parent.operation
+    return op
+
+
+def _argument_of(value: Any) -> tuple[str, int] | None:
+    """Returns the function and the number of a function's argument; `None` for another value."""
+    if not isinstance(value, ir.BlockArgument) or value.owner.owner.operation.name != "func.func":
+        return None
+    return symbol_of(value.owner.owner.operation), value.arg_number
+
+
+def _is_static_tensor(type_: Any) -> bool:
+    return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
+
+
+def _functions_with_body(root: Any) -> Iterator[Any]:
+    yield from (op for op in root.regions[0].blocks[0] if op.operation.name == "func.func" and op.regions[0].blocks)
+
+
+def _argument_attributes(op: Any) -> list[Any]:
+    return [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(op.attributes["arg_attrs"])]
+
+
+# ---- packing of what was moved ---------------------------------------------------------------------------------------
+
+
+@register
+@dataclass(frozen=True)
+class ChainPackings(MlirPass):
+    """For each argument that is both prepared and packed, emits a function that does both, from the model's weight."""
+
+    name: ClassVar[str] = "chain-packings"
+    summary: ClassVar[str] = "make one packing function of the preparation of a weight and of its packing"
+
+    def run(self, root: Any, context: PassContext) -> None:
+        entry = entry_of(root)
+        if entry is None or "arg_attrs" not in entry.attributes:
+            return
+        functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
+        attributes, chained = _argument_attributes(entry), dict[tuple[str, str], str]()
+        for number, attribute in enumerate(attributes):
+            if PREPARE not in attribute or PACK not in attribute:
+                continue
+            names = ir.StringAttr(attribute[PREPARE]).value, ir.StringAttr(attribute[PACK]).value
+            if names not in chained:
+                chained[names] = _chain(root, *(functions[name] for name in names))
+            kept = {named.name: named.attr for named in attribute if named.name not in (PREPARE, PACK)}
+            attributes[number] = ir.DictAttr.get({**kept, PACK: ir.StringAttr.get(chained[names])})
+        entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
+
+
+def _chain(root: Any, prepare: Any, pack: Any) -> str:
+    """Emits a function that prepares a weight in a temporary buffer and packs the buffer; returns its name."""
+    (source, prepared), packed = _input_types(prepare), _input_types(pack)[1]
+    name = unique_symbol(root, f"{symbol_of(prepare)}_{symbol_of(pack)}")
+    with ir.InsertionPoint(root.regions[0].blocks[0]), pack.location:
+        function = func.FuncOp(name, ([source, packed], []))
+        for attribute in ("llvm.emit_c_interface", ONCE):
+            function.attributes[attribute] = ir.UnitAttr.get()
+        block = function.add_entry_block()
+        with ir.InsertionPoint(block):
+            buffer = memref.alloc(prepared, [], [], alignment=64)
+            func.CallOp([], ir.FlatSymbolRefAttr.get(symbol_of(prepare)), [block.arguments[0], buffer])
+            func.CallOp([], ir.FlatSymbolRefAttr.get(symbol_of(pack)), [buffer, block.arguments[1]])
+            func.ReturnOp([])
+    return name
+
+
+def _input_types(function: Any) -> list[Any]:
+    return list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)

@@ -1,0 +1,182 @@
+"""The reference arithmetic, in PyTorch, of products that compiled code computes in a reduced precision.
+
+It is that of `ops.precision`: operands are rounded in the same way, sums of integers are exact, and all else is in the
+type of the operands, which is float64 in a reference in double precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+
+from buddy.compiler.graph.node import Op, PlaceholderOp, ReshapeFamilyOp
+from buddy.compiler.graph.types import NodeType
+from buddy.compiler.ops.attention_blocks import RowBlocks, block_sizes, split_rows
+
+LIMIT = 127
+
+
+class _Product(NamedTuple):
+    """The position of the first of two consecutive operands, and a letter for each dim of both and of the result."""
+
+    first: int
+    a: str
+    b: str
+    out: str
+
+
+_PRODUCTS = {
+    "mm.default": _Product(0, "mk", "kn", "mn"),
+    "bmm.default": _Product(0, "bmk", "bkn", "bmn"),
+    "mv.default": _Product(0, "mk", "k", "m"),
+    "dot.default": _Product(0, "k", "k", ""),
+    "addmm.default": _Product(1, "mk", "kn", "mn"),
+    "baddbmm.default": _Product(1, "bmk", "bkn", "bmn"),
+    "addbmm.default": _Product(1, "bmk", "bkn", "mn"),
+    "addmv.default": _Product(1, "mk", "k", "m"),
+}
+
+
+def compute_in(precision: str, op: Op, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
+    """Returns the result of `op`, whose product is computed in `precision`.
+
+    Raises `KeyError` if the op has no product, or the precision is unknown.
+    """
+    if op.target == "convolution.default":
+        x, weight, *others = arguments
+        return torch.ops.aten.convolution(x.bfloat16().to(x.dtype), weight.bfloat16().to(weight.dtype), *others)
+    if op.target in _ATTENTION:
+        return _attention_in_bfloat16(op.target, arguments, keywords)
+    product = _PRODUCTS[op.target]
+    a, b = arguments[product.first : product.first + 2]
+    sums = _ARITHMETIC[precision](a, b, product, op)
+    if not product.first:
+        return sums
+    alpha, beta = keywords.get("alpha", 1), keywords.get("beta", 1)
+    scaled = sums if alpha == 1 else sums * alpha
+    return scaled if beta == 0 else scaled + (arguments[0] if beta == 1 else arguments[0] * beta)
+
+
+# ---- attention -------------------------------------------------------------------------------------------------------
+
+
+# The positions of `dropout_p` and `is_causal` among the arguments of attention ops.
+_ATTENTION = {
+    "_scaled_dot_product_flash_attention_for_cpu.default": (3, 4),
+    "scaled_dot_product_attention.default": (4, 5),
+}
+
+
+def _attention_in_bfloat16(target: str, arguments: list[Any], keywords: Mapping[str, Any]) -> Any:
+    """Returns the results of attention whose products have operands in bfloat16, in the blocks of `ops.attention`.
+
+    Exponentials are relative to the maximum so far when they are rounded, so the order of the blocks matters.
+    """
+    q, k, v = arguments[:3]
+    causal_position = _ATTENTION[target][1]
+    causal = arguments[causal_position] if len(arguments) > causal_position else keywords.get("is_causal", False)
+    mask = keywords.get("attn_mask", arguments[3] if causal_position == 5 and len(arguments) > 3 else None)
+    scale = keywords.get("scale")
+    scale = q.shape[-1] ** -0.5 if scale is None else scale
+    heads = q.shape[-3] // k.shape[-3]
+    k, v = (x.repeat_interleave(heads, -3) if heads > 1 else x for x in (k, v))
+    wide = q.dtype
+    q, k, v = (x.bfloat16().to(wide) for x in (q, k, v))
+    (rows, keys), result = (q.shape[-2], k.shape[-2]), q.new_empty(*q.shape[:-1], v.shape[-1])
+    scores = (q @ k.transpose(-1, -2)) * scale
+    scores = (
+        scores if mask is None else scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    )
+    if causal:
+        scores = scores.masked_fill(~torch.ones(rows, keys, dtype=torch.bool).tril(), -torch.inf)
+    block_rows, block_keys = block_sizes(rows, bool(causal))
+    for blocks in split_rows(rows, keys, block_rows, block_keys, bool(causal)):
+        for index in range(blocks.first, blocks.end):
+            row = slice(index * block_rows, index * block_rows + blocks.rows)
+            parts = [part for part in _key_blocks(blocks, index, block_keys, keys) if part.start < part.stop]
+            result[..., row, :] = _softmax_products(scores[..., row, :], v, parts)
+    return (result, None) if target.startswith("_") else result
+
+
+def _key_blocks(blocks: RowBlocks, index: int, size: int, keys: int) -> list[slice]:
+    """Returns the keys that block `index` of the rows reads, in the order of compiled code: the tail first."""
+    full = index if blocks.full is None else blocks.full
+    whole = [slice(block * size, min(block * size + size, keys)) for block in range(full)]
+    if blocks.tail is None:
+        return whole
+    start = (index if blocks.tail.index is None else blocks.tail.index) * size
+    return [slice(start, start + blocks.tail.keys), *whole]
+
+
+def _softmax_products(scores: torch.Tensor, v: torch.Tensor, parts: list[slice]) -> torch.Tensor:
+    """Returns softmax(scores) times `v`, for the keys in `parts`; a row of -inf is zeros."""
+    maxima = scores.new_full((*scores.shape[:-1], 1), torch.finfo(torch.float32).min)
+    sums, values = torch.zeros_like(maxima), scores.new_zeros(*scores.shape[:-1], v.shape[-1])
+    for part in parts:
+        block = scores[..., part]
+        new_maxima = torch.maximum(maxima, block.amax(-1, keepdim=True))
+        factors = torch.exp(maxima - new_maxima)
+        exponentials = torch.exp(block - new_maxima)
+        sums = sums * factors + exponentials.sum(-1, keepdim=True)
+        values = values * factors + exponentials.bfloat16().to(v.dtype) @ v[..., part, :]
+        maxima = new_maxima
+    return values * torch.where(sums == 0, 0.0, 1.0 / sums)
+
+
+# ---- products --------------------------------------------------------------------------------------------------------
+
+
+def _sum(a: torch.Tensor, b: torch.Tensor, product: _Product) -> torch.Tensor:
+    return torch.einsum(f"{product.a},{product.b}->{product.out}", a, b)
+
+
+def _in_bfloat16(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    return _sum(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), product)
+
+
+def quantise(x: torch.Tensor, letters: str, out: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns `x` rounded to 8-bit integers, in its own type, and a scale for each index of the letters in `out`.
+
+    Dims of other letters have size 1 in the scale.
+    """
+    dims = [i for i, letter in enumerate(letters) if letter not in out]
+    magnitude = x.abs()
+    largest = magnitude.amax(dims, keepdim=True) if x.numel() else magnitude.sum(dims, keepdim=True)
+    scale = largest / LIMIT
+    steps = torch.round(x / scale)
+    return torch.where(steps.isnan(), 0.0, steps.clamp(-LIMIT, LIMIT)), scale
+
+
+def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    (a_steps, a_scale), (b_steps, b_scale) = quantise(a, product.a, product.out), quantise(b, product.b, product.out)
+    # Sums of these integers are exact in double precision.
+    sums = _sum(a_steps.double(), b_steps.double(), product).to(a.dtype)
+    return sums * _aligned(a_scale, product.a, product.out) * _aligned(b_scale, product.b, product.out)
+
+
+def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    if _is_parameter(op.args[product.first + 1]):
+        steps, scale = quantise(b, product.b, product.out)
+        return _sum(a, steps, product) * _aligned(scale, product.b, product.out)
+    steps, scale = quantise(a, product.a, product.out)
+    return _sum(steps, b, product) * _aligned(scale, product.a, product.out)
+
+
+_ARITHMETIC = {"bf16": _in_bfloat16, "int8-dynamic": _in_integers, "int8-weights": _in_integer_weights}
+
+
+def _aligned(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:
+    """Returns a scale in the order of the result's dims, to be broadcast to the result."""
+    kept = "".join(letter for letter in letters if letter in out)
+    sizes = dict(zip(letters, scale.shape, strict=True))
+    ordered = torch.einsum(f"{kept}->{''.join(c for c in out if c in kept)}", scale.reshape([sizes[c] for c in kept]))
+    return ordered.reshape([sizes.get(letter, 1) for letter in out])
+
+
+def _is_parameter(op: Any) -> bool:
+    """True if `op` is a parameter of the model, or a view of one."""
+    while isinstance(op, ReshapeFamilyOp):
+        op = op.args[0]
+    return isinstance(op, PlaceholderOp) and op.kind is NodeType.FakeNode
