@@ -27,7 +27,7 @@ from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.target import cores, host, host_features
+from buddy.compiler.support.target import cores, host, host_features, measured_rates
 
 Facts = list[tuple[str, str]]
 
@@ -79,8 +79,15 @@ def processor_facts() -> Facts:
         ("CPU", _cpu_model() or machine),
         ("features", f"{machine}: {kernel_flags or 'none that has kernels'}"),
         ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
+        ("", f"products of narrow elements by {', '.join(host().dot_instructions) or 'multiply-adds'}{_rates()}"),
         ("threads", f"{cores()} of {os.cpu_count()} cores{_cpu_limit()}{load}; {set_variables(_THREAD_VARIABLES)}"),
     ]
+
+
+def _rates() -> str:
+    """The measured rates of instructions, as "; vdpbf16ps 110, vfmadd 55 products of bfloat16 per ns", or ""."""
+    rates = ", ".join(f"{name} {rate:.0f}" for name, rate in measured_rates(host()).items())
+    return f"; {rates} products of bfloat16 per ns" if rates else ""
 
 
 def _cpu_model() -> str:

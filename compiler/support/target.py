@@ -5,9 +5,10 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -31,7 +32,8 @@ MIN_PARALLEL_NANOSECONDS = 20_000
 class Target:
     """A CPU: the size of its vectors and caches in bytes, and the number of its vector registers.
 
-    `rounds_to_bfloat16` says whether it has an instruction that converts to bfloat16.
+    `rounds_to_bfloat16` says whether it has an instruction that converts to bfloat16. `dot_instructions` has the names
+    of its instructions for products of narrow elements that kernels use, the fastest ones first.
     """
 
     name: str
@@ -40,10 +42,27 @@ class Target:
     l1: int = 32 << 10
     l2: int = 1 << 20
     rounds_to_bfloat16: bool = False
+    dot_instructions: tuple[str, ...] = ()
 
     def lanes(self, element_bytes: int) -> int:
         """Returns the number of elements in a vector."""
         return max(1, self.vector_bytes // element_bytes)
+
+
+# The dot-product instructions that kernels use on vectors of 64 and of 32 bytes, the fastest ones first, each with the
+# flags in Linux of processors that have it.
+_OF_AVX512 = {
+    "tdpbf16ps": {"amx_tile", "amx_bf16"},
+    "tdpbssd": {"amx_tile", "amx_int8"},
+    "vdpbf16ps": {"avx512_bf16"},
+    "vpdpbusd": {"avx512_vnni"},
+    "vpmaddwd": {"avx512bw"},
+}
+_OF_AVX2 = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
+
+
+def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> list[str]:
+    return [name for name, flags in instructions.items() if flags <= features]
 
 
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
@@ -53,9 +72,9 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
     """
     rounds = bool(features & {"avx512_bf16", "avx512bf16", "bf16"})
     if {"avx512f", "avx512vl", "avx512dq", "avx512bw"} <= features:
-        return Target("avx512", 64, 32, l1, l2, rounds)
+        return Target("avx512", 64, 32, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX512)))
     if {"avx2", "fma"} <= features:
-        return Target("avx2", 32, 16, l1, l2, rounds)
+        return Target("avx2", 32, 16, l1, l2, rounds, tuple(_dot_instructions(features, _OF_AVX2)))
     if machine in ("aarch64", "arm64"):
         return Target("neon", 16, 32, l1, l2, rounds)
     return Target("generic", 16, 16, l1, l2, rounds)
@@ -64,13 +83,50 @@ def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int 
 @lru_cache(maxsize=1)
 def host() -> Target:
     """Returns the target of this machine; features that cannot be detected count as absent."""
-    return from_features(_cpu_flags(), platform.machine(), _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20))
+    target = from_features(_cpu_flags(), platform.machine(), _cache_bytes(1, 32 << 10), _cache_bytes(2, 1 << 20))
+    fast = tuple(name for name in target.dot_instructions if _is_fast(name, target))
+    return replace(target, dot_instructions=fast)
+
+
+def _is_fast(name: str, target: Target) -> bool:
+    """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
+    rates = measured_rates(target) if name == "vdpbf16ps" else {}
+    return not rates or rates["vdpbf16ps"] > rates["vfmadd"]
+
+
+def measured_rates(target: Target) -> dict[str, float]:
+    """Returns the measured rates by which instructions of this machine are selected; empty if there is no choice.
+
+    They are the products of bfloat16 per nanosecond and thread, by the name of the instruction.
+    """
+    features = _cpu_flags()
+    if target.vector_bytes != CACHE_LINE or "avx512_bf16" not in features or "amx_bf16" in features:
+        return {}
+    from buddy.compiler.support.instruction_rates import products_of_bfloat16
+
+    return products_of_bfloat16()
+
+
+# Linux on x86-64: the system call `arch_prctl` with ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA (Documentation/arch/x86/
+# xstate.rst). The tile registers need 8 KiB in each signal frame, so a process has to ask for them.
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+@lru_cache(maxsize=1)
+def request_tiles() -> bool:
+    """Asks Linux for the tile registers of AMX, for this process; returns whether it may use them."""
+    if platform.machine() != "x86_64" or not sys.platform.startswith("linux"):
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 @lru_cache(maxsize=1)
 def host_features() -> str:
     """Returns all features of this CPU as one string; code that was compiled for another string may not run here."""
     return " ".join([platform.machine(), *sorted(_cpu_flags())])
+
+
+_AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 
 
 def _cpu_flags() -> set[str]:
@@ -80,7 +136,8 @@ def _cpu_flags() -> set[str]:
         return _flags_from_llvm()
     for line in text.splitlines():
         if line.startswith(("flags", "Features")):
-            return set(line.split(":", 1)[1].split())
+            flags = set(line.split(":", 1)[1].split())
+            return flags if "amx_tile" not in flags or request_tiles() else flags - _AMX
     return set()
 
 

@@ -11,13 +11,9 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import llvmlite.binding as llvm
-
+from buddy.compiler.support.instruction_rates import SUMS, compile_loops, loop
 from buddy.compiler.support.target import host
 
-# The number of independent sums per loop: enough to hide the latency of a multiply-add on two units, and few enough for
-# the registers.
-_SUMS = 12
 _STEPS = 40_000_000
 # The size of the buffer that is read: several times the last-level cache of common processors.
 _BUFFER_BYTES = 512 << 20
@@ -33,15 +29,16 @@ def measure(threads: int) -> dict[str, float]:
     two operations.
     """
     lanes = host().lanes(4)
-    library = _compile(
+    library = compile_loops(
         "".join(map(_multiply_loop, _ELEMENT_BYTES)) + _read_loop(lanes),
         [*map(_multiply_name, _ELEMENT_BYTES), "read_loop"],
+        "buddy_limits",
     )
     read = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(library["read_loop"])
     result_buffers = [ctypes.create_string_buffer(4096) for _ in range(threads)]
     buffer = ctypes.create_string_buffer(_BUFFER_BYTES)
     start = (ctypes.addressof(buffer) + 63) & ~63
-    block = lanes * 4 * _SUMS
+    block = lanes * 4 * SUMS
     share = (_BUFFER_BYTES - 64) // threads // block
 
     def rate(kind: str) -> float:
@@ -50,7 +47,7 @@ def measure(threads: int) -> dict[str, float]:
         def work(number: int) -> None:
             multiply(ctypes.addressof(result_buffers[number]), _STEPS)
 
-        return 2e-9 * host().lanes(_ELEMENT_BYTES[kind]) * _SUMS * _STEPS * threads / _min_seconds(work, threads)
+        return 2e-9 * host().lanes(_ELEMENT_BYTES[kind]) * SUMS * _STEPS * threads / _min_seconds(work, threads)
 
     def stream(number: int) -> None:
         read(ctypes.addressof(result_buffers[number]), start + number * share * block, share)
@@ -76,28 +73,16 @@ def _min_seconds(work: Callable[[int], None], threads: int) -> float:
         return min(try_once() for _ in range(_TRIES))
 
 
-def _compile(text: str, names: list[str]) -> llvm.ResourceTracker:
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
-    )
-    builder = llvm.JITLibraryBuilder().add_ir(text).add_current_process()
-    for name in names:
-        builder.export_symbol(name)
-    return builder.link(llvm.create_lljit_compiler(target), "buddy_limits")
-
-
 def _multiply_name(kind: str) -> str:
     return f"multiply_{kind}"
 
 
 def _multiply_loop(element: str) -> str:
-    """Returns the function `multiply_ELEMENT(sink, steps)`: `_SUMS` independent chains of multiply-adds."""
+    """Returns the function `multiply_ELEMENT(sink, steps)`: `SUMS` independent chains of multiply-adds."""
     lanes = host().lanes(_ELEMENT_BYTES[element])
     kind, suffix = f"<{lanes} x {element}>", f"v{lanes}f{8 * _ELEMENT_BYTES[element]}"
     starts, bodies, stores = [], [], []
-    for i in range(_SUMS):
+    for i in range(SUMS):
         starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         if element == "i32":
             # The sum is also an operand of the multiplication, which LLVM would otherwise hoist out of the loop.
@@ -107,37 +92,16 @@ def _multiply_loop(element: str) -> str:
         stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
     load_x = [f"  %x = load {kind}, ptr %sink, align 4"]
     declaration = "" if element == "i32" else f"declare {kind} @llvm.fma.{suffix}({kind}, {kind}, {kind})\n"
-    return _loop(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
+    return loop(_multiply_name(element), "ptr %sink, i64 %steps", load_x, starts, bodies, stores) + declaration
 
 
 def _read_loop(lanes: int) -> str:
-    """Returns the function `read_loop(sink, source, steps)`, which reads `_SUMS` vectors per step and adds them up."""
+    """Returns the function `read_loop(sink, source, steps)`, which reads `SUMS` vectors per step and adds them up."""
     kind = f"<{lanes} x i32>"
-    starts, bodies, stores = [], [f"  %base = mul i64 %i, {_SUMS}"], []
-    for i in range(_SUMS):
+    starts, bodies, stores = [], [f"  %base = mul i64 %i, {SUMS}"], []
+    for i in range(SUMS):
         starts.append(f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]")
         bodies.append(f"  %o{i} = add i64 %base, {i}\n  %a{i} = getelementptr {kind}, ptr %source, i64 %o{i}")
         bodies.append(f"  %v{i} = load {kind}, ptr %a{i}, align 64\n  %t{i} = add {kind} %s{i}, %v{i}")
         stores.append(f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4")
-    return _loop("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)
-
-
-def _loop(name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]) -> str:
-    lines = [
-        f"define void @{name}({parameters}) {{",
-        "entry:",
-        *before,
-        "  br label %loop",
-        "loop:",
-        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
-        *starts,
-        *bodies,
-        "  %next = add i64 %i, 1",
-        "  %done = icmp eq i64 %next, %steps",
-        "  br i1 %done, label %end, label %loop",
-        "end:",
-        *after,
-        "  ret void",
-        "}\n",
-    ]
-    return "\n".join(lines)
+    return loop("read_loop", "ptr %sink, ptr %source, i64 %steps", [], starts, bodies, stores)

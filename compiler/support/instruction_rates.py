@@ -1,0 +1,126 @@
+"""Measures the rates of instructions of this machine, by loops in LLVM IR.
+
+The rates that select the instructions of kernels are measured once, and kept in the folder of caches.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import llvmlite.binding as llvm
+
+from buddy.compiler.support import disk_cache
+
+# The number of independent sums per loop: enough to hide the latency of a multiply-add on two units, and few enough for
+# the registers.
+SUMS = 12
+_FILE = "instruction-rates.json"
+# Iterations of a loop, some 30 us, and tries, of which the fastest counts: other programs use this machine too.
+_STEPS, _TRIES = 10_000, 40
+# The products of bfloat16, in bodies of loops that add to vectors of 16 sums. `vdpbf16ps` is slower than multiply-adds
+# in f32 on some processors, and twice as fast on others.
+_FMA = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
+_DOT = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
+_DECLARATIONS = """
+declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
+declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
+"""
+
+
+def products_of_bfloat16() -> dict[str, float]:
+    """Returns the products of bfloat16 per nanosecond and thread by `vdpbf16ps`, and by `vfmadd` after widening to f32.
+
+    Requires a processor with AVX-512 and both instructions. The rates are measured once for each model of processor.
+    """
+    path, model = disk_cache.folder() / _FILE, _model()
+    try:
+        kept = json.loads(path.read_text())[model]
+        return {name: float(kept[name]) for name in ("vdpbf16ps", "vfmadd")}
+    except (OSError, ValueError, KeyError, TypeError):
+        rates = _measure()
+        _keep(path, {model: rates})
+        return rates
+
+
+def _keep(path: Path, rates: dict[str, dict[str, float]]) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        scratch = path.with_name(f"{path.name}.{os.getpid()}")
+        scratch.write_text(json.dumps(rates))
+        scratch.replace(path)
+    except OSError:
+        return  # it is measured again
+
+
+def _model() -> str:
+    return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
+
+
+def _measure() -> dict[str, float]:
+    library = compile_loops(
+        _products_loop("fma", _FMA) + _products_loop("dot", _DOT) + _DECLARATIONS, ["fma", "dot"], "buddy_rates"
+    )
+    memory = ctypes.create_string_buffer(4096)
+    loops = {
+        name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[name]) for name in ("fma", "dot")
+    }  # fmt: skip
+    seconds = dict.fromkeys(loops, float("inf"))
+    for _ in range(_TRIES):
+        for name, call in loops.items():
+            start = time.perf_counter()
+            call(ctypes.addressof(memory), _STEPS)
+            seconds[name] = min(seconds[name], time.perf_counter() - start)
+    products = 1e-9 * SUMS * 16 * _STEPS
+    return {"vdpbf16ps": 2 * products / seconds["dot"], "vfmadd": products / seconds["fma"]}
+
+
+def _products_loop(name: str, product: str) -> str:
+    kind = "<16 x float>"
+    before = [f"  %x = load {kind}, ptr %sink, align 4", f"  %w = bitcast {kind} %x to <32 x bfloat>"]
+    starts = [f"  %s{i} = phi {kind} [ zeroinitializer, %entry ], [ %t{i}, %loop ]" for i in range(SUMS)]
+    bodies = [f"  %t{i} = {product.format(sum=f'%s{i}')}" for i in range(SUMS)]
+    stores = [
+        f"  %p{i} = getelementptr {kind}, ptr %sink, i64 {i}\n  store {kind} %t{i}, ptr %p{i}, align 4"
+        for i in range(SUMS)
+    ]
+    return loop(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
+
+
+def compile_loops(text: str, names: Sequence[str], library: str) -> llvm.ResourceTracker:
+    """Returns the functions `names` of the LLVM IR `text`, compiled for this machine; `library` is a unique name."""
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    target = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    builder = llvm.JITLibraryBuilder().add_ir(text).add_current_process()
+    for name in names:
+        builder.export_symbol(name)
+    return builder.link(llvm.create_lljit_compiler(target), library)
+
+
+def loop(name: str, parameters: str, before: list[str], starts: list[str], bodies: list[str], after: list[str]) -> str:
+    """Returns a function in LLVM IR with a loop from 0 to `%steps` over `bodies`; `starts` are its phi instructions."""
+    lines = [
+        f"define void @{name}({parameters}) {{",
+        "entry:",
+        *before,
+        "  br label %loop",
+        "loop:",
+        "  %i = phi i64 [ 0, %entry ], [ %next, %loop ]",
+        *starts,
+        *bodies,
+        "  %next = add i64 %i, 1",
+        "  %done = icmp eq i64 %next, %steps",
+        "  br i1 %done, label %end, label %loop",
+        "end:",
+        *after,
+        "  ret void",
+        "}\n",
+    ]
+    return "\n".join(lines)
