@@ -96,5 +96,5 @@ def _symbol(contraction: Contraction, spec: ResultSpec) -> str:
 def _describe(contraction: Contraction, blocking: GemmBlocking, fused: FusedNeighbours[Contraction]) -> str:
     batch = "x".join(str(loop.size) for loop in contraction.outer)
     shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}" + (f" over {batch}" if batch else "")
-    types = "" if contraction.input_element in ("f32", "f64") else f" {contraction.input_element}"
+    types = "" if set(contraction.input_elements) <= {"f32", "f64"} else f" {contraction.describe_types()}"
     return ", ".join([f"{shape}{types}: {blocking.describe()}", *fused.notes])

@@ -213,7 +213,7 @@ _LLVM = steps_of(
     # Runs before vectors are lowered: libm has scalar functions only, so vectors are split into their elements.
     "convert-math-to-llvm",
     "convert-math-to-libm",
-    "convert-vector-to-llvm",
+    ("convert-vector-to-llvm", MODULE, {"enable-x86": True}),
     "finalize-memref-to-llvm",
     "convert-ub-to-llvm",
     "convert-arith-to-llvm",

@@ -17,10 +17,13 @@ def function(
     zero: bool = True,
     parameter: bool = False,
     element: str = "f32",
+    right: str = "",
     sums: str = "",
     unsigned: tuple[bool, bool] = (False, False),
 ) -> str:
     """A function (A, B, C) that computes `subscripts`, an einsum, over loops of `sizes`; C has elements of `sums`.
+
+    B has elements of `right`, if that is given; then A is a float.
 
     Integers of A and B are widened with zeros where they are `unsigned`.
     """
@@ -28,7 +31,7 @@ def function(
     loops = ",".join(sizes)
     maps = ",".join(f"affine_map<({loops})->({','.join(term)})>" for term in terms)
     sums = sums or element
-    kinds = (element, element, sums)
+    kinds = (element, right or element, sums)
     a, b, c = (
         memref(*(sizes[letter] for letter in term), element=kind) for term, kind in zip(terms, kinds, strict=True)
     )

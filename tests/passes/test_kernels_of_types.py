@@ -25,6 +25,7 @@ FLOATS = {
     "bf16": ("f32", torch.bfloat16, torch.float32),
     "f16": ("f32", torch.float16, torch.float32),
 }
+SIZES_OF_MIXED = [(40, 33, 70), (17, 100, 64), (9, 7, 300)]
 INTEGERS = {
     "i8": ("i32", torch.int8, torch.int32),
     "i32": ("i32", torch.int32, torch.int32),
@@ -40,6 +41,44 @@ def compiled(element: str, sums: str, shapes: list[tuple[tuple[int, ...], str]],
     found = Compiled("\n".join(texts), [ContractionsToKernels()], target=TARGETS[target])
     assert "linalg.contract" not in found.text, [r for r in found.remarks if "left" in r]
     return found
+
+
+# Element types of A and B, and PyTorch's types.
+MIXED = {
+    ("f32", "i8"): (torch.float32, torch.int8),
+    ("f32", "bf16"): (torch.float32, torch.bfloat16),
+    ("bf16", "i8"): (torch.bfloat16, torch.int8),
+    ("f16", "f32"): (torch.float16, torch.float32),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("elements", MIXED)
+def test_products_of_mixed_elements_round_only_the_sums(elements: tuple[str, str], target: str) -> None:
+    """Few rows, whose columns are read in place, and many rows; elements convert to f32 without rounding."""
+    shapes = [(m, n, k) for m, n, k in SIZES_OF_MIXED for m in (1, 3, m)]
+    programs = list(zip(shapes, itertools.cycle(SUBSCRIPTS), strict=False))
+    texts = [
+        function(
+            f"f{i}",
+            subscripts,
+            dict(zip("mnk", shape, strict=True)),
+            element=elements[0],
+            right=elements[1],
+            sums="f32",
+        )
+        for i, (shape, subscripts) in enumerate(programs)
+    ]
+    kernels = Compiled("\n".join(texts), [ContractionsToKernels()], target=TARGETS[target])
+    assert "linalg.contract" not in kernels.text
+    torch.manual_seed(0)
+    for i, ((m, n, k), subscripts) in enumerate(programs):
+        a, b = torch.randn(m, k).to(MIXED[elements][0]), (40 * torch.randn(k, n)).to(MIXED[elements][1])
+        found = run(kernels, f"f{i}", subscripts, a, b, torch.float32)
+        # A few roundings of sums of k products of about 40.
+        torch.testing.assert_close(
+            found.double(), a.double() @ b.double(), rtol=0, atol=40 * 2e-6 * k, msg=f"{m} {n} {k}"
+        )
 
 
 def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -21,7 +21,7 @@ from buddy.compiler.support.target import Target, host
 
 LOWER = (
     "builtin.module(convert-linalg-to-loops,lower-affine,convert-vector-to-scf,convert-scf-to-cf,expand-strided-metadata,"
-    "lower-affine,convert-vector-to-llvm,convert-math-to-llvm,convert-math-to-libm,finalize-memref-to-llvm,"
+    "lower-affine,convert-vector-to-llvm{enable-x86=true},convert-math-to-llvm,convert-math-to-libm,finalize-memref-to-llvm,"
     "convert-arith-to-llvm,convert-func-to-llvm,convert-cf-to-llvm,canonicalize,cse,reconcile-unrealized-casts)"
 )
 

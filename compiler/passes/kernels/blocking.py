@@ -8,6 +8,13 @@ from typing import Literal
 
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.dot_instructions import (
+    INSTRUCTIONS,
+    TILE_ROW_BYTES,
+    TILE_ROWS,
+    WORD_BYTES,
+    DotInstruction,
+)
 from buddy.compiler.passes.kernels.emit import split
 from buddy.compiler.support.target import CACHE_WAYS, FMA_LATENCY, L2_VECTORS_PER_CYCLE, Target
 
@@ -28,6 +35,8 @@ _MIN_ITERATION_FLOP = 1 << 20  # an iteration should have at least this much wor
 # Least rows of C for which a copied panel of B should be used, and least columns for which copied rows of A should be
 # used: copying a vector takes as long as some five multiply-adds.
 _MIN_PACKED_ROWS, _MIN_PACKED_COLUMNS = 96, 64
+# Least vectors of columns of C for which A is copied as wider elements.
+_MIN_COPIED_COLUMNS = 4
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class GemmBlocking:
     that were packed before the call ("packed"), in place along K ("dot", without register blocks), or in place as one
     stream of rows ("stream": `depth` rows at once, over `vectors * lanes` columns). `chunk` is the number of rows of C
     in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies these rows
-    of A, too, and multiplies them with `strip` columns of B.
+    of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that multiplies
+    groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A first.
     """
 
     rows: int
@@ -49,6 +59,24 @@ class GemmBlocking:
     chunk: int = 0
     packs_a: bool = False
     strip: int = 0
+    dot: str = ""
+    copies_a: bool = False
+
+    @property
+    def instruction(self) -> DotInstruction | None:
+        return INSTRUCTIONS.get(self.dot)
+
+    @property
+    def group(self) -> int:
+        """Returns the steps of K of one step of the kernel."""
+        return self.instruction.group if self.instruction else 1
+
+    @property
+    def depth_multiple(self) -> int:
+        """Returns the number of steps of K of which panels have a multiple."""
+        if self.instruction and self.instruction.on_tiles:
+            return self.instruction.group * TILE_ROW_BYTES // WORD_BYTES
+        return self.group
 
     @property
     def columns(self) -> int:
@@ -64,7 +92,9 @@ class GemmBlocking:
             return f"dot products in vectors of {self.lanes}"
         if self.source == "stream":
             return f"rows of B streamed in vectors of {self.lanes}"
-        return f"{self.rows}x{self.columns} register block, {self.source} B" + ", packed A" * self.packs_a
+        notes = [f"{self.rows}x{self.columns} register block", f"{self.source} B"]
+        notes += ["packed A"] * self.packs_a + ["copied A"] * self.copies_a + [self.dot] * bool(self.dot)
+        return ", ".join(notes)
 
 
 @dataclass(frozen=True)
@@ -86,6 +116,8 @@ def choose_blocking(
     """
     width = bytes_of(contraction.element)
     lanes = target.lanes(width)
+    if instruction := dot_instruction(contraction, target):
+        return _dot_blocking(contraction, instruction, target, source or "panel", requested)
     if source is None and reads_in_place(contraction):
         return GemmBlocking(1, 1, lanes, max(1, contraction.depth), "dot")
     if source is None and _fits_streaming(contraction, lanes):
@@ -95,7 +127,54 @@ def choose_blocking(
         return _packed_a_blocking(contraction, rows, vectors, lanes, target, requested.depth)
     source = source or _choose_source(contraction, rows, target.l2)
     depth = _choose_depth(contraction, vectors * lanes * width, target.l2, requested.depth)
-    return GemmBlocking(rows, vectors, lanes, depth, source, _choose_chunk(contraction, rows, vectors * lanes, source))
+    chunk, copies_a = _choose_chunk(contraction, rows, vectors * lanes, source), _widens_rows(contraction, lanes)
+    return GemmBlocking(rows, vectors, lanes, depth, source, chunk, copies_a=copies_a)
+
+
+def _widens_rows(contraction: Contraction, lanes: int) -> bool:
+    """True if A is copied as wider elements: multiplied by many columns, each element would be widened many times."""
+    c = contraction
+    is_narrow = bytes_of(c.input_elements[0]) < bytes_of(c.element)
+    return is_narrow and len(c.k) == 1 and c.n.size >= _MIN_COPIED_COLUMNS * lanes and c.m.size > _FEW_ROWS
+
+
+def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction | None:
+    """Returns the fastest instruction of `target` for products of narrow elements, or `None` if none fits.
+
+    None is used for few rows: the time is then that of reading B.
+    """
+    c = contraction
+    if len(c.k) != 1 or c.m.size <= _FEW_ROWS or c.n.size == 0 or c.depth == 0:
+        return None
+    for name in target.dot_instructions:
+        if INSTRUCTIONS[name].multiplies(c.input_elements, c.element, c.unsigned):
+            return INSTRUCTIONS[name]
+    return None
+
+
+def _dot_blocking(
+    contraction: Contraction, instruction: DotInstruction, target: Target, source: Source, requested: BlockingInputs
+) -> GemmBlocking:
+    """Returns the blocking of a kernel that multiplies by `instruction`."""
+    lanes, m, n = target.lanes(WORD_BYTES), contraction.m, contraction.n
+    depth = contraction.depth
+    if instruction.on_tiles:
+        rows, vectors, lanes = 2 * TILE_ROWS, 2, TILE_ROW_BYTES // WORD_BYTES
+        multiple = instruction.group * lanes
+        # Tiles read 16 whole rows of A.
+        copies_a = contraction.k[0].strides[0] != 1 or depth % multiple != 0 or m.size < TILE_ROWS
+    else:
+        # Beside the sums, a row of B, and an element of A: the sums of B's columns, see `dot_instructions.OFFSET`.
+        subtracts_offset = instruction.subtracts_offset(contraction.unsigned)
+        reserved = 2 if subtracts_offset else 1
+        rows, vectors = _register_block(m.size, n.size, lanes, target.vector_registers, requested, reserved)
+        copies_a = contraction.k[0].strides[0] != 1 or instruction.widens or subtracts_offset
+        if source == "packed":
+            row_bytes = vectors * lanes * bytes_of(contraction.input_elements[1])
+            depth = _choose_depth(contraction, row_bytes, target.l2, requested.depth)
+            depth = -(-depth // instruction.group) * instruction.group
+    chunk = _choose_chunk(contraction, rows, vectors * lanes, source)
+    return GemmBlocking(rows, vectors, lanes, depth, source, chunk, dot=instruction.name, copies_a=copies_a)
 
 
 def reads_in_place(contraction: Contraction) -> bool:
@@ -174,10 +253,13 @@ def _packed_a_blocking(
     return GemmBlocking(rows, vectors, lanes, depth, "panel", chunk, packs_a=True, strip=strip)
 
 
-def _register_block(m: int, n: int, lanes: int, registers: int, requested: BlockingInputs) -> tuple[int, int]:
+def _register_block(
+    m: int, n: int, lanes: int, registers: int, requested: BlockingInputs, rows_of_b: int = 1
+) -> tuple[int, int]:
     """Returns rows and vectors of the register block with the least cost.
 
-    Raises `UnsupportedError` if the requested block does not fit into the registers.
+    `rows_of_b` is the number of rows of vectors that are live beside the sums. Raises `UnsupportedError` if the
+    requested block does not fit into the registers.
     """
     # A single row needs no more sums than hide the latency, and narrow panels are shared more evenly.
     max_vectors = _MAX_VECTORS if m > 1 else FMA_LATENCY
@@ -185,7 +267,7 @@ def _register_block(m: int, n: int, lanes: int, registers: int, requested: Block
         (rows, vectors)
         for vectors in _sizes(min(max_vectors, max(1, -(-n // lanes))), requested.vectors)
         for rows in _sizes(max(1, min(m, registers)), requested.rows)
-        if rows * vectors + vectors + 1 <= registers  # sums, a row of B, a broadcast element of A
+        if (rows + rows_of_b) * vectors + 1 <= registers  # sums, a row of B, a broadcast element of A
     ]
     if not candidates:
         raise UnsupportedError(f"{requested.rows} rows of {requested.vectors} vectors exceed {registers} registers")
@@ -231,7 +313,7 @@ def _stays_in_l2(contraction: Contraction, l2: int) -> bool:
     """
     if len(contraction.k) != 1:
         return False
-    width = bytes_of(contraction.input_element)
+    width = bytes_of(contraction.input_elements[1])
     way_bytes = max(1, l2 // CACHE_WAYS)
     row_distance = contraction.k[0].strides[1] * width
     max_rows = CACHE_WAYS * way_bytes // math.gcd(way_bytes, max(1, row_distance))

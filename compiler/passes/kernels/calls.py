@@ -168,8 +168,8 @@ def product_of(contraction: Contraction) -> Product:
     contiguous in neither direction.
     """
     c = contraction
-    if c.element not in _BYTES or c.input_element != c.element or c.result_element != c.element:
-        raise UnsupportedError(f"the library has no matrix product of {c.input_element}")
+    if c.element not in _BYTES or c.input_elements != (c.element, c.element) or c.result_element != c.element:
+        raise UnsupportedError(f"the library has no matrix product of {c.describe_types()}")
     if len(c.k) > 1:
         raise UnsupportedError("a sum over several loops is not a matrix product")
     k, k_a, k_b = (c.k[0].size, *c.k[0].strides[:2]) if c.k else (1, 1, 1)

@@ -18,13 +18,16 @@ _NARROW_FLOATS = frozenset({"bf16", "f16"})
 def accumulator(a: str, b: str, result: str) -> str | None:
     """Returns the element type in which a contraction of `a` and `b` with a result of type `result` accumulates.
 
-    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. Returns
-    `None` if no kernel fits: if `a` and `b` differ, or if `result` is narrower.
+    Narrow floats accumulate in f32 and are rounded once, integers in the result's type, modulo its width. One operand
+    may be of another type that converts to the sums without rounding: a narrower float, or 8-bit integers. Returns
+    `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
     """
+    if result in FLOATS and {a, b} & set(FLOATS):
+        is_exact = all(bits(x) <= (bits(result) if x in FLOATS else 8) for x in (a, b))
+        sums = "f32" if result in _NARROW_FLOATS else result
+        return sums if is_exact else None
     if a != b:
         return None
-    if a in FLOATS and result in FLOATS and bits(result) >= bits(a):
-        return "f32" if result in _NARROW_FLOATS else result
     return result if a in INTEGERS and result in INTEGERS and bits(result) >= bits(a) else None
 
 
@@ -38,15 +41,20 @@ def bytes_of(element: str) -> int:
 
 
 def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
-    """Converts a scalar or vector to elements of type `element`, which is a float if and only if `value` is.
+    """Converts a scalar or vector to elements of type `element`, which is a float if `value` is one.
 
-    Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`.
+    Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`; they are
+    also converted to floats.
     """
     old = element_of(value.type)
     if old == element:
         return value
     type_ = ir.VectorType.get(value.type.shape, element) if isinstance(value.type, ir.VectorType) else element
     widens = element.width > old.width
+    if isinstance(element, ir.FloatType) and not isinstance(old, ir.FloatType):
+        # To 32 bits first: that instruction converts vectors.
+        wide = converted(value, ir.IntegerType.get_signless(32), unsigned)
+        return (arith.uitofp if unsigned and old.width >= 32 else arith.sitofp)(type_, wide)
     if isinstance(element, ir.FloatType):
         return arith.extf(type_, value) if widens else arith.truncf(type_, value)
     if not widens:
@@ -69,7 +77,8 @@ def add(left: Any, right: Any) -> Any:
     return arith.addf(left, right) if is_float else arith.addi(left, right)
 
 
-_EXTENSIONS = frozenset({"arith.extf", "arith.extsi", "arith.extui"})
+_EXTENSIONS = frozenset({"arith.extf", "arith.extsi", "arith.extui", "arith.sitofp", "arith.uitofp"})
+_UNSIGNED_EXTENSIONS = frozenset({"arith.extui", "arith.uitofp"})
 # The named ops that are contractions; `linalg.generic` may be one too.
 NAMED_CONTRACTIONS = frozenset({"linalg.contract", "linalg.matmul", "linalg.batch_matmul"})
 _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
@@ -113,7 +122,9 @@ def sum_type(op: Any) -> str | None:
 def unsigned_inputs(op: Any) -> tuple[bool, bool]:
     """Returns for A and B whether a contraction zero-extends their elements, whose MLIR type is signless."""
     block = op.regions[0].blocks[0]
-    extended = [inner.operation.operands[0] for inner in block.operations if inner.operation.name == "arith.extui"]
+    extended = [
+        inner.operation.operands[0] for inner in block.operations if inner.operation.name in _UNSIGNED_EXTENSIONS
+    ]
     a, b, _ = block.arguments
     return a in extended, b in extended
 
@@ -178,8 +189,8 @@ class Contraction:
 
     Each loop has the strides of (A, B, C), in elements. `swapped` means that A is the op's second operand. `m` and `n`
     are the loops that a register block covers (of size 1 if absent); `outer` has all other loops over C. Sums have the
-    element type `element`; `input_element` is that of A and B, and `result_element` that of C. `unsigned` says for A
-    and B whether their integers are unsigned.
+    element type `element`; `input_elements` are those of A and B, and `result_element` is that of C. `unsigned` says
+    for A and B whether their integers are unsigned.
     """
 
     element: str
@@ -188,7 +199,7 @@ class Contraction:
     n: Loop
     k: tuple[Loop, ...]
     swapped: bool
-    input_element: str
+    input_elements: tuple[str, str]
     result_element: str
     unsigned: tuple[bool, bool] = (False, False)
 
@@ -204,6 +215,10 @@ class Contraction:
         for loop in self.k:
             total *= loop.size
         return total
+
+    def describe_types(self) -> str:
+        """Returns the element types of A and B, as "bf16" or "f32 and i8"."""
+        return " and ".join(dict.fromkeys(self.input_elements))
 
     @property
     def flops(self) -> int:
@@ -287,7 +302,8 @@ def _assign_roles(loops: list[Loop], element: str, elements: tuple[str, str, str
     if n.strides[2] != 1 and any(loop.strides == (1, 1, 1) for loop in outer):
         raise UnsupportedError("element by element along its contiguous loop")
     ordered = tuple(sorted(k, key=lambda loop: -max(loop.strides[:2])))
-    return Contraction(element, outer, m, n, ordered, swapped, elements[0], elements[2])
+    inputs = (elements[1], elements[0]) if swapped else (elements[0], elements[1])
+    return Contraction(element, outer, m, n, ordered, swapped, inputs, elements[2])
 
 
 def _prefers_swap(rows: list[Loop], columns: list[Loop]) -> bool:

@@ -12,6 +12,7 @@ from buddy.compiler.mlir.walk import ONCE
 from buddy.compiler.passes.kernels.access import Loop, flatten
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, converted
+from buddy.compiler.passes.kernels.dot_instructions import elements, words
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
 from buddy.compiler.support.target import CACHE_LINE
 
@@ -28,7 +29,9 @@ class Panels:
     """The packing of B into panels [outer..., panel, k, column]: sizes and strides of B, and the width of a panel.
 
     A panel has `columns` columns, which are packed in vectors of `lanes`. `unsigned` says that integers of B are
-    unsigned; it has an effect if the panels have a wider element type.
+    unsigned; it has an effect if the panels have a wider element type. With a `group` of more than one, that many
+    elements along K, which has one loop, are adjacent: the order is [panel, k / group, column, k % group]. The depth of
+    a panel is rounded up to a `multiple`, by zeros.
     """
 
     outer: tuple[Extent, ...]
@@ -37,10 +40,18 @@ class Panels:
     columns: int
     lanes: int
     unsigned: bool = False
+    group: int = 1
+    multiple: int = 1
 
     @property
     def depth(self) -> int:
-        return math.prod(size for size, _ in self.k)
+        """Returns the steps of K in a panel."""
+        return -(-math.prod(size for size, _ in self.k) // self.multiple) * self.multiple
+
+    @property
+    def count(self) -> int:
+        """Returns the number of panels for one value of the outer loops."""
+        return -(-self.n[0] // self.columns)
 
     @property
     def panel(self) -> int:
@@ -49,12 +60,13 @@ class Panels:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        return (*(size for size, _ in self.outer), -(-self.n[0] // self.columns), self.depth, self.columns)
+        steps = (self.depth // self.group, self.columns, self.group) if self.group > 1 else (self.depth, self.columns)
+        return (*(size for size, _ in self.outer), self.count, *steps)
 
     @property
     def outer_strides(self) -> list[int]:
         """Returns the strides of the packed buffer along the outer loops."""
-        return row_major([size for size, _ in self.outer], self.shape[-3] * self.panel)
+        return row_major([size for size, _ in self.outer], self.count * self.panel)
 
     def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
@@ -79,7 +91,10 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
 
     outer = tuple(extent(loop) for loop in contraction.outer if loop.used[1])
     ks = tuple(extent(loop) for loop in contraction.k)
-    return Panels(outer, extent(contraction.n), ks, blocking.columns, blocking.lanes, contraction.unsigned[1])
+    unsigned, multiple = contraction.unsigned[1], blocking.depth_multiple
+    return Panels(
+        outer, extent(contraction.n), ks, blocking.columns, blocking.lanes, unsigned, blocking.group, multiple
+    )
 
 
 def pack_function(name: str, type_: Any, packed_type: Any, packing: Packing) -> func.FuncOp:
@@ -124,6 +139,10 @@ def pack_panel(
     """
     *outer, (size, stride) = panels.k or ((1, 0),)
     lower, upper = k_range or (0, size)
+    if panels.group > 1:
+        assert k_range is None, "panels of groups have all steps of K"
+        _GroupedCopy(e, panels, source, target, active).copy(start, target_start)
+        return
     if window := _inner_window(panels):
         windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
         target_strides = [panels.columns, size * panels.columns]  # per channel, and per element of the window
@@ -220,7 +239,7 @@ class PanelCopy:
     Element (k, column) is read from the flat memref `source` at `start + k * k_stride + column * column_stride` and
     written to the flat memref `target` at `target_start + k * row_stride + column`; `copy` gets both starts. A row has
     `width` columns; `lanes` is a power of two. Elements are converted if the element types differ; `unsigned` says
-    that integers are zero-extended.
+    that integers are zero-extended. `convert`, if given, converts scalars and vectors instead.
     """
 
     e: KernelEmitter
@@ -232,6 +251,7 @@ class PanelCopy:
     width: int
     lanes: int
     unsigned: bool = False
+    convert: Callable[[Any], Any] | None = None
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Emits the copy of the rows `lower <= k < upper`; columns from `active` to `width` become zeros."""
@@ -280,7 +300,7 @@ class PanelCopy:
     def _store_zeros(self, row_start: Index, first: int) -> None:
         """Stores zeros to the row at `row_start` of the target, from column `first` on."""
         for column in range(first, self.width, self.lanes):
-            self._store(self.e.zero(self._vector), row_start, column)
+            self.e.store(self.e.zero(self._vector), self.target, self.e.add(row_start, column), self.width - column)
 
     def _transpose_squares(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Transposes squares of lanes x lanes elements in registers; the remaining rows of K are copied one by one."""
@@ -320,11 +340,115 @@ class PanelCopy:
         return ()
 
     def _convert(self, value: Any) -> Any:
+        if self.convert is not None:
+            return self.convert(value)
         return converted(value, self.target.type.element_type, self.unsigned)
 
     @property
     def _vector(self) -> Any:
         return ir.VectorType.get([self.lanes], self.target.type.element_type)
+
+
+@dataclass(frozen=True)
+class _GroupedCopy:
+    """Emits the copy of a matrix to one of `panels`, whose groups of elements are adjacent. Elements keep their type.
+
+    The offsets of the first elements are `start` in the source and `target_start` in the target. The first `active`
+    columns are copied, the others become zeros.
+    """
+
+    e: KernelEmitter
+    panels: Panels
+    source: Any
+    target: Any
+    active: int
+
+    def copy(self, start: Index, target_start: Index) -> None:
+        """Emits the copy of all steps of K, and zeros for the steps that pad the panel."""
+        e, panels = self.e, self.panels
+        ((size, k_stride),), column_stride = panels.k, panels.n[1]
+        block, emit = panels.group, self._copy_rows if column_stride == 1 else self._gather_rows
+        if k_stride == 1 and column_stride != 1:
+            block, emit = panels.group * panels.lanes, self._copy_columns
+
+        def emit_steps(k: Index, steps: int) -> None:
+            emit(e.add(start, e.mul(k, k_stride)), e.add(target_start, e.mul(k, panels.columns)), steps)
+
+        def emit_block(k: Index, _: list[Any]) -> Sequence[Any]:
+            emit_steps(k, block)
+            return ()
+
+        end = size // block * block
+        e.loop(0, end, block, emit_block)
+        if end < size:
+            emit_steps(end, size - end)
+        first_zero = -(-size // panels.group) * panels.group
+        for column in range(0, panels.columns, panels.lanes):
+            for step in range(first_zero, panels.depth, panels.group):
+                self._store(e.zero(self._group_vector), e.add(target_start, step * panels.columns), column)
+
+    @property
+    def _group_vector(self) -> Any:
+        """Returns the type of a vector of groups."""
+        return ir.VectorType.get([self.panels.lanes * self.panels.group], self.source.type.element_type)
+
+    def _store(self, value: Any, row: Index, column: Index) -> None:
+        """Stores a vector of groups to the row of the target at offset `row`, from `column` on."""
+        self.e.store(value, self.target, self.e.add(row, self.e.mul(column, self.panels.group)))
+
+    def _copy_columns(self, start: Index, target: Index, steps: int) -> None:
+        """Copies `steps` steps of each column, which are contiguous, by transposing squares of words."""
+        e, panels, lanes = self.e, self.panels, self.panels.lanes
+        row_elements, rows = panels.columns * panels.group, -(-steps // panels.group)
+        zero = e.zero(self._group_vector)
+
+        def copy_square(number: Index, count: int) -> None:
+            first = e.mul(number, lanes)
+            starts = [e.add(start, e.mul(e.add(first, i), panels.n[1])) for i in range(count)]
+            columns = [e.load(self.source, offset, lanes * panels.group, steps) for offset in starts]
+            square = _transposed([words(column, panels.group) for column in [*columns, *[zero] * (lanes - count)]])
+            for i, row in enumerate(square[:rows]):
+                self._store(elements(row, self.source.type.element_type), e.add(target, i * row_elements), first)
+
+        for_blocks(e, self.active, lanes, copy_square)
+        for column in range(-(-self.active // lanes) * lanes, panels.columns, lanes):
+            for i in range(rows):
+                self._store(zero, e.add(target, i * row_elements), column)
+
+    def _copy_rows(self, start: Index, target: Index, steps: int) -> None:
+        """Copies `steps` rows, a group or less, which are contiguous, by interleaving them."""
+        e, panels, lanes = self.e, self.panels, self.panels.lanes
+        zero = e.zero(ir.VectorType.get([lanes], self.source.type.element_type))
+        starts = [e.add(start, i * panels.k[0][1]) for i in range(steps)]
+        for column in range(0, panels.columns, lanes):
+            left = self.active - column
+            rows = [e.load(self.source, e.add(row, column), lanes, left) if left > 0 else zero for row in starts]
+            self._store(_interleaved([*rows, *[zero] * (panels.group - steps)]), target, column)
+
+    def _gather_rows(self, start: Index, target: Index, steps: int) -> None:
+        """Copies `steps` steps, a group or less, element by element."""
+        e, panels = self.e, self.panels
+        for column in range(0, panels.columns, panels.lanes):
+            self._store(e.zero(self._group_vector), target, column)
+
+        def copy_group(column: Index, _: list[Any]) -> Sequence[Any]:
+            for i in range(steps):
+                offset = e.add(start, e.add(e.mul(column, panels.n[1]), i * panels.k[0][1]))
+                value = e.load_scalar(self.source, offset)
+                e.store_scalar(value, self.target, e.add(target, e.add(e.mul(column, panels.group), i)))
+            return ()
+
+        e.loop(0, self.active, 1, copy_group)
+
+
+def _interleaved(rows: list[Any]) -> Any:
+    """Returns the vector with the first elements of all `rows` (a power of two), then the second ones, and so on."""
+    while len(rows) > 1:
+        half = len(rows) // 2
+        lanes = rows[0].type.shape[0]
+        mask = [lane // 2 + lanes * (lane % 2) for lane in range(2 * lanes)]
+        rows = [vector.shuffle(rows[i], rows[i + half], mask) for i in range(half)]
+    return rows[0]
 
 
 def _transposed(rows: list[Any]) -> list[Any]:

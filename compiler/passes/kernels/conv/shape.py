@@ -93,7 +93,10 @@ def analyse(op: Any) -> Convolution:
     if 0 in sizes:
         raise UnsupportedError("no elements")
     loops = merge(loops_of(sizes, reductions, maps, layouts))
-    return replace(_assign_roles(loops, sum_type(op) or "", elements_of(op)[0]), unsigned=unsigned_inputs(op))
+    image, weights, _ = elements_of(op)
+    if image != weights:
+        raise UnsupportedError(f"its operands have different elements: {image} and {weights}")
+    return replace(_assign_roles(loops, sum_type(op) or "", image), unsigned=unsigned_inputs(op))
 
 
 def _assign_roles(loops: Sequence[Loop], element: str, input_element: str) -> Convolution:

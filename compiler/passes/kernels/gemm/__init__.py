@@ -1,5 +1,48 @@
 """Matrix-multiply kernels: one MLIR function for each combination of contraction, blocking, prologue and epilogue."""
 
-from buddy.compiler.passes.kernels.gemm.kernel import kernel_function
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import func, ir
+from buddy.compiler.passes.kernels.blocking import GemmBlocking
+from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
+from buddy.compiler.passes.kernels.contraction import Contraction
+from buddy.compiler.passes.kernels.emit import KernelEmitter
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
+from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
+from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
+from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, PackedGemm
 
 __all__ = ["kernel_function"]
+
+
+def _kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
+    """Returns the class of the kernel with `blocking`."""
+    if blocking.instruction:
+        return TileGemm if blocking.instruction.on_tiles else DotGemm
+    if blocking.packs_a:
+        return PackedGemm
+    return {"dot": DotProducts, "stream": StreamedRows}.get(blocking.source, BlockedGemm)
+
+
+def kernel_function(
+    name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
+) -> func.FuncOp:
+    """Emits a private function (first operand, second operand, buffers of `spec`); callers pass memrefs of `types`.
+
+    If `blocking.source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`. The
+    strides in `spec` are those along `contraction.loops`.
+    """
+    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
+    entry = function.add_entry_block()
+    with ir.InsertionPoint(entry):
+        terminator = func.ReturnOp([])
+    with ir.InsertionPoint(terminator):
+        first, second, *buffers = flat_operands(entry.arguments, types)
+        a, b = (second, first) if contraction.swapped else (first, second)
+        e = KernelEmitter(entry)
+        results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
+        _kernel_class(blocking)(e, a, b, results, contraction, blocking).emit()
+    return function

@@ -8,9 +8,12 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir, memref, vector
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
 from buddy.compiler.passes.kernels.contraction import Contraction, add, bytes_of, converted, multiply_add
+from buddy.compiler.passes.kernels.dot_instructions import WORD_BYTES
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, reduce_lanes
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
+from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.packing import ALIGNMENT
+from buddy.compiler.support.target import CACHE_LINE
 
 
 class GemmKernel:
@@ -49,7 +52,7 @@ class GemmKernel:
         outer = 1
         for loop in self.c.outer:
             outer *= loop.size
-        b_bytes = outer * self.c.n.size * self.c.depth * bytes_of(self.c.input_element)
+        b_bytes = outer * self.c.n.size * self.c.depth * bytes_of(self.c.input_elements[1])
         return nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
 
     def allocate_sums(self, rows: int, columns: int) -> tuple[Any, KernelResults]:
@@ -99,6 +102,9 @@ class GemmKernel:
 
 # Vectors of sums that are computed at once: four hide the latency of a multiply-add, more keep several loads in flight.
 _SUMS = 8
+# The distance of prefetches in a column of narrow elements of B, and from the end of one column into the next.
+# Processors prefetch within a page of 4 KiB, of which such a column is only one or two.
+_PREFETCH_BYTES = 1024
 # Columns of B that one iteration of the outer loop reads, one after the other, which is the fastest order.
 _COLUMNS = 64
 
@@ -107,6 +113,19 @@ class DotProducts(GemmKernel):
     """Reads each column of B once, from start to end, and multiplies it with all rows of A."""
 
     def emit(self) -> None:
+        # Rows of A are read again for each column: they are widened once.
+        if bytes_of(self.c.input_elements[0]) >= bytes_of(self.c.element):
+            self._emit_blocks()
+            return
+        a, contraction = self.a, self.c
+        self.a, self.c = copy_rows(
+            self.e, a, contraction, self.lanes, self.element, contraction.m.size, 1, lambda x: self.to_accumulator(0, x)
+        )
+        self._emit_blocks()
+        memref.dealloc(self.a)
+        self.a, self.c = a, contraction
+
+    def _emit_blocks(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]
         blocks = [*(1 for _ in self.c.outer), _COLUMNS]
         self.e.parallel_blocks(sizes, blocks, self._emit_columns, self.work)
@@ -139,7 +158,11 @@ class DotProducts(GemmKernel):
         def add_vectors(k: Index, sums: list[Any], count: int = width, active: int | None = None) -> Sequence[Any]:
             return self._add_products(a, b, k, sums, count, active)
 
-        sums = e.loop(0, blocks_end, block, add_vectors, [self.zero()] * (rows * width))
+        def add_block(k: Index, sums: list[Any]) -> Sequence[Any]:
+            self._prefetch(e.add(b, k), block)
+            return add_vectors(k, sums)
+
+        sums = e.loop(0, blocks_end, block, add_block, [self.zero()] * (rows * width))
         sums = e.loop(blocks_end, vectors_end, lanes, lambda k, carried: add_vectors(k, carried, 1), sums)
         if vectors_end < size:
             sums = list(add_vectors(vectors_end, sums, 1, size - vectors_end))
@@ -160,6 +183,15 @@ class DotProducts(GemmKernel):
                 row_vector = self.to_accumulator(0, e.load(self.a, row_offset, lanes, active))
                 new_sums[row * width + i] = multiply_add(row_vector, column, new_sums[row * width + i])
         return new_sums
+
+    def _prefetch(self, offset: Index, count: int) -> None:
+        """Prefetches `count` narrow elements of B, `_PREFETCH_BYTES` after `offset`: columns are adjacent in memory."""
+        width = bytes_of(self.c.input_elements[1])
+        if width >= WORD_BYTES:
+            return
+        for start in range(0, count * width, CACHE_LINE):
+            place = self.e.value(self.e.add(offset, (_PREFETCH_BYTES + start) // width))
+            memref.prefetch(self.b, [place], False, 3, True)
 
     def _total(self, sums: list[Any]) -> Any:
         """Returns the sum of vectors, which are added in pairs, and of the lanes of the result."""

@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
-from buddy.compiler.passes.kernels.blocking import GemmBlocking
-from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.contraction import Contraction, multiply_add
-from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks
-from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets, ResultSpec
-from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
+from buddy.compiler.mlir.bindings import arith, memref, vector
+from buddy.compiler.passes.kernels.contraction import converted, multiply_add
+from buddy.compiler.passes.kernels.emit import Index, for_blocks
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
+from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
+from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
 Range = tuple[Index, Index]  # lower and upper bound of steps of K, which has one loop
@@ -30,7 +29,7 @@ _MAX_UNROLLED_OPS = 128
 
 
 @dataclass(frozen=True)
-class _Tile:
+class Tile:
     """`rows` x `columns` elements of C: the part that one iteration of the outer loop computes, or a block of it.
 
     `a` and `b` are the offsets of the tile's first elements of A and B (`b` in the current panel), `offsets` those of
@@ -60,6 +59,32 @@ class BlockedGemm(GemmKernel):
         return panels_of(self.c, self.block)
 
     def emit(self) -> None:
+        if not self.block.copies_a:
+            self._emit_blocks()
+            return
+        a, contraction = self.a, self.c
+        self.a, self.c = copy_rows(
+            self.e, a, contraction, self.lanes, self.copied_element(), self.copied_rows, self.block.depth_multiple,
+            self.convert_a,
+        )  # fmt: skip
+        self._emit_blocks()
+        memref.dealloc(self.a)
+        self.a, self.c = a, contraction
+
+    def copied_element(self) -> Any:
+        """Returns the type of the elements of a copy of A."""
+        return self.element
+
+    @property
+    def copied_rows(self) -> int:
+        """Returns the rows of a copy of A, for each value of the outer loops."""
+        return self.c.m.size
+
+    def convert_a(self, value: Any) -> Any:
+        """Converts a scalar or vector of A to elements of its copy."""
+        return converted(value, self.copied_element(), self.c.unsigned[0])
+
+    def _emit_blocks(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size, self.c.m.size]
         blocks = [*(1 for _ in self.c.outer), self.block.columns, self.block.chunk or max(1, self.c.m.size)]
         self.e.parallel_blocks(sizes, blocks, self._emit_iteration, self.work)
@@ -72,7 +97,7 @@ class BlockedGemm(GemmKernel):
         row, column = e.mul(chunk, block.chunk), e.mul(panel, block.columns)
         a = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
         first = e.mul(chunk, block.chunk // block.rows)
-        tile = _Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
+        tile = Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
         if block.source == "packed":
             start = self._packed_start(outer)
             b, next_panel = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
@@ -123,16 +148,20 @@ class BlockedGemm(GemmKernel):
             return None
         return self.e.add(start, self.e.mul(self.e.add(number, 1), self.panels.panel))
 
-    def _emit_on_private_panel(self, tile: _Tile, b: Index) -> None:
+    def _emit_on_private_panel(self, tile: Tile, b: Index) -> None:
         """Emits `tile` on a private panel, packed from offset `b` of B."""
-        depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
-        scratch = memref.alloc(self.scratch_type(depth * self.block.columns), [], [], alignment=ALIGNMENT)
+        scratch = memref.alloc(self.private_panel_type(), [], [], alignment=ALIGNMENT)
         self._emit_over_depth(tile, scratch, b)
         memref.dealloc(scratch)
 
+    def private_panel_type(self) -> Any:
+        """Returns the type of a buffer for a panel."""
+        depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
+        return self.scratch_type(depth * self.block.columns)
+
     # ---- K -----------------------------------------------------------------------------------------------------------
 
-    def _emit_over_depth(self, tile: _Tile, panel: Any, unpacked: Index | None) -> None:
+    def _emit_over_depth(self, tile: Tile, panel: Any, unpacked: Index | None) -> None:
         """Emits `tile` over all of K, in blocks if necessary.
 
         Each block of K is packed to `panel` first, from offset `unpacked` of B, unless `unpacked` is `None`.
@@ -140,7 +169,7 @@ class BlockedGemm(GemmKernel):
         if not self.block.blocks_k(self.c):
             if unpacked is not None:
                 pack_panel(self.e, self.panels, self.b, unpacked, panel, 0, tile.columns)
-            self._emit_finished_blocks(tile, panel)
+            self.emit_finished_blocks(tile, panel)
             return
         e, columns = self.e, self.block.columns
         buffer, sums = self.allocate_sums(tile.rows, columns)
@@ -154,26 +183,26 @@ class BlockedGemm(GemmKernel):
                 panel_start = e.mul(lower, -columns)
                 pack_panel(e, self.panels, self.b, unpacked, panel, panel_start, tile.columns, (lower, upper))
                 block_tile = replace(block_tile, b=panel_start)
-            self._emit_row_blocks(block_tile, panel, sums, (lower, upper))
+            self.emit_row_blocks(block_tile, panel, sums, (lower, upper))
             return ()
 
         e.loop(0, self.c.k[0].size, self.block.depth, emit_k_block)
         self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.offsets)
         memref.dealloc(buffer)
 
-    def _emit_finished_blocks(self, tile: _Tile, panel: Any) -> None:
+    def emit_finished_blocks(self, tile: Tile, panel: Any) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""
         if self.results.finishing_ops * self.block.rows * self.block.vectors <= _MAX_UNROLLED_OPS:
-            self._emit_row_blocks(tile, panel, self.results, None)
+            self.emit_row_blocks(tile, panel, self.results, None)
             return
         buffer, block_sums = self.allocate_sums(self.block.rows, self.block.columns)
-        self._emit_row_blocks(tile, panel, self.results, None, block_sums)
+        self.emit_row_blocks(tile, panel, self.results, None, block_sums)
         memref.dealloc(buffer)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
-    def _emit_row_blocks(
-        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None,
+    def emit_row_blocks(
+        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None,
         block_sums: KernelResults | None = None,
     ) -> None:  # fmt: skip
         """Emits every block of rows over the steps of K in `k_range` (`None`: all), and finishes it to `results`.
@@ -193,9 +222,9 @@ class BlockedGemm(GemmKernel):
             if tile.next_columns is not None:
                 block_tile = replace(block_tile, block=e.add(tile.block, number))
             if tile.next_panel is not None:
-                prefetched = e.mul(e.add(tile.block, number), self._prefetched_elements * self.c.depth)
+                prefetched = e.mul(e.add(tile.block, number), self.prefetched_elements * self.c.depth)
                 block_tile = replace(block_tile, next_panel=e.add(tile.next_panel, prefetched))
-            self._emit_block(block_tile, panel, results, k_range, block_sums)
+            self.emit_block(block_tile, panel, results, k_range, block_sums)
 
         for_blocks(e, tile.rows, self.block.rows, emit_rows)
 
@@ -213,26 +242,26 @@ class BlockedGemm(GemmKernel):
         return [loop.strides[0] for loop in self.c.k]
 
     @property
-    def _prefetched_elements(self) -> int:
+    def prefetched_elements(self) -> int:
         """Returns the elements of the next panel that a block prefetches per step of K.
 
         All blocks of rows together prefetch the whole panel.
         """
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
-    def _emit_block(
-        self, tile: _Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
+    def emit_block(
+        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
     ) -> None:
         """Emits one register block over the steps of K in `k_range` (`None`: all), and finishes it to `results`."""
         initial = [results.initial(*access) for access in self._vector_accesses(tile, results)]
-        sums = self._accumulate(tile, panel, k_range, initial)
+        sums = self.accumulate(tile, panel, k_range, initial)
         target, offsets = (results, tile.offsets) if block_sums is None else (block_sums, block_sums.origin)
         for access, value in zip(self._vector_accesses(replace(tile, offsets=offsets), target), sums, strict=True):
             target.finish(value, *access)
         if block_sums is not None:
             self.move(tile.rows, tile.columns, block_sums, block_sums.origin, results, tile.offsets)
 
-    def _vector_accesses(self, tile: _Tile, results: KernelResults) -> list[tuple[ResultOffsets, int, int]]:
+    def _vector_accesses(self, tile: Tile, results: KernelResults) -> list[tuple[ResultOffsets, int, int]]:
         """Returns the offsets, column and active lanes of each vector of a tile."""
         return [
             (results.advance(tile.offsets, self.m_loop, row), column, tile.columns - column)
@@ -240,7 +269,7 @@ class BlockedGemm(GemmKernel):
             for column in range(0, tile.columns, self.lanes)
         ]
 
-    def _accumulate(self, tile: _Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+    def accumulate(self, tile: Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
         a_strides, b_strides = self._a_strides(), self._b_strides()
@@ -253,7 +282,7 @@ class BlockedGemm(GemmKernel):
 
             def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
                 if tile.next_panel is not None:
-                    self._prefetch(self.b, e.add(tile.next_panel, e.mul(k, self._prefetched_elements)))
+                    self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
                 next_a = e.add(a, e.mul(k, a_strides[depth]))
                 return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
 
@@ -268,25 +297,25 @@ class BlockedGemm(GemmKernel):
             return [loop.strides[1] for loop in self.c.k]
         return row_major([loop.size for loop in self.c.k], self.block.columns)
 
-    def _prefetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+    def _prefetches_rows(self, tile: Tile, k_range: Range | None) -> bool:
         """True if the rows of A for the next block are prefetched: rows are long, contiguous and far apart."""
         k, m = self.c.k, self.c.m
         has_long_rows = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _MIN_PREFETCHED_DEPTH and k_range is None
         return has_long_rows and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
 
-    def _accumulate_lines(self, tile: _Tile, panel: Any, b_stride: int, sums: list[Any]) -> list[Any]:
+    def _accumulate_lines(self, tile: Tile, panel: Any, b_stride: int, sums: list[Any]) -> list[Any]:
         """Returns the sums over all of K, a cache line of each row of A at a time; prefetches the next block's rows."""
         e, size = self.e, self.c.k[0].size
         next_rows = e.add(tile.a, self.block.rows * self.c.m.strides[0])
 
         def emit_step(k: Index, carried: list[Any]) -> list[Any]:
             if tile.next_panel is not None:
-                self._prefetch(self.b, e.add(tile.next_panel, e.mul(k, self._prefetched_elements)))
+                self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
             return self._add_products(e.add(tile.a, k), e.add(tile.b, e.mul(k, b_stride)), panel, tile, carried)
 
         def emit_line(k: Index, carried: list[Any]) -> Sequence[Any]:
             for row in range(self.block.rows):
-                self._prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
+                self.prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
             if tile.next_columns is not None:
                 self._prefetch_columns(tile.next_columns, tile.block, k)
             return e.loop(0, _LINE, 1, lambda i, values: emit_step(e.add(k, i), values), carried)
@@ -306,13 +335,13 @@ class BlockedGemm(GemmKernel):
         for i in range(share):
             row = e.add(start, e.mul(e.add(first, i), self.c.k[0].strides[1]))
             for column in range(0, self.block.columns, _LINE):
-                self._prefetch(self.b, e.add(row, column))
+                self.prefetch(self.b, e.add(row, column))
 
-    def _prefetch(self, source: Any, offset: Index) -> None:
-        """Prefetches the cache line of an element for reading, to all levels of the data cache."""
-        memref.prefetch(source, [self.e.value(offset)], False, 3, True)
+    def prefetch(self, source: Any, offset: Index, locality: int = 3) -> None:
+        """Prefetches the cache line of an element for reading: to all levels of the cache, or with 2 from L2 on."""
+        memref.prefetch(source, [self.e.value(offset)], False, locality, True)
 
-    def _add_products(self, a: Index, b: Index, panel: Any, tile: _Tile, sums: list[Any]) -> list[Any]:
+    def _add_products(self, a: Index, b: Index, panel: Any, tile: Tile, sums: list[Any]) -> list[Any]:
         """Returns the sums after one step of K: a rank-one update of the block.
 
         A zero-padded panel is read in whole vectors.
@@ -356,7 +385,7 @@ class PackedGemm(BlockedGemm):
 
         def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
             self._copy_rows(source, a_start, rows, k_range)
-            self._emit_panels(_Tile(0, 0, origin, rows, columns), b_start, panel, results, k_range)
+            self._emit_panels(Tile(0, 0, origin, rows, columns), b_start, panel, results, k_range)
 
         c_sums = self.results.adding_to_c()
         if not block.blocks_k(c):
@@ -419,7 +448,7 @@ class PackedGemm(BlockedGemm):
         return 0 if k_range is None else self.e.mul(k_range[0], -columns)
 
     def _emit_panels(
-        self, tile: _Tile, b_start: Index, panel: Any, results: KernelResults, k_range: Range | None
+        self, tile: Tile, b_start: Index, panel: Any, results: KernelResults, k_range: Range | None
     ) -> None:
         """Emits the tile panel by panel, each copied to `panel`, over the steps of K in `k_range` (`None`: all)."""
         e, columns, step = self.e, self.block.columns, self.c.n.strides[1]
@@ -436,9 +465,9 @@ class PackedGemm(BlockedGemm):
                 columns=active,
             )
             if k_range is None:
-                self._emit_finished_blocks(panel_tile, panel)
+                self.emit_finished_blocks(panel_tile, panel)
             else:
-                self._emit_row_blocks(panel_tile, panel, results, k_range)
+                self.emit_row_blocks(panel_tile, panel, results, k_range)
 
         for_blocks(e, tile.columns, columns, emit_panel)
 
@@ -452,31 +481,5 @@ class PackedGemm(BlockedGemm):
     def _a_strides(self) -> list[int]:
         return [self._row_panels.columns]
 
-    def _prefetches_rows(self, tile: _Tile, k_range: Range | None) -> bool:
+    def _prefetches_rows(self, tile: Tile, k_range: Range | None) -> bool:
         return False
-
-
-# The kernels for sources of B that have no register block.
-_KERNELS: dict[str, Any] = {"dot": DotProducts, "stream": StreamedRows}
-
-
-def kernel_function(
-    name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
-) -> func.FuncOp:
-    """Emits a private function (first operand, second operand, buffers of `spec`); callers pass memrefs of `types`.
-
-    If `blocking.source` is "packed", the operand that is B has the shape `panels_of(contraction, blocking).shape`. The
-    strides in `spec` are those along `contraction.loops`.
-    """
-    function = func.FuncOp(name, (argument_types(types), []), visibility="private")
-    entry = function.add_entry_block()
-    with ir.InsertionPoint(entry):
-        terminator = func.ReturnOp([])
-    with ir.InsertionPoint(terminator):
-        first, second, *buffers = flat_operands(entry.arguments, types)
-        a, b = (second, first) if contraction.swapped else (first, second)
-        e = KernelEmitter(entry)
-        results = KernelResults(e, spec, buffers, blocking.lanes, ir.Type.parse(contraction.element))
-        default = PackedGemm if blocking.packs_a else BlockedGemm
-        _KERNELS.get(blocking.source, default)(e, a, b, results, contraction, blocking).emit()
-    return function

@@ -163,4 +163,6 @@ def tile_products(conv: Convolution, block: WinogradBlocking) -> Contraction:
     m = Loop(block.tiles, (channels, 0, columns), False, (1,), (True, False, True))
     n = Loop(columns, (0, 1, 1), False, (2,), (False, True, True))
     k = Loop(conv.k[2].size, (1, columns, 0), True, (3,), (True, True, False))
-    return Contraction(conv.element, (point,), m, n, (k,), False, conv.input_element, conv.element)
+    return Contraction(
+        conv.element, (point,), m, n, (k,), False, (conv.input_element, conv.input_element), conv.element
+    )

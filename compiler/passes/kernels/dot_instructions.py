@@ -1,0 +1,108 @@
+"""Instructions that multiply groups of narrow elements and add the products to sums of 32 bits.
+
+Sources: Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, for the instructions on vectors;
+volume 1, chapter 18, for those on tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, llvm, vector
+
+# Bytes of a lane of a vector: of a sum, and of a group of elements that are multiplied for it.
+WORD_BYTES = 4
+# Rows of a tile of AMX, and bytes in a row of it.
+TILE_ROWS, TILE_ROW_BYTES = 16, 64
+
+Signs = tuple[bool, bool]  # whether the integers of A and of B are unsigned
+
+_ANY_SIGNS: tuple[Signs, ...] = ((False, False), (False, True), (True, False), (True, True))
+
+
+@dataclass(frozen=True)
+class DotInstruction:
+    """An instruction that adds `group` products to each sum. It has the name of the instruction, as in manuals.
+
+    A lane of its operands has `group` elements of type `element` that are adjacent along K. Elements of A and B are of
+    type `inputs`, and are widened to `element` if that is wider. Sums have the type `sums`. `signs` has the
+    combinations of unsigned operands that it multiplies. `intrinsics` has LLVM's intrinsic by the bytes of a vector; an
+    instruction on tiles has none.
+    """
+
+    name: str
+    inputs: str
+    element: str
+    group: int
+    sums: str
+    signs: tuple[Signs, ...]
+    intrinsics: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def on_tiles(self) -> bool:
+        return not self.intrinsics
+
+    @property
+    def widens(self) -> bool:
+        """True if elements are widened before they are multiplied."""
+        return self.inputs != self.element
+
+    def multiplies(self, inputs: tuple[str, str], sums: str, unsigned: Signs) -> bool:
+        """True if the instruction multiplies elements of the types `inputs` and adds the products to `sums`."""
+        is_supported = unsigned in self.signs or self.subtracts_offset(unsigned)
+        return inputs == (self.inputs, self.inputs) and sums == self.sums and is_supported
+
+    def subtracts_offset(self, unsigned: Signs) -> bool:
+        """True if a signed A is multiplied as unsigned, larger by `OFFSET`, and the excess is subtracted from the sums.
+
+        The excess is the sum of B's column times `OFFSET`.
+        """
+        return self.name == VPDPBUSD.name and unsigned == (False, False)
+
+    def emit(self, sums: Any, a: Any, b: Any) -> Any:
+        """Returns `sums` plus the products of `a` and `b`: vectors of words of `group` elements."""
+        intrinsic = dict(self.intrinsics)[sums.type.shape[0] * WORD_BYTES]
+        if self.name == VPMADDWD.name:
+            return arith.addi(sums, _call(intrinsic, sums.type, [a, b]))
+        return _call(intrinsic, sums.type, [sums, a, b])
+
+
+VDPBF16PS = DotInstruction(
+    "vdpbf16ps", "bf16", "bf16", 2, "f32", ((False, False),),
+    ((64, "llvm.x86.avx512bf16.dpbf16ps.512"), (32, "llvm.x86.avx512bf16.dpbf16ps.256")),
+)  # fmt: skip
+# A is unsigned, and B signed.
+VPDPBUSD = DotInstruction(
+    "vpdpbusd", "i8", "i8", 4, "i32", ((True, False),),
+    ((64, "llvm.x86.avx512.vpdpbusd.512"), (32, "llvm.x86.avx512.vpdpbusd.256")),
+)  # fmt: skip
+# Products of bytes, widened to 16 bits, and sums of two of them are exact.
+VPMADDWD = DotInstruction(
+    "vpmaddwd", "i8", "i16", 2, "i32", _ANY_SIGNS,
+    ((64, "llvm.x86.avx512.pmaddw.d.512"), (32, "llvm.x86.avx2.pmadd.wd")),
+)  # fmt: skip
+TDPBF16PS = DotInstruction("tdpbf16ps", "bf16", "bf16", 2, "f32", ((False, False),))
+# Stands for tdpbssd, tdpbsud, tdpbusd and tdpbuud.
+TDPB = DotInstruction("tdpbssd", "i8", "i8", 4, "i32", _ANY_SIGNS)
+
+INSTRUCTIONS = {one.name: one for one in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, VPMADDWD)}
+
+# Between a signed byte and the unsigned byte with the highest bit inverted.
+OFFSET = 128
+
+
+def _call(intrinsic: str, type_: Any, operands: list[Any]) -> Any:
+    return llvm.call_intrinsic(type_, intrinsic, operands, [], [])
+
+
+def words(value: Any, group: int) -> Any:
+    """Returns a vector of narrow elements as a vector of integers, of which each has the bits of `group` elements."""
+    return elements(value, ir.IntegerType.get_signless(group * value.type.element_type.width))
+
+
+def elements(value: Any, element: Any) -> Any:
+    """Returns the bits of the vector `value` as elements of type `element`."""
+    old = value.type
+    count = old.shape[0] * old.element_type.width // element.width
+    return vector.bitcast(ir.VectorType.get([count], element), value)

@@ -1,0 +1,80 @@
+"""Copies A before it is multiplied: to rows that are contiguous along K, and to wider elements."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.passes.kernels.access import Loop
+from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, PanelCopy
+
+# Rows and vectors of A that are copied at once.
+_ROWS, _VECTORS = 32, 8
+
+
+def copy_rows(
+    e: KernelEmitter, a: Any, contraction: Contraction, lanes: int, element: Any, rows: int, multiple: int,
+    convert: Callable[[Any], Any],
+) -> tuple[Any, Contraction]:  # fmt: skip
+    """Emits a copy of the flat memref `a`, the operand A of `contraction`, which has one loop over K.
+
+    The copy has elements of type `element`, which `convert` returns for scalars and vectors of A. It has `rows` rows
+    for each value of the outer loops, the last ones of zeros, and rows are padded with zeros to a `multiple`. Returns
+    the copy, which the caller frees, and the contraction of it.
+    """
+    c, (k,) = contraction, contraction.k
+    outer = [loop for loop in c.outer if loop.used[0]]
+    row_elements = -(-k.size // multiple) * multiple
+    strides, size = [0] * len(outer), rows * row_elements
+    for i in reversed(range(len(outer))):
+        strides[i], size = size, size * outer[i].size
+    target = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
+    sizes = [*(loop.size for loop in outer), c.m.size, k.size]
+    blocks = [*(1 for _ in outer), _ROWS, -(-_VECTORS * lanes // multiple) * multiple]
+
+    def copy_block(numbers: list[Index], active: list[int]) -> None:
+        *outer_numbers, row_block, k_block = numbers
+        *_, active_rows, active_steps = active
+        place = [*outer_numbers, e.mul(row_block, blocks[-2]), e.mul(k_block, blocks[-1])]
+        start = e.dot(place, [loop.strides[0] for loop in (*outer, c.m, k)])
+        target_start = e.dot(place, [*strides, row_elements, 1])
+        width = -(-active_steps // multiple) * multiple
+        copier = PanelCopy(
+            e, a, c.m.strides[0], k.strides[0], target, row_elements, width, lanes, convert=convert
+        )  # fmt: skip
+        copier.copy(start, target_start, 0, active_rows, active_steps)
+
+    moved = size * (bytes_of(c.input_elements[0]) + element.width // 8)
+    e.parallel_blocks(sizes, blocks, copy_block, nanoseconds(moved=moved))
+    if rows > c.m.size:
+        _fill_rows(e, target, lanes, outer, strides, c.m.size * row_elements, rows * row_elements)
+    used = iter(strides)
+    new_outer = tuple(_copied(loop, next(used) if loop.used[0] else 0) for loop in c.outer)
+    return target, replace(c, outer=new_outer, m=_copied(c.m, row_elements), k=(_copied(k, 1),))
+
+
+def _copied(loop: Loop, stride: int) -> Loop:
+    """Returns `loop` with the stride of the copy of A."""
+    return replace(loop, strides=(stride, *loop.strides[1:]))
+
+
+def _fill_rows(
+    e: KernelEmitter, target: Any, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
+) -> None:
+    """Stores zeros from offset `first` to `last`, for each value of the outer loops; vectors of `lanes` divide both."""
+    zero = e.zero(ir.VectorType.get([lanes], target.type.element_type))
+
+    def fill(indices: list[Index]) -> None:
+        start = e.dot(indices, strides)
+
+        def store(offset: Index, _: list[Any]) -> Sequence[Any]:
+            e.store(zero, target, offset)
+            return ()
+
+        e.loop(e.add(start, first), e.add(start, last), lanes, store)
+
+    e.nest([loop.size for loop in outer], fill)

@@ -1,0 +1,232 @@
+"""Kernels that multiply narrow elements by dot-product instructions: on vectors, and on the tiles of AMX."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from buddy.compiler.mlir.bindings import arith, ir, memref, vector
+from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted
+from buddy.compiler.passes.kernels.dot_instructions import (
+    OFFSET,
+    TILE_ROWS,
+    DotInstruction,
+    elements,
+    words,
+)
+from buddy.compiler.passes.kernels.emit import Index
+from buddy.compiler.passes.kernels.epilogue import KernelResults
+from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
+from buddy.compiler.passes.kernels.packing import ALIGNMENT
+from buddy.compiler.support.target import CACHE_LINE
+
+
+class DotGemm(BlockedGemm):
+    """Computes C in register blocks, from groups of elements: of A, which it may copy first, and in panels of B."""
+
+    @property
+    def instruction(self) -> DotInstruction:
+        assert self.block.instruction is not None
+        return self.block.instruction
+
+    def copied_element(self) -> Any:
+        return self._element(self.instruction.element)
+
+    def convert_a(self, value: Any) -> Any:
+        if not self.instruction.subtracts_offset(self.c.unsigned):
+            return super().convert_a(value)
+        return arith.xori(value, self.e.splat(value.type, -OFFSET))  # the same bits as OFFSET, in a signed byte
+
+    def _element(self, name: str) -> Any:
+        return ir.Type.parse(name)
+
+    # ---- panels ------------------------------------------------------------------------------------------------------
+
+    def private_panel_type(self) -> Any:
+        return ir.MemRefType.get([self.panels.panel], self._element(self.c.input_elements[1]))
+
+    # ---- steps of K --------------------------------------------------------------------------------------------------
+
+    def accumulate(self, tile: Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+        e, group, (k,) = self.e, self.block.group, self.c.k
+        vectors = len(sums) // tile.rows
+        excess = [self.zero()] * vectors if self.instruction.subtracts_offset(self.c.unsigned) else []
+
+        def emit_step(step: Index, carried: list[Any], active: int = group) -> list[Any]:
+            if tile.next_panel is not None:
+                self.prefetch(self.b, e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
+            b = e.add(tile.b, e.mul(step, self.block.columns))
+            return self._add_groups(e.add(tile.a, step), b, panel, tile, carried, active)
+
+        lower, upper = k_range or (0, k.size // group * group)
+        carried = e.loop(lower, upper, group, emit_step, [*sums, *excess])
+        if k_range is None and k.size % group:
+            carried = emit_step(k.size // group * group, carried, k.size % group)
+        sums, excess = carried[: len(sums)], carried[len(sums) :]
+        if not excess:
+            return sums
+        excess = [arith.muli(value, e.splat(self.vector, OFFSET)) for value in excess]
+        return [arith.subi(value, excess[i % vectors]) for i, value in enumerate(sums)]
+
+    def _add_groups(
+        self, a: Index, b: Index, panel: Any, tile: Tile, carried: list[Any], active: int
+    ) -> list[Any]:  # fmt: skip
+        """Returns the sums after one group of K, of which A has `active` elements.
+
+        The sums of B's columns follow the sums in `carried`, if the instruction needs them.
+        """
+        e, lanes, group = self.e, self.lanes, self.block.group
+        element = self._element(self.instruction.element)
+        b_vectors = [
+            converted(e.load(panel, e.add(b, column * group), lanes * group), element, self.c.unsigned[1])
+            for column in range(0, tile.columns, lanes)
+        ]
+        result = []
+        for row in range(tile.rows):
+            active_of_a = None if self.block.copies_a else active  # a copy is padded with zeros
+            word = words(e.load(self.a, e.add(a, e.mul(row, self._row_step)), group, active_of_a), group)
+            word = vector.broadcast(ir.VectorType.get([lanes], word.type.element_type), vector.extract(word, [], [0]))
+            a_vector = elements(word, element)
+            base = row * len(b_vectors)
+            result += [
+                self.instruction.emit(carried[base + j], a_vector, b_vector) for j, b_vector in enumerate(b_vectors)
+            ]
+        excess = carried[len(result) :]
+        if excess:
+            ones = elements(e.splat(ir.VectorType.get([lanes], ir.IntegerType.get_signless(32)), 0x01010101), element)
+            excess = [self.instruction.emit(x, ones, b) for x, b in zip(excess, b_vectors, strict=True)]
+        return [*result, *excess]
+
+
+_TILE = "!llvm.x86_amx"
+# Rows of zeros, for as many tiles as a block has.
+_ZERO_ROWS = TILE_ROWS + 3
+
+
+class TileGemm(DotGemm):
+    """Computes C in blocks of tiles, which are stored to a buffer and finished from there.
+
+    A tile of A is 16 rows of 64 bytes. If the rows of C are no multiple of 16, the last tile begins before its block.
+    """
+
+    def emit(self) -> None:
+        # Sums start with tiles of zeros, each loaded from another offset: MLIR or LLVM would merge equal tiles, and a
+        # tile is copied by way of memory.
+        self._zeros = memref.alloc(self.scratch_type(_ZERO_ROWS * self.lanes), [], [], alignment=ALIGNMENT)
+        for row in range(_ZERO_ROWS):
+            self.e.store(self.zero(), self._zeros, row * self.lanes)
+        super().emit()
+        memref.dealloc(self._zeros)
+
+    def emit_finished_blocks(self, tile: Tile, panel: Any) -> None:
+        buffer, block_sums = self.allocate_sums(self.block.rows, self.block.columns)
+        self.emit_row_blocks(tile, panel, self.results, None, block_sums)
+        memref.dealloc(buffer)
+
+    def emit_block(
+        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
+    ) -> None:
+        assert k_range is None, "tiles are computed over all of K"
+        assert block_sums is not None
+        e, lanes, columns = self.e, self.lanes, self.block.columns
+        # The first row of each tile, relative to the block; a block of less than 16 rows starts in the one before it.
+        starts = [min(start, tile.rows - TILE_ROWS) for start in range(0, tile.rows, TILE_ROWS)]
+        if self.c.m.size < TILE_ROWS:
+            starts = [0]
+        first = max(0, -starts[-1])
+        buffer = block_sums.flats[0]
+        sums = self._accumulate_tiles(tile, panel, starts)
+        for number, value in enumerate(sums):
+            row, column = divmod(number, len(sums) // len(starts))
+            place = (first + starts[row]) * columns + column * lanes
+            _store(_cast(value, self._sums_type), buffer, e.value(place), e.value(columns))
+
+        def finish_row(row: Index, _: list[Any]) -> Sequence[Any]:
+            offsets = results.advance(tile.offsets, self.m_loop, row)
+            for column in range(0, tile.columns, lanes):
+                active = tile.columns - column
+                total = e.load(buffer, e.add(e.mul(row, columns), first * columns + column), lanes)
+                if results.has_initial_sums:
+                    total = add(results.initial(offsets, column, active), total)
+                results.finish(total, offsets, column, active)
+            return ()
+
+        e.loop(0, tile.rows, 1, finish_row)
+
+    def _accumulate_tiles(self, tile: Tile, panel: Any, starts: Sequence[int]) -> list[Any]:
+        """Returns the tiles of sums over all of K, row by row; `starts` has the first row of each row of tiles."""
+        e, group, lanes, (k,) = self.e, self.block.group, self.lanes, self.c.k
+        steps = self.block.depth_multiple
+        a_stride, b_stride = e.value(self.c.m.strides[0]), e.value(self.block.columns * group)
+        tile_columns = range(0, tile.columns, lanes)
+        offsets = [number * lanes for number in range(len(starts) * len(tile_columns))]
+        zeros = [_load(self._sums_type, self._zeros, e.value(offset), e.value(lanes)) for offset in offsets]
+
+        def load(flat: Any, offset: Index, stride: Any) -> Any:
+            return _load(self._factor_type, flat, e.value(offset), stride)
+
+        def emit_step(step: Index, carried: list[Any]) -> list[Any]:
+            if tile.next_panel is not None:
+                self._prefetch_panel(e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
+            a, b = e.add(tile.a, step), e.add(tile.b, e.mul(step, self.block.columns))
+            a_tiles = [load(self.a, e.add(a, start * self.c.m.strides[0]), a_stride) for start in starts]
+            b_tiles = [load(panel, e.add(b, column * group), b_stride) for column in tile_columns]
+            factors = [(a_tile, b_tile) for a_tile in a_tiles for b_tile in b_tiles]
+            return [self._multiply(*pair, total) for pair, total in zip(factors, carried, strict=True)]
+
+        padded = -(-k.size // steps) * steps
+        return e.loop(0, padded, steps, emit_step, [_cast(zero, ir.Type.parse(_TILE)) for zero in zeros])
+
+    def _prefetch_panel(self, offset: Index) -> None:
+        """Prefetches the share of one step of K in the panel after the current one, to the L2 cache."""
+        line = CACHE_LINE // bytes_of(self.c.input_elements[1])
+        for start in range(0, self.prefetched_elements * self.block.depth_multiple, line):
+            self.prefetch(self.b, self.e.add(offset, start), locality=2)
+
+    def _multiply(self, a: Any, b: Any, total: Any) -> Any:
+        """Returns the tile `total` plus the product of the tiles `a` and `b`."""
+        operands = [a, b, _cast(total, self._sums_type)]
+        if self.c.element == "f32":
+            product = _create("tile_mulf", [self._sums_type], operands)
+        else:
+            names = ("isZextLhs", "isZextRhs")
+            flags = {name: ir.UnitAttr.get() for name, flag in zip(names, self.c.unsigned, strict=True) if flag}
+            product = _create("tile_muli", [self._sums_type], operands, **flags)
+        return _cast(product, ir.Type.parse(_TILE))
+
+    @property
+    def copied_rows(self) -> int:
+        return max(TILE_ROWS, self.c.m.size)
+
+    @property
+    def _sums_type(self) -> Any:
+        return ir.Type.parse(f"!x86.amx.tile<{TILE_ROWS}x{self.lanes}x{self.c.element}>")
+
+    @property
+    def _factor_type(self) -> Any:
+        return ir.Type.parse(f"!x86.amx.tile<{TILE_ROWS}x{self.lanes * self.block.group}x{self.instruction.element}>")
+
+
+def _load(type_: Any, flat: Any, offset: Any, stride: Any) -> Any:
+    """Loads a tile from the flat memref `flat`; `stride` is the distance of its rows in elements."""
+    return _create("tile_load", [type_], [flat, offset, stride], operandSegmentSizes=_segments(3))
+
+
+def _store(tile: Any, flat: Any, offset: Any, stride: Any) -> None:
+    """Stores a tile to the flat memref `flat`; `stride` is the distance of its rows in elements."""
+    _create("tile_store", [], [flat, offset, tile, stride], operandSegmentSizes=_segments(4))
+
+
+def _segments(count: int) -> Any:
+    return ir.DenseI32ArrayAttr.get([1] * count)
+
+
+def _create(name: str, results: list[Any], operands: list[Any], **attributes: Any) -> Any:
+    """Emits an op on tiles, of which the bindings of some versions have no classes; returns its result, if any."""
+    op = ir.Operation.create(f"x86.amx.{name}", results, operands, attributes)
+    return op.result if results else None
+
+
+def _cast(value: Any, type_: Any) -> Any:
+    """Casts a tile between the types of the dialects x86 and llvm. Loops carry the latter: MLIR lowers no others."""
+    return ir.Operation.create("builtin.unrealized_conversion_cast", [type_], [value]).result

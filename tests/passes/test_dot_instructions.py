@@ -1,0 +1,151 @@
+"""Kernels of dot-product instructions and tiles, with the instructions computed by plain code, beside NumPy."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from buddy.compiler.codegen.functions import to_llvm_ir
+from buddy.compiler.codegen.llvm_ir import for_older_llvm
+from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
+from buddy.compiler.mlir.bindings import ir, passmanager
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.support.target import request_tiles
+from tests.passes.products import function
+from tests.support.dot_products import Emulated
+from tests.support.mlir_jit import LOWER, TARGETS, Compiled
+
+ORDERS = {
+    "mk,kn->mn": (False, False),
+    "mk,nk->mn": (False, True),
+    "km,kn->mn": (True, False),
+    "km,nk->mn": (True, True),
+}
+SHAPES = [(16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129)]
+# Each shape in two of the orders, in turn.
+PROGRAMS = [(shape, list(ORDERS)[(i + j) % 4]) for i, shape in enumerate(SHAPES) for j in (0, 2)]
+# Instruction and bytes of vectors -> element type, and target.
+CASES = {
+    "vdpbf16ps": ("bf16", "avx512"),
+    "vpdpbusd": ("i8", "avx512"),
+    "vpdpbusd 256": ("i8", "avx2"),
+    "vpmaddwd": ("i8", "avx2"),
+    "vpmaddwd 512": ("i8", "avx512"),
+    "tdpbf16ps": ("bf16", "avx512"),
+    "tdpbssd": ("i8", "avx512"),
+}
+
+
+def texts_of(element: str, unsigned: tuple[bool, bool], parameter: bool) -> str:
+    return "\n".join(
+        function(
+            f"f{i}", order, dict(zip("mnk", shape, strict=True)), element=element,
+            sums="f32" if element == "bf16" else "i32", unsigned=unsigned, parameter=parameter,
+        )
+        for i, (shape, order) in enumerate(PROGRAMS)
+    )  # fmt: skip
+
+
+def kernels(case: str, unsigned: tuple[bool, bool] = (False, False), parameter: bool = False) -> Emulated:
+    element, target = CASES[case]
+    name = case.split()[0]
+    text = texts_of(element, unsigned, parameter)
+    found = Emulated(text, [ContractionsToKernels()], target=replace(TARGETS[target], dot_instructions=(name,)))
+    assert all(name in remark for remark in found.remarks), [r for r in found.remarks if name not in r]
+    return found
+
+
+def factors(element: str, shape: tuple[int, int, int], unsigned: tuple[bool, bool]) -> list[torch.Tensor]:
+    m, n, k = shape
+    torch.manual_seed(m + n + k)
+    if element == "bf16":
+        return [torch.randn(m, k).bfloat16(), torch.randn(k, n).bfloat16()]
+    return [
+        torch.randint(0, 256, size, dtype=torch.uint8) if flag else torch.randint(-128, 128, size, dtype=torch.int8)
+        for size, flag in zip(((m, k), (k, n)), unsigned, strict=True)
+    ]
+
+
+def check(found: Compiled, element: str, unsigned: tuple[bool, bool]) -> None:
+    for i, (shape, order) in enumerate(PROGRAMS):
+        a, b = factors(element, shape, unsigned)
+        stored = [(x.t() if turn else x).contiguous() for x, turn in zip((a, b), ORDERS[order], strict=True)]
+        out: Any = np.full((shape[0], shape[1]), 7, np.float32 if element == "bf16" else np.int32)
+        found(f"f{i}", *((x.view(torch.int16) if element == "bf16" else x).numpy() for x in stored), out)
+        exact = a.double() @ b.double()
+        if element == "i8":
+            np.testing.assert_array_equal(out, exact.numpy(), err_msg=f"{shape} {order}")
+        else:
+            # Products of bfloat16 are exact in f32; each of the k additions rounds a sum of about sqrt(k).
+            np.testing.assert_allclose(out, exact.numpy(), rtol=0, atol=2e-6 * shape[2], err_msg=f"{shape} {order}")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_products_of_narrow_elements(case: str) -> None:
+    check(kernels(case), CASES[case][0], (False, False))
+
+
+@pytest.mark.parametrize("unsigned", [(True, False), (False, True), (True, True)])
+@pytest.mark.parametrize("case", ["vpmaddwd", "tdpbssd"])
+def test_products_of_unsigned_bytes(case: str, unsigned: tuple[bool, bool]) -> None:
+    check(kernels(case, unsigned), "i8", unsigned)
+
+
+@pytest.mark.parametrize("case", ["vpdpbusd", "vpdpbusd 256"])
+def test_products_of_unsigned_and_signed_bytes(case: str) -> None:
+    check(kernels(case, (True, False)), "i8", (True, False))
+
+
+@pytest.mark.parametrize("unsigned", [(False, False), (True, False), (False, True), (True, True)])
+def test_products_of_bytes_by_the_instructions_of_this_machine(unsigned: tuple[bool, bool]) -> None:
+    request_tiles()
+    check(Compiled(texts_of("i8", unsigned, False), [ContractionsToKernels()]), "i8", unsigned)
+
+
+def test_products_of_bfloat16_by_the_instructions_of_this_machine() -> None:
+    request_tiles()
+    check(Compiled(texts_of("bf16", (False, False), False), [ContractionsToKernels()]), "bf16", (False, False))
+
+
+def test_tiles_stay_in_registers() -> None:
+    """LLVM configures the tiles once, outside the loop over K, and stores each tile of sums once, after it."""
+    text = function("f", "mk,nk->mn", {"m": 32, "n": 32, "k": 2048}, element="bf16", sums="f32", parameter=True)
+    found = Compiled(
+        text, [ContractionsToKernels()], target=replace(TARGETS["avx512"], dot_instructions=("tdpbf16ps",))
+    )
+    code = assembly_of(found, "sapphirerapids")
+    assert code.count("ldtilecfg") == 1
+    assert code.count("tilestored") == 4
+    assert code.count("tdpbf16ps") % 4 == 0
+    assert "tdpbf16ps" in code
+
+
+@pytest.mark.parametrize(
+    ("case", "cpu"), [("vdpbf16ps", "znver4"), ("vpdpbusd", "znver4"), ("vpdpbusd 256", "alderlake")]
+)
+def test_sums_stay_in_registers(case: str, cpu: str) -> None:
+    """The loop over K has one instruction for each vector of sums, and stores none of them."""
+    element, target = CASES[case]
+    name = case.split()[0]
+    sums = "f32" if element == "bf16" else "i32"
+    text = function("f", "mk,nk->mn", {"m": 64, "n": 48, "k": 1024}, element=element, sums=sums, parameter=True)
+    found = Compiled(text, [ContractionsToKernels()], target=replace(TARGETS[target], dot_instructions=(name,)))
+    loop = max(re.split(r"^\.L\w+:", assembly_of(found, cpu), flags=re.MULTILINE), key=lambda part: part.count(name))
+    products = loop.count(name)
+    assert products >= 8
+    assert loop.count("(%rsp)") <= products // 4
+
+
+def assembly_of(found: Compiled, cpu: str) -> str:
+    with found.context, ir.Location.unknown():
+        passmanager.PassManager.parse(LOWER).run(found.module.operation)
+        text = for_older_llvm(to_llvm_ir(found.module.operation))
+    machine = Machine("x86_64-unknown-linux-gnu", cpu)
+    module = parse_module(text, machine)
+    optimise(module, 3, machine)
+    return str(target_machine(machine).emit_assembly(module))
