@@ -52,6 +52,11 @@ class NativeProgram:
         """LLVM IR before LLVM's own passes, printed by llvmlite's LLVM."""
         return self._text
 
+    @property
+    def uses_tiles(self) -> bool:
+        """True if the code uses the tile registers of AMX, for which a process has to ask Linux."""
+        return "@llvm.x86.tile" in self._text
+
     def assembly(self) -> str:
         """Returns assembly text for the target."""
         text: str = target_machine(self._machine, self._opt_level).emit_assembly(self._copy_of_optimised())

@@ -185,7 +185,7 @@ class _Writer:
     def _write_c(self) -> None:
         name = self._name
         self._write_text(f"{name}.h", self._header)
-        self._write_text(f"{name}.c", texts.loader(self._interface))
+        self._write_text(f"{name}.c", texts.loader(self._interface, self._native.uses_tiles))
         for file in ("main.c", "main.cpp", "npy.h"):
             self._write_text(file, texts.source(file, name))
         if self._code:
@@ -200,7 +200,9 @@ class _Writer:
             return
         self._report("building the library")
         openmp = self._interface.threads > 1
-        sources = building.BuildSources(name, self._header, texts.loader(self._interface), self._object)
+        sources = building.BuildSources(
+            name, self._header, texts.loader(self._interface, self._native.uses_tiles), self._object
+        )
         if "static" in kinds:
             self._path(f"lib{name}.a").write_bytes(building.static_library(sources, self._machine, openmp))
         if kinds & {"shared", "wheel"}:

@@ -23,9 +23,13 @@ def source(file: str, name: str) -> str:
     return text.replace(_TOKEN, name)
 
 
-def loader(interface: ProgramInterface) -> str:
-    """Returns the C file that maps the weights, packs them, and calls the compiled code."""
-    return source("program.c", interface.name).replace(_TABLES, tables(interface))
+def loader(interface: ProgramInterface, uses_tiles: bool) -> str:
+    """Returns the C file that maps the weights, packs them, and calls the compiled code.
+
+    `uses_tiles` says whether the code uses the tile registers of AMX.
+    """
+    constant = f"#define USES_TILES {int(uses_tiles)}\n"
+    return source("program.c", interface.name).replace(_TABLES, constant + tables(interface))
 
 
 def header(interface: ProgramInterface, origin: str, machine: Machine) -> str:

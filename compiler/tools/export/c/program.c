@@ -13,6 +13,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 #ifdef _OPENMP
 #include <omp.h>
@@ -61,6 +64,11 @@ __attribute__((weak)) float __truncsfbf2(float x) {
 }
 
 /*** TABLES ***/
+
+#if USES_TILES && defined(__linux__)
+/* Asks Linux for the tile registers of AMX, once in a process: ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA. */
+__attribute__((constructor)) static void request_tiles(void) { syscall(SYS_arch_prctl, 0x1023, 18); }
+#endif
 
 struct PROGRAM {
   const unsigned char *file;
