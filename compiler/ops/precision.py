@@ -141,10 +141,10 @@ def _multiply_integers(a: _Operand, b: _Operand, out: str) -> Any:
 
 def _multiply_integer_weights(a: _Operand, b: _Operand, out: str) -> Any:
     if _is_parameter(b.value):
-        weights, scale = _widened_integers(b, out)
+        weights, scale = _quantised(b, out)
         sums = st.contract(a.value, weights, a.letters, b.letters, out, _F32)
     elif _is_parameter(a.value):
-        weights, scale = _widened_integers(a, out)
+        weights, scale = _quantised(a, out)
         sums = st.contract(weights, b.value, a.letters, b.letters, out, _F32)
     else:
         raise _PrecisionError("neither of its operands is a parameter")
@@ -248,16 +248,6 @@ def _round_to_integer(x: Scalar, scale: Scalar) -> Scalar:
     steps = s.roundeven(x / scale)
     clamped = s.fmin(s.fmax(steps, -float(LIMIT)), float(LIMIT))
     return cast(s.select(steps.compare("eq", steps), clamped, 0.0), _INT8)
-
-
-def _widened_integers(operand: _Operand, out: str) -> tuple[Any, _Operand]:
-    """Returns the integers of `_quantised` as f32, and the scale."""
-    owner = _owner(operand.value)
-    if owner is not None and owner.name == "linalg.transpose":
-        integers, scale = _widened_integers(_before_transpose(operand, owner), out)
-        return st.transpose(integers, _permutation(owner), _F32), scale
-    integers, scale = _quantised(operand, out)
-    return cast_tensor(integers, _INT8, _F32), scale
 
 
 def _before_transpose(operand: _Operand, transpose: Any) -> _Operand:

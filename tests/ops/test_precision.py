@@ -226,7 +226,7 @@ def test_weights_are_rounded_before_the_calls(precision: Precision) -> None:
     weights = [a for a in compilation.artifact.arguments if a.pack.startswith("prepare_")]
     assert len({a.source for a in weights}) == 6
     assert {a.spec.dtype for a in weights} == {
-        "bf16": {"bf16"}, "int8-dynamic": {"i8", "f32"}, "int8-weights": {"f32"}
+        "bf16": {"bf16"}, "int8-dynamic": {"i8", "f32"}, "int8-weights": {"i8", "f32"}
     }[precision]  # fmt: skip
     (stage,) = [text.content for stage, text in line.stages if stage.name == "hoist-parameters"]
     called = [part for part in stage.split("func.func ") if not part.startswith("@prepare_")]
