@@ -11,8 +11,8 @@ from textual.geometry import Region, Size
 from textual.strip import Strip
 from textual.widget import Widget
 
-# The maximum number of framed lines in a cache: several screens.
-MAX_FRAMED_LINES = 256
+# How many times the height of a widget its cache has framed lines at most: a strip with its caches takes kilobytes.
+FRAMED_HEIGHTS = 2
 # Returns the number of screen lines of a row, at least one.
 RowHeight = Callable[[int], int]
 
@@ -128,6 +128,6 @@ class FramedLines(StylesCache):
         if known is None:
             framed = super().render_line(styles, y, *settings, lambda _: strip, *rest)
             known = self._framed[id(strip)] = (strip, framed)
-            if len(self._framed) > MAX_FRAMED_LINES:
+            if len(self._framed) > FRAMED_HEIGHTS * size.height:
                 del self._framed[next(iter(self._framed))]
         return known[1]

@@ -31,6 +31,8 @@ _TOKENS = re.compile(
 )
 # The attributes that an SGR parameter switches off.
 _OFF = {22: {1, 2}, 23: {3}, 24: {4}, 25: {5, 6}, 27: {7}, 28: {8}, 29: {9}}
+# The attributes that show on a space: underline, blink, reverse, strike, and a line above the text.
+_ON_SPACES = frozenset((4, 5, 6, 7, 9, 21, 53))
 
 
 class Pen(NamedTuple):
@@ -86,6 +88,14 @@ class TerminalScreen:
     def cells(self) -> list[list[tuple[str, Pen]]]:
         """The lines, each with the text and the look of its cells. The cell after a wide character has no text."""
         return self._cells
+
+    @property
+    def visible(self) -> list[list[tuple[str, object]]]:
+        """What a user sees of each cell: of a space, neither the colour of text nor whether it is bold or dim."""
+        return [
+            [(text, pen.background if text == " " and not pen.attributes & _ON_SPACES else pen) for text, pen in line]
+            for line in self._cells
+        ]
 
     @property
     def text(self) -> str:

@@ -209,12 +209,12 @@ def test_the_cells_that_were_written_add_up_to_the_screen(terminal: Callable[...
         one.key(keys, 0.3)
     one.wait(MESSAGE_SECONDS + 1)
     one.settle()
-    shown = [list(line) for line in one.screen.cells]
+    shown = one.screen.visible
     one.forget()
     one.screen.resize(120, 40)
     one.key("\x0c", 0.5)
     assert len(one.screen.cells) == 40
-    assert one.screen.cells == shown
+    assert one.screen.visible == shown
 
 
 def test_nothing_is_written_when_idle(terminal: Callable[..., Any]) -> None:
