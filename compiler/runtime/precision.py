@@ -80,11 +80,14 @@ def _attention_in_bfloat16(target: str, arguments: list[Any], keywords: Mapping[
     mask = keywords.get("attn_mask", arguments[3] if causal_position == 5 and len(arguments) > 3 else None)
     scale = keywords.get("scale")
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    heads = q.shape[-3] // k.shape[-3]
-    k, v = (x.repeat_interleave(heads, -3) if heads > 1 else x for x in (k, v))
+    sharing = q.shape[-3] // k.shape[-3]
+    k, v = (x.repeat_interleave(sharing, -3) if sharing > 1 else x for x in (k, v))
     wide = q.dtype
     q, k, v = (x.bfloat16().to(wide) for x in (q, k, v))
-    (rows, keys), result = (q.shape[-2], k.shape[-2]), q.new_empty(*q.shape[:-1], v.shape[-1])
+    (rows, keys), shape = (q.shape[-2], k.shape[-2]), [*q.shape[:-1], v.shape[-1]]
+    # In the order of the dims of `q` in memory, as eager's results, whose views the program may contain.
+    order = sorted(range(q.dim()), key=lambda dim: -q.stride(dim))
+    result = q.new_empty([shape[dim] for dim in order]).permute([order.index(dim) for dim in range(q.dim())])
     scores = (q @ k.transpose(-1, -2)) * scale
     scores = (
         scores if mask is None else scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
