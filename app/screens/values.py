@@ -313,7 +313,7 @@ class ValuesScreen(ListScreen[None]):
 
     def action_search(self) -> None:
         """Say what to use instead: the engine has the values, and sends those on the screen."""
-        self._show_problem("values cannot be searched: press m for the largest differences, : for a slice")
+        self._show_problem("values cannot be searched: m shows the largest differences, : selects a slice")
 
     def action_across(self, by: int) -> None:
         self._grid.move_across(by)

@@ -321,7 +321,7 @@ def test_a_fill_that_something_reads_stays() -> None:
     ("a", "b", "c", "reason"),
     [
         ("?x4xf32", "4x4xf32", "?x4xf32", "dynamic shape memref<?x4xf32>"),
-        ("4x4xf32", "4x4xbf16", "4x4xf32", "no kernel multiplies and adds these element types"),
+        ("4x4xf32", "4x4xf64", "4x4xf32", "no kernel multiplies and adds these element types"),
     ],
 )
 def test_what_is_left_says_why(a: str, b: str, c: str, reason: str) -> None:

@@ -27,8 +27,8 @@ ORDERS = {
     "km,nk->mn": (True, True),
 }
 SHAPES = [(16, 32, 64), (17, 33, 65), (5, 7, 3), (40, 50, 130), (64, 48, 96), (33, 16, 31), (9, 100, 2), (20, 17, 129)]
-# Each shape in two of the orders, in turn.
-PROGRAMS = [(shape, list(ORDERS)[(i + j) % 4]) for i, shape in enumerate(SHAPES) for j in (0, 2)]
+# Each shape in one of the orders, in turn.
+PROGRAMS = [(shape, list(ORDERS)[i % 4]) for i, shape in enumerate(SHAPES)]
 # Instruction and bytes of vectors -> element type, and target.
 CASES = {
     "vdpbf16ps": ("bf16", "avx512"),

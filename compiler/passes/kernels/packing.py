@@ -329,12 +329,15 @@ class PanelCopy:
         return e.add(lower, e.mul(count, lanes))
 
     def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[Any]:
-        """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements."""
+        """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
+
+        If these are less than `lanes`, zeros follow them, up to the width.
+        """
         e = self.e
+        width = self.lanes if count == self.lanes or not isinstance(column, int) else self.width - column
         start, target_start = e.add(start, e.mul(column, self.column_stride)), e.add(target_start, column)
         columns = [e.load(self.source, e.add(start, i * self.column_stride), self.lanes) for i in range(count)]
         columns += [e.zero(ir.VectorType.get([self.lanes], self.source.type.element_type))] * (self.lanes - count)
-        width = self.lanes if self.width % self.lanes == 0 else count
         for i, row in enumerate(_transposed(columns)):
             e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
         return ()
