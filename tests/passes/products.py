@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 
+from tests.support.mlir_jit import Compiled
 from tests.support.mlir_text import memref
 
 
@@ -64,3 +65,11 @@ def operands(subscripts: str, sizes: dict[str, int], dtype: type = np.float32) -
     rng = np.random.default_rng(0)
     terms = re.split(",|->", subscripts)
     return tuple(rng.standard_normal([sizes[letter] for letter in term]).astype(dtype) for term in terms)
+
+
+def packed_by(compiled: Compiled, raw: np.ndarray) -> np.ndarray:
+    """The parameter `raw` as the module's only packing function packs it."""
+    (shape,) = re.findall(r"memref<([\dx]+)x\w+> {buddy.pack", compiled.text)
+    packed = np.zeros([int(size) for size in shape.split("x")], raw.dtype)
+    compiled("pack_0", raw, packed)
+    return packed

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.fold_transposes import FoldTransposes
-from tests.passes.products import function, operands
+from tests.passes.products import function, operands, packed_by
 from tests.support.filecheck_text import filecheck
 from tests.support.mlir_jit import SIZES, TARGETS, Compiled, random_arrays
 from tests.support.mlir_text import entry_function, from_node, generic, memref
@@ -87,14 +87,6 @@ def test_a_copied_operand_has_any_element_type(element: str, dtype: type) -> Non
     a, b, c = a.astype(dtype), b.astype(dtype), c.astype(dtype)
     compiled("f", a, b, c)
     np.testing.assert_allclose(c, a.T @ b, rtol=1e-12, atol=1e-6 if element == "f64" else 0)
-
-
-def packed_by(compiled: Compiled, raw: np.ndarray) -> np.ndarray:
-    """The parameter `raw` as the module's only packing function packs it."""
-    (shape,) = re.findall(r"memref<([\dx]+)xf32> {buddy.pack", compiled.text)
-    packed = np.zeros([int(size) for size in shape.split("x")], np.float32)
-    compiled("pack_0", raw, packed)
-    return packed
 
 
 SMALL = {"m": 9, "n": 20, "k": 11}

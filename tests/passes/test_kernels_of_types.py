@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
-from tests.passes.products import function
+from tests.passes.products import function, packed_by
 from tests.support.mlir_jit import SIZES, TARGETS, Compiled
 
 SUBSCRIPTS = {"mk,kn->mn": (False, False), "mk,nk->mn": (False, True), "km,kn->mn": (True, False)}
@@ -79,6 +79,25 @@ def test_products_of_mixed_elements_round_only_the_sums(elements: tuple[str, str
         torch.testing.assert_close(
             found.double(), a.double() @ b.double(), rtol=0, atol=40 * 2e-6 * k, msg=f"{m} {n} {k}"
         )
+
+
+@pytest.mark.parametrize("elements", [("f32", "i8"), ("bf16", "bf16"), ("f16", "f16")])
+@pytest.mark.parametrize("target", ["avx512", "avx2"])
+def test_packed_panels_of_narrow_elements(elements: tuple[str, str], target: str) -> None:
+    """Many blocks of rows, which share a widened panel, and few, which read the packed one."""
+    kinds = {"f32": torch.float32, "bf16": torch.bfloat16, "f16": torch.float16, "i8": torch.int8}
+    for m in (9, 150):
+        text = function(
+            "f", "mk,nk->mn", {"m": m, "n": 70, "k": 90}, element=elements[0], right=elements[1], sums="f32",
+            parameter=True,
+        )  # fmt: skip
+        kernels = Compiled(text, [ContractionsToKernels()], target=TARGETS[target])
+        torch.manual_seed(0)
+        a, b = torch.randn(m, 90).to(kinds[elements[0]]), (40 * torch.randn(70, 90)).to(kinds[elements[1]])
+        out = torch.full((m, 70), 7.0)
+        kernels("f", array(a), packed_by(kernels, array(b)), out.numpy())
+        # A few roundings of sums of k products of about 40.
+        torch.testing.assert_close(out.double(), a.double() @ b.double().t(), rtol=0, atol=40 * 2e-6 * 90)
 
 
 def array(tensor: torch.Tensor) -> np.ndarray[Any, Any]:

@@ -13,7 +13,8 @@ from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
-from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, PackedGemm
+from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
+from buddy.compiler.passes.kernels.gemm.packed_rows import PackedGemm
 
 __all__ = ["kernel_function"]
 

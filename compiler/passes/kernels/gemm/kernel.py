@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, memref, vector
-from buddy.compiler.passes.kernels.contraction import converted, multiply_add
+from buddy.compiler.passes.kernels.contraction import bytes_of, converted, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
@@ -22,6 +21,9 @@ _LINE = 16
 # With at least this many steps of K, rows of A are prefetched: the rows of the next block start far apart, and the
 # hardware prefetcher detects each of them late.
 _MIN_PREFETCHED_DEPTH = 256
+
+# Least blocks of rows that share a widened panel: each would widen it for itself.
+_MIN_WIDENED_BLOCKS = 4
 
 # An epilogue is unrolled after a block if it has at most this many ops for all vectors; a longer one becomes a loop
 # over the block's vectors.
@@ -100,6 +102,9 @@ class BlockedGemm(GemmKernel):
         tile = Tile(a, 0, self.result_offsets(outer, row, column), rows, columns, block=first)
         if block.source == "packed":
             start = self._packed_start(outer)
+            if self._widens_panels:
+                self._emit_on_widened_panel(tile, e.add(start, e.mul(panel, self.panels.panel)))
+                return
             b, next_panel = e.add(start, e.mul(panel, self.panels.panel)), self._next_panel(start, panel)
             self._emit_over_depth(replace(tile, b=b, next_panel=next_panel), self.b, None)
             return
@@ -152,6 +157,25 @@ class BlockedGemm(GemmKernel):
         """Emits `tile` on a private panel, packed from offset `b` of B."""
         scratch = memref.alloc(self.private_panel_type(), [], [], alignment=ALIGNMENT)
         self._emit_over_depth(tile, scratch, b)
+        memref.dealloc(scratch)
+
+    @property
+    def _widens_panels(self) -> bool:
+        """True if packed panels of narrow elements are widened once, instead of for each block of rows."""
+        is_narrow = bytes_of(self.c.input_elements[1]) < bytes_of(self.c.element)
+        return is_narrow and not self.block.dot and self.c.m.size >= _MIN_WIDENED_BLOCKS * self.block.rows
+
+    def _emit_on_widened_panel(self, tile: Tile, start: Index) -> None:
+        """Emits `tile` on a copy, in elements of the sums, of the packed panel at offset `start` of B."""
+        e, size = self.e, self.panels.panel
+        scratch = memref.alloc(self.scratch_type(size), [], [], alignment=ALIGNMENT)
+
+        def widen(offset: Index, _: list[Any]) -> Sequence[Any]:
+            e.store(self.to_accumulator(1, e.load(self.b, e.add(start, offset), self.lanes)), scratch, offset)
+            return ()
+
+        e.loop(0, size, self.lanes, widen)
+        self._emit_over_depth(tile, scratch, None)
         memref.dealloc(scratch)
 
     def private_panel_type(self) -> Any:
@@ -359,127 +383,3 @@ class BlockedGemm(GemmKernel):
             base = row * len(b_vectors)
             result += [multiply_add(element, b_vector, sums[base + j]) for j, b_vector in enumerate(b_vectors)]
         return result
-
-
-class PackedGemm(BlockedGemm):
-    """Copies a chunk of rows of A, block by block, then multiplies it with all panels of B, each copied before its use.
-
-    The copy of a block is [k][row], with rows padded to whole vectors.
-    """
-
-    def emit(self) -> None:
-        sizes = [*(loop.size for loop in self.c.outer), self.c.m.size, self.c.n.size]
-        blocks = [*(1 for _ in self.c.outer), self.block.chunk, self.block.strip]
-        self.e.parallel_blocks(sizes, blocks, self._emit_iteration, self.work)
-
-    def _emit_iteration(self, numbers: list[Index], active: list[int]) -> None:
-        """Emits the tile of C for one iteration of the outer loop: a chunk of rows by a strip of columns."""
-        e, c, block, source = self.e, self.c, self.block, self.a
-        *outer, chunk, strip = numbers
-        *_, rows, columns = active
-        row, column = e.mul(chunk, block.chunk), e.mul(strip, block.strip)
-        a_start = e.add(self.start(0, outer), e.mul(row, c.m.strides[0]))
-        b_start, offsets = self._unpacked_start(outer, column), self.result_offsets(outer, row, column)
-        self.a = self._allocate(-(-rows // block.rows) * self._row_panels.panel)
-        panel = self._allocate(self.panels.panel)
-
-        def multiply(results: KernelResults, origin: ResultOffsets, k_range: Range | None) -> None:
-            self._copy_rows(source, a_start, rows, k_range)
-            self._emit_panels(Tile(0, 0, origin, rows, columns), b_start, panel, results, k_range)
-
-        c_sums = self.results.adding_to_c()
-        if not block.blocks_k(c):
-            multiply(self.results, offsets, None)
-        elif c_sums is not None:
-            multiply(self.results, offsets, (0, block.depth))
-            self._over_k_blocks(block.depth, functools.partial(multiply, c_sums, offsets[-1:]))
-        else:
-            buffer, sums = self.allocate_sums(rows, columns)
-            self.move(rows, columns, self.results, offsets, sums, sums.origin)
-            self._over_k_blocks(0, functools.partial(multiply, sums, sums.origin))
-            self.move(rows, columns, sums, sums.origin, self.results, offsets)
-            memref.dealloc(buffer)
-        memref.dealloc(panel)
-        memref.dealloc(self.a)
-        self.a = source
-
-    def _over_k_blocks(self, first: int, body: Callable[[Range], None]) -> None:
-        """Emits `body` for each block of K from step `first` on."""
-        e, size = self.e, self.c.k[0].size
-
-        def emit_block(lower: Index, _: list[Any]) -> Sequence[Any]:
-            body((lower, e.minimum(e.add(lower, self.block.depth), size)))
-            return ()
-
-        e.loop(first, size, self.block.depth, emit_block)
-
-    def _allocate(self, elements: int) -> Any:
-        return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
-
-    @property
-    def panels(self) -> Panels:
-        return self._of_depth(super().panels)
-
-    @property
-    def _row_panels(self) -> Panels:
-        """The copy of A as panels: one for each block of rows."""
-        (k,), width = self.c.k, -(-self.block.rows // self.lanes) * self.lanes
-        rows = (self.c.m.size, self.c.m.strides[0])
-        return self._of_depth(Panels((), rows, ((k.size, k.strides[0]),), width, self.lanes, self.c.unsigned[0]))
-
-    def _of_depth(self, panels: Panels) -> Panels:
-        """Returns `panels` for the steps of one block of K. The panels of all blocks have this layout."""
-        ((_, stride),) = panels.k
-        return replace(panels, k=((self.block.depth, stride),))
-
-    def _copy_rows(self, source: Any, start: Index, rows: int, k_range: Range | None) -> None:
-        """Copies `rows` rows of the flat A, from offset `start`, over the steps of K in `k_range` (`None`: all)."""
-        e, panels = self.e, self._row_panels
-
-        def copy_block(number: Index, active: int) -> None:
-            first = e.add(start, e.mul(number, self.block.rows * self.c.m.strides[0]))
-            target = e.add(e.mul(number, panels.panel), self._panel_origin(k_range, panels.columns))
-            pack_panel(e, panels, source, first, self.a, target, active, k_range)
-
-        for_blocks(e, rows, self.block.rows, copy_block)
-
-    def _panel_origin(self, k_range: Range | None, columns: int) -> Index:
-        """Returns the offset of step 0 of K in a panel that begins with the first step in `k_range`."""
-        return 0 if k_range is None else self.e.mul(k_range[0], -columns)
-
-    def _emit_panels(
-        self, tile: Tile, b_start: Index, panel: Any, results: KernelResults, k_range: Range | None
-    ) -> None:
-        """Emits the tile panel by panel, each copied to `panel`, over the steps of K in `k_range` (`None`: all)."""
-        e, columns, step = self.e, self.block.columns, self.c.n.strides[1]
-        origin = self._panel_origin(k_range, columns)
-
-        def emit_panel(number: Index, active: int) -> None:
-            column = e.mul(number, columns)
-            pack_panel(e, self.panels, self.b, e.add(b_start, e.mul(column, step)), panel, origin, active, k_range)
-            panel_tile = replace(
-                tile,
-                a=self._panel_origin(k_range, self._row_panels.columns),
-                b=origin,
-                offsets=results.advance(tile.offsets, self.n_loop, column),
-                columns=active,
-            )
-            if k_range is None:
-                self.emit_finished_blocks(panel_tile, panel)
-            else:
-                self.emit_row_blocks(panel_tile, panel, results, k_range)
-
-        for_blocks(e, tile.columns, columns, emit_panel)
-
-    def _start_of_rows(self, start: Index, number: Index, row: Index) -> Index:
-        return self.e.add(start, self.e.mul(number, self._row_panels.panel))
-
-    @property
-    def _row_step(self) -> int:
-        return 1
-
-    def _a_strides(self) -> list[int]:
-        return [self._row_panels.columns]
-
-    def _prefetches_rows(self, tile: Tile, k_range: Range | None) -> bool:
-        return False
