@@ -215,3 +215,11 @@ def _is_zero(value: Any) -> bool:
         return False
     attribute = value.owner.attributes["value"]
     return float(attribute.value) == 0.0
+
+
+def argument_attributes(function: Any) -> list[Any]:
+    """Returns a dictionary of attributes for each argument of the function's type."""
+    if "arg_attrs" in function.attributes:
+        return [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(function.attributes["arg_attrs"])]
+    count = len(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)
+    return [ir.DictAttr.get({}) for _ in range(count)]

@@ -21,6 +21,7 @@ from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.walk import argument_attributes
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
@@ -309,6 +310,5 @@ def _is_parameter(value: Any) -> bool:
         if owner.name != "linalg.transpose" and owner.name not in _RESHAPES:
             return False
         value = owner.operands[0]
-    function = value.owner.owner
-    attributes = ir.ArrayAttr(function.attributes["arg_attrs"])
-    return value.arg_number < len(attributes) and _PARAMETER in ir.DictAttr(attributes[value.arg_number])
+    attributes = argument_attributes(value.owner.owner)
+    return value.arg_number < len(attributes) and _PARAMETER in attributes[value.arg_number]

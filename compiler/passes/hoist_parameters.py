@@ -13,7 +13,16 @@ from typing import Any, ClassVar
 
 from buddy.compiler.codegen.calling_convention import PREPARE, entry_of
 from buddy.compiler.mlir.bindings import func, ir, memref
-from buddy.compiler.mlir.walk import ONCE, bytes_of, callee_of, calls_in, collect, symbol_of, unique_symbol
+from buddy.compiler.mlir.walk import (
+    ONCE,
+    argument_attributes,
+    bytes_of,
+    callee_of,
+    calls_in,
+    collect,
+    symbol_of,
+    unique_symbol,
+)
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PACK, PARAMETER
@@ -86,7 +95,7 @@ class _Hoisting:
 
     def _find_whether_parameter(self, name: str, number: int) -> bool:
         function = self.functions[name]
-        attributes = _argument_attributes(function.op)
+        attributes = argument_attributes(function.op)
         if number >= len(attributes) or PARAMETER not in attributes[number]:
             return False
         if name == self.entry:
@@ -168,7 +177,7 @@ class _Hoisting:
         for name, function in self.functions.items():
             if not function.added:
                 continue
-            attributes = _argument_attributes(function.op)
+            attributes = argument_attributes(function.op)
             for number, prepare in function.added:
                 old = {named.name: named.attr for named in attributes[number]}
                 of_entry = {PREPARE: ir.StringAttr.get(prepare)} if name == self.entry else {}
@@ -291,10 +300,6 @@ def _functions_with_body(root: Any) -> Iterator[Any]:
     yield from (op for op in root.regions[0].blocks[0] if op.operation.name == "func.func" and op.regions[0].blocks)
 
 
-def _argument_attributes(op: Any) -> list[Any]:
-    return [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(op.attributes["arg_attrs"])]
-
-
 # ---- packing of what was moved ---------------------------------------------------------------------------------------
 
 
@@ -311,7 +316,7 @@ class ChainPackings(MlirPass):
         if entry is None or "arg_attrs" not in entry.attributes:
             return
         functions = {symbol_of(op.operation): op.operation for op in _functions_with_body(root)}
-        attributes, chained = _argument_attributes(entry), dict[tuple[str, str], str]()
+        attributes, chained = argument_attributes(entry), dict[tuple[str, str], str]()
         for number, attribute in enumerate(attributes):
             if PREPARE not in attribute or PACK not in attribute:
                 continue

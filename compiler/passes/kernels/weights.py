@@ -12,7 +12,14 @@ from typing import Any
 
 from buddy.compiler.codegen.calling_convention import STREAMED
 from buddy.compiler.mlir.bindings import func, ir
-from buddy.compiler.mlir.walk import callee_of, calls_in, has_identity_layout, symbol_of, unique_symbol
+from buddy.compiler.mlir.walk import (
+    argument_attributes,
+    callee_of,
+    calls_in,
+    has_identity_layout,
+    symbol_of,
+    unique_symbol,
+)
 from buddy.compiler.passes.kernels.packing import Packing, pack_function
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
@@ -66,7 +73,7 @@ class PackedWeights:
     def _is_parameter(self, argument: ArgumentId) -> bool:
         name, number = argument
         function = self.functions[name]
-        if PARAMETER not in _argument_attributes(function.op)[number]:
+        if PARAMETER not in argument_attributes(function.op)[number]:
             return False
         if function.is_public:
             return True
@@ -134,7 +141,7 @@ class PackedWeights:
 
     def _finish_function(self, function: _Function) -> None:
         arguments = list(function.block.arguments)
-        attributes = _argument_attributes(function.op)
+        attributes = argument_attributes(function.op)
         order, new_attributes = [], []
         numbers = {a: i for i, a in enumerate(arguments)}
         for number in range(len(attributes)):
@@ -225,14 +232,6 @@ def _is_used(value: Any) -> bool:
 
 def _has_body(op: Any) -> bool:
     return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
-
-
-def _argument_attributes(op: Any) -> list[Any]:
-    """Returns a dictionary of attributes for each argument of the function's type."""
-    count = len(ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value).inputs)
-    if "arg_attrs" in op.attributes:
-        return [ir.DictAttr(attribute) for attribute in ir.ArrayAttr(op.attributes["arg_attrs"])]
-    return [ir.DictAttr.get({}) for _ in range(count)]
 
 
 def _named_attributes(attributes: Any) -> list[Any]:
