@@ -23,7 +23,7 @@ def accumulator(a: str, b: str, result: str) -> str | None:
     `None` if no kernel fits: if `a` and `b` differ in another way, or if `result` is narrower.
     """
     if result in FLOATS and {a, b} & set(FLOATS):
-        is_exact = all(bits(x) <= (bits(result) if x in FLOATS else 8) for x in (a, b))
+        is_exact = all(x == "i8" or (x in FLOATS and bits(x) <= bits(result)) for x in (a, b))
         sums = "f32" if result in _NARROW_FLOATS else result
         return sums if is_exact else None
     if a != b:
