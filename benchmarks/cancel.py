@@ -89,7 +89,7 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, tuple[float,
         terminal.wait(options.after)
         found["compile"] = cancelled(terminal, options.timeout)
     with opened(options, folder, str(folder / "slow.py")) as terminal:
-        terminal.until("compiled in", options.timeout)
+        terminal.until_compiled(options.timeout)
         for job in JOBS:
             for keys in job.keys:
                 terminal.key(keys.format(folder=folder), 0.3)

@@ -95,7 +95,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         terminal = Terminal(command, options.columns, options.rows, environment("truecolor", Path(folder)))
         try:
-            terminal.until("compiled in", options.timeout)
+            terminal.until_compiled(options.timeout)
             terminal.settle(1.0)
             # The files of the graph are opened when the pane is shown first.
             terminal.key("gP", 2.0)

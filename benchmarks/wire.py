@@ -45,7 +45,7 @@ def measure_once(options: argparse.Namespace) -> Found:
         try:
             terminal.until("nodes", options.timeout)
             opened = len(terminal.seen)
-            terminal.until("compiled in", options.timeout)
+            terminal.until_compiled(options.timeout)
             compiled = terminal.last - terminal.started
             terminal.settle(1.0)
         finally:

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import msgspec
 from support import printing
-from support.terminal import Terminal, environment
+from support.terminal import COMPILED, Terminal, environment
 
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol.presets import default_recipe
@@ -116,7 +116,7 @@ def during_compile(terminal: Terminal, timeout: float) -> dict[str, float]:
     """Moves between two lines of a finished stage until the compilation ends; returns the response times."""
     waits: list[float] = []
     end = time.monotonic() + timeout
-    while "compiled in" not in terminal.text:
+    while not re.search(COMPILED, terminal.text):
         if time.monotonic() > end or "[!]" in terminal.text:
             raise TimeoutError(f"not compiled in {timeout} s, or not at all; there was {terminal.text[-2000:]!r}")
         down = len(waits) % 2 == 0
@@ -214,7 +214,7 @@ def measure_remote(options: argparse.Namespace, folder: Path) -> Found:
     command = [sys.executable, "-m", "buddy.app.cli", "--no-mouse", *words]
     terminal = Terminal(command, options.columns, options.rows, environment(options.colors, folder))
     try:
-        terminal.until("compiled in", options.timeout)
+        terminal.until_compiled(options.timeout)
         found: Found = {"until_compiled_kb": moved(link)}
         terminal.settle(1.0)
         terminal.key("\t\t", 1.0)

@@ -64,6 +64,10 @@ class Pen(NamedTuple):
         return pen
 
 
+# What the status line says of a compiled program.
+COMPILED = "compiled (in|before)"
+
+
 class TerminalScreen:
     """The cells that a terminal shows after some output. Lines that scroll off the top are kept.
 
@@ -184,6 +188,12 @@ class Terminal:
     def text(self) -> str:
         """The lines on the screen. The output has no whole texts, because only cells that change are written."""
         return self.screen.text
+
+    def until_compiled(self, timeout: float) -> float:
+        """Seconds until the program is compiled; an earlier session may have compiled it."""
+        start = time.monotonic()
+        self.match(COMPILED, timeout)
+        return self.last - start
 
     def until(self, text: str, timeout: float) -> float:
         """Seconds until `text` is on the screen."""

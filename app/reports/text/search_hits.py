@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from buddy.app.session.stages import StageRow
 from buddy.compiler.protocol import Hits
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.texts import PatternError, compile_pattern
 
 # The prefix of a pattern that is plain text.
@@ -58,7 +59,7 @@ def pattern_error(pattern: Pattern) -> str:
     return ""
 
 
-class SlowPatternError(Exception):
+class SlowPatternError(BuddyError):
     """A regular expression needs more time than it has: `(a+)+$` takes twice as long for each letter of a text."""
 
 

@@ -65,7 +65,7 @@ def test_the_tasks_of_a_new_user(terminal: Callable[..., Any], tmp_path: Path, c
     script = tmp_path / "own.py"
     script.write_text(MODEL)
     one = terminal(columns=columns, rows=rows, source=script)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     for name, task in TASKS.items():
         one.key(task.keys)
         try:

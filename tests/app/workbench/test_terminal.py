@@ -71,7 +71,7 @@ def ends(one: Any) -> int:
 def test_the_workbench_works_at_80_by_24_with_256_colours_without_a_mouse(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
     one.until("[x]", PATIENCE)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.key("\t\t")
     one.until("func.func", PATIENCE)
     one.key("r")
@@ -96,7 +96,7 @@ def test_quitting_restores_the_terminal_with_exit_code_0(terminal: Callable[...,
 
 def test_runs_and_bookmarks_of_a_killed_workbench_are_restored(terminal: Callable[..., Any], tmp_path: Path) -> None:
     one = terminal("--no-mouse")
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.key("\t\t")
     one.until("func.func", PATIENCE)
     one.key("M")
@@ -109,7 +109,7 @@ def test_runs_and_bookmarks_of_a_killed_workbench_are_restored(terminal: Callabl
     one.process.kill()
     one.process.wait()
     other = terminal("--no-mouse")
-    other.until("compiled in", PATIENCE)
+    other.until("func.func", PATIENCE)  # the compilation of the first one
     other.forget()
     other.key("'")
     other.until("Bookmarks", PATIENCE)
@@ -125,7 +125,7 @@ def kept_in(folder: Path) -> list[SavedScreen]:
 
 def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", "--ascii", columns=120, rows=40)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.key("r")
     one.until("eager's speed", PATIENCE)
     assert {byte for byte in bytes(one.seen) if byte > 127} == set()
@@ -133,7 +133,7 @@ def test_in_ascii_mode_only_ascii_is_written(terminal: Callable[..., Any]) -> No
 
 def test_in_16_colours_no_other_colour_is_written(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", "--theme", "buddy-ansi", columns=120, rows=40)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.key("\t\t")
     one.until("func.func", PATIENCE)
     written = bytes(one.seen)
@@ -143,7 +143,7 @@ def test_in_16_colours_no_other_colour_is_written(terminal: Callable[..., Any]) 
 
 def test_without_colours_and_utf_8_marks_have_the_same_meaning(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", plain=True, columns=120, rows=40)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.key("\t\t")
     one.until("func.func", PATIENCE)
     assert "[x]" in one.text
@@ -154,7 +154,7 @@ def test_without_colours_and_utf_8_marks_have_the_same_meaning(terminal: Callabl
 
 def test_the_workbench_survives_40_by_10_many_resizes_and_pasted_junk(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", columns=40, rows=10)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     for turn in range(60):
         one.resize(20 + turn * 37 % 180, 3 + turn * 13 % 60)
     one.resize(40, 10)
@@ -177,7 +177,7 @@ def test_the_workbench_survives_40_by_10_many_resizes_and_pasted_junk(terminal: 
 
 def test_a_burst_of_keys_goes_to_what_the_first_one_opens(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", columns=120, rows=40)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     one.settle()
     # By pane. Twice ctrl+c closes an editor with changes too, and else cancels nothing.
     for keys in (["/", "f", "w", "X", "\x13", "S", "t", "B", "I", "T", "p", "\x10", "gF", "gX"],
@@ -200,7 +200,7 @@ def test_a_burst_of_keys_goes_to_what_the_first_one_opens(terminal: Callable[...
 
 def test_the_cells_that_were_written_add_up_to_the_screen(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse", colors="truecolor", columns=120, rows=40)
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     through_stages, dialogs = (
         ("\t\t", "1", "8", "\x06", "jjj", "G", "\x1b[H"),
         ("?", "\x06", "\x1b", "+", "+", "L", "q"),
@@ -219,7 +219,7 @@ def test_the_cells_that_were_written_add_up_to_the_screen(terminal: Callable[...
 
 def test_nothing_is_written_when_idle(terminal: Callable[..., Any]) -> None:
     one = terminal("--no-mouse")
-    one.until("compiled in", PATIENCE)
+    one.until_compiled(PATIENCE)
     # What is still on its way comes first: the catalogue of passes, messages that go after some seconds.
     for _ in range(PATIENCE // 3):
         one.forget()
