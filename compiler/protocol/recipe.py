@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Annotated, Literal, get_args
 
 import msgspec
@@ -312,6 +311,8 @@ def to_toml(recipe: Recipe) -> str:
 
 
 def _own_version() -> str:
+    from importlib import metadata  # takes time at each start
+
     try:
         return metadata.version("buddy-tui")
     except metadata.PackageNotFoundError:
