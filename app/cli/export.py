@@ -6,7 +6,6 @@ import argparse
 import json
 import shlex
 from collections.abc import Sequence
-from importlib import metadata
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.dump import choose_stage
@@ -64,6 +63,8 @@ def main(words: Sequence[str]) -> int:
 
 async def _export(engine: Headless, options: argparse.Namespace, script: tuple[str, ...], command: str) -> int:
     kinds = tuple(dict.fromkeys(kind for group in options.kind for kind in group)) or ("object",)
+    from importlib import metadata  # takes time, and is not needed to reject a source
+
     if not (options.plugin or options.remote or metadata.entry_points(group=PLUGIN_GROUP)):
         check_kinds(kinds)
     recipe = await engine.open_graph(options, script)
