@@ -25,7 +25,8 @@ class ContractionsToKernels(MlirPass):
 
     `rows` and `vectors` are the size of the register block of C, and `depth` is the number of steps of K that are
     accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to contractions with few
-    rows whose B is read in place: dot products, and rows of B that are streamed.
+    rows whose B is read in place: dot products, and rows of B that are streamed. On tiles of AMX, the block has a fixed
+    size.
     """
 
     name: ClassVar[str] = "contractions-to-kernels"

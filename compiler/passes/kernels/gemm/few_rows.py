@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, memref, vector
@@ -30,6 +31,31 @@ class GemmKernel:
 
     def emit(self) -> None:
         raise NotImplementedError
+
+    @contextmanager
+    def copied_a(self) -> Iterator[None]:
+        """Emits a copy of A, which replaces A for the ops that are emitted in the `with` block."""
+        a, contraction = self.a, self.c
+        self.a, self.c = copy_rows(
+            self.e, a, contraction, self.lanes, self.copied_element(), self.copied_rows, self.block.depth_multiple,
+            self.convert_a,
+        )  # fmt: skip
+        yield
+        memref.dealloc(self.a)
+        self.a, self.c = a, contraction
+
+    def copied_element(self) -> Any:
+        """Returns the type of the elements of a copy of A."""
+        return self.element
+
+    @property
+    def copied_rows(self) -> int:
+        """Returns the rows of a copy of A, for each value of the outer loops."""
+        return self.c.m.size
+
+    def convert_a(self, value: Any) -> Any:
+        """Converts a scalar or vector of A to elements of its copy."""
+        return converted(value, self.copied_element(), self.c.unsigned[0])
 
     def to_accumulator(self, operand: int, value: Any) -> Any:
         """Converts elements of A (0) or B (1) to the accumulator type."""
@@ -114,16 +140,9 @@ class DotProducts(GemmKernel):
 
     def emit(self) -> None:
         # Rows of A are read again for each column: they are widened once.
-        if bytes_of(self.c.input_elements[0]) >= bytes_of(self.c.element):
+        is_narrow = bytes_of(self.c.input_elements[0]) < bytes_of(self.c.element)
+        with self.copied_a() if is_narrow else nullcontext():
             self._emit_blocks()
-            return
-        a, contraction = self.a, self.c
-        self.a, self.c = copy_rows(
-            self.e, a, contraction, self.lanes, self.element, contraction.m.size, 1, lambda x: self.to_accumulator(0, x)
-        )
-        self._emit_blocks()
-        memref.dealloc(self.a)
-        self.a, self.c = a, contraction
 
     def _emit_blocks(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size]

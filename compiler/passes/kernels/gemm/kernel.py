@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, memref, vector
-from buddy.compiler.passes.kernels.contraction import bytes_of, converted, multiply_add
+from buddy.compiler.passes.kernels.contraction import bytes_of, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
-from buddy.compiler.passes.kernels.gemm.copied_rows import copy_rows
 from buddy.compiler.passes.kernels.gemm.few_rows import GemmKernel
 from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, pack_panel, panels_of, row_major
 
@@ -61,30 +61,8 @@ class BlockedGemm(GemmKernel):
         return panels_of(self.c, self.block)
 
     def emit(self) -> None:
-        if not self.block.copies_a:
+        with self.copied_a() if self.block.copies_a else nullcontext():
             self._emit_blocks()
-            return
-        a, contraction = self.a, self.c
-        self.a, self.c = copy_rows(
-            self.e, a, contraction, self.lanes, self.copied_element(), self.copied_rows, self.block.depth_multiple,
-            self.convert_a,
-        )  # fmt: skip
-        self._emit_blocks()
-        memref.dealloc(self.a)
-        self.a, self.c = a, contraction
-
-    def copied_element(self) -> Any:
-        """Returns the type of the elements of a copy of A."""
-        return self.element
-
-    @property
-    def copied_rows(self) -> int:
-        """Returns the rows of a copy of A, for each value of the outer loops."""
-        return self.c.m.size
-
-    def convert_a(self, value: Any) -> Any:
-        """Converts a scalar or vector of A to elements of its copy."""
-        return converted(value, self.copied_element(), self.c.unsigned[0])
 
     def _emit_blocks(self) -> None:
         sizes = [*(loop.size for loop in self.c.outer), self.c.n.size, self.c.m.size]
