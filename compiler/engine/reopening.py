@@ -25,7 +25,7 @@ import msgspec
 from buddy.compiler.engine.compiling import store_text
 from buddy.compiler.engine.programs import CompileResult, GraphRecord, OpenedProgram, ProgramKey, identity_of
 from buddy.compiler.protocol import Assignment, Stage
-from buddy.compiler.protocol.recipe import Recipe, digest
+from buddy.compiler.protocol.recipe import PLUGIN_GROUP, Recipe, digest
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import ProgramLoaded, TextData
@@ -41,7 +41,6 @@ _OF_TERMINAL = re.compile(
     r"_|.*TERM.*|TMUX.*|STY|COLUMNS|LINES|SHLVL|(OLD)?PWD|WINDOW.*|SSH_.*|XDG_.*|DISPLAY|WAYLAND_.*|DBUS_.*|.*SESSION.*"
     r"|VTE_.*|KITTY_.*|WEZTERM_.*|GPG_.*|PS\d|PROMPT.*|LS_COLORS|TEXTUAL.*|(NO|FORCE)_COLOR|BUDDY_TUI_.*|PYTEST_.*"
 )
-_PLUGIN_GROUP = "buddy.plugins"
 # A compilation is saved this many seconds after it, unless the graph is compiled again meanwhile.
 SAVE_SECONDS = 1.0
 Saved = TypeVar("Saved")
@@ -272,7 +271,7 @@ def _is_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> boo
 
 @lru_cache(maxsize=1)
 def _has_installed_plugins() -> bool:
-    return bool(metadata.entry_points(group=_PLUGIN_GROUP))
+    return bool(metadata.entry_points(group=PLUGIN_GROUP))
 
 
 @lru_cache(maxsize=1)
