@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from buddy.app.workspace.sources import missing_source
+from buddy.compiler.support.environment import EnvironmentVariableError, check_variables
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
@@ -44,6 +45,8 @@ VERBS = {
 }
 # Exit codes. 130 is what a shell reports after SIGINT.
 FAILURE, USAGE_ERROR, INTERRUPTED = 1, 2, 130
+# The verbs that run in spite of misspelt environment variables: `doctor` reports them, the others do not read any.
+_ANY_ENVIRONMENT = ("doctor", "engine", "completion")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -71,6 +74,12 @@ def _run(words: Sequence[str]) -> int:
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
+    if verb not in _ANY_ENVIRONMENT:
+        try:
+            check_variables()
+        except EnvironmentVariableError as wrong:
+            print(f"error: {wrong}", file=sys.stderr)
+            return USAGE_ERROR
     return int(import_module(f"buddy.app.cli.{verb}").main(rest))
 
 

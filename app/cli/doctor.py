@@ -27,6 +27,7 @@ from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.support import disk_cache
+from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables
 from buddy.compiler.support.target import cores, host, host_features, measured_rates
 
 Facts = list[tuple[str, str]]
@@ -47,14 +48,6 @@ PARTS = {
     "docs": "mkdocs-material",
 }
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")
-_BUDDY_VARIABLES = (
-    "BUDDY_CACHE",
-    "BUDDY_TUI_STATE",
-    "BUDDY_TUI_CONFIG",
-    "BUDDY_MLIR_PACKAGE",
-    "BUDDY_MLIR_OPT",
-    "BUDDY_MEMORY",
-)
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "KMP_AFFINITY", "GOMP_CPU_AFFINITY")
 # The CPU flags that affect the choice of kernels. Linux lists about a hundred flags.
 _KERNEL_FEATURES = re.compile(r"sse4_2|avx.*|fma|f16c|amx_.*|asimd.*|sve.*|bf16|i8mm|fphp|v")
@@ -119,8 +112,17 @@ def terminal_facts() -> Facts:
             f"{kind}, {size.columns}x{size.lines}, {encoding}{utf8}, in {' and '.join(inside) or 'no multiplexer'}",
         ),
         ("features", ", ".join(_terminal_features("tmux" in inside))),
-        ("set", set_variables((*_TERMINAL_VARIABLES, *_BUDDY_VARIABLES))),
+        ("set", set_variables((*_TERMINAL_VARIABLES, *VARIABLES))),
+        *_misspelt_variables(),
     ]
+
+
+def _misspelt_variables() -> Facts:
+    try:
+        check_variables()
+    except EnvironmentVariableError as wrong:
+        return [("misspelt", str(wrong))]
+    return []
 
 
 def _terminal_features(in_tmux: bool) -> list[str]:

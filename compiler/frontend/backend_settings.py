@@ -33,6 +33,7 @@ from buddy.compiler.protocol.recipe import (
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, with_value
+from buddy.compiler.support.environment import check_variables
 from buddy.compiler.support.target import host
 
 Fallback = Literal["eager", "error"]
@@ -83,9 +84,10 @@ class BackendSettings:
         """Parses `options` and `mode`.
 
         Options are those of `OPTIONS`, and the parameters of a search: a pass of the recipe (True or False),
-        `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, and
-        for an invalid value.
+        `PASS.OPTION`, `lowering:NODE`. Raises `ValueError` for an unknown mode or option, listing the known ones, for
+        an invalid value, and for a misspelt environment variable.
         """
+        check_variables()
         options = with_new_names(options or {}, RECIPE_FIELDS, "option")
         settings = cls(
             _parse_fallback(options), _parse_freeze(options), _parse_recipe(options), _parse_threads(options),

@@ -1,0 +1,61 @@
+"""The environment variables that this project reads, and a check for misspelt ones."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Mapping
+
+from buddy.compiler.protocol.errors import BuddyError
+
+PREFIX = "BUDDY_"
+# Each variable, with its meaning.
+VARIABLES = {
+    "BUDDY_BLAS": "`none` disables products by BLAS",
+    "BUDDY_CACHE": "the folder of the cache of compiled code",
+    "BUDDY_MEMORY": "the GiB of memory that each process of the engine may use",
+    "BUDDY_MLIR_OPT": "the mlir-opt whose passes are available too",
+    "BUDDY_MLIR_PACKAGE": "the package of the MLIR Python bindings",
+    "BUDDY_SUMMARY": "0: `torch.compile` logs no line about each model",
+    "BUDDY_TUI_CONFIG": "the settings file",
+    "BUDDY_TUI_STATE": "the folder of saved recipes and sessions",
+    "BUDDY_VERIFY": "1 or warn: the first call of each compiled graph is compared with eager",
+}
+# Other programs have variables with our prefix: Buddy-MLIR's build has BUDDY_MLIR_BUILD_DIR, for example. These
+# similarities (of `difflib`, without the prefix) separate them from misspelt ones.
+_SIMILARITY = 0.8
+_MLIR_SIMILARITY = 0.9
+
+
+class EnvironmentVariableError(BuddyError, ValueError):
+    """An environment variable is almost one of ours: it is misspelt, and would have no effect."""
+
+
+def check_variables(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises `EnvironmentVariableError` for variables that are probably misspelt; names the nearest valid ones."""
+    misspelt = {name: near for name in environment if (near := _misspelt_variable(name))}
+    if misspelt:
+        names = ", ".join(sorted(misspelt))
+        todo = ", ".join(f"did you mean {misspelt[name]}?" for name in sorted(misspelt))
+        raise EnvironmentVariableError(
+            f"{names} in the environment {'is no variable' if len(misspelt) == 1 else 'are no variables'} of buddy-tui",
+            todo=f"{todo} (else unset {'it' if len(misspelt) == 1 else 'them'})",
+        )
+
+
+def _misspelt_variable(name: str) -> str:
+    """The variable that `name` probably means; "" if it is one of ours, or another program's."""
+    if not name.upper().startswith(PREFIX) or name in VARIABLES:
+        return ""
+    word = name.upper().removeprefix(PREFIX)
+    similarity = _MLIR_SIMILARITY if word.startswith("MLIR_") else _SIMILARITY
+    known = [variable.removeprefix(PREFIX) for variable in VARIABLES]
+    extended = [variable for variable in known if word.startswith(f"{variable}_") or _is_abbreviation(word, variable)]
+    near = extended or difflib.get_close_matches(word, known, 1, similarity)
+    if not near and word.startswith("TUI_"):  # the prefix of this program alone
+        near = difflib.get_close_matches(word, known, 1, 0.0)
+    return f"{PREFIX}{near[0]}" if near else ""
+
+
+def _is_abbreviation(word: str, variable: str) -> bool:
+    return len(word) > 2 and variable.startswith(word)
