@@ -18,11 +18,9 @@ import msgspec
 
 from buddy.app.reports.run_report import as_json
 from buddy.app.session.stages import file_name
-from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome
+from buddy.compiler.protocol import Assignment, Compiled, GraphInfo, Ran, Stage, Welcome, file_formats
 from buddy.compiler.protocol.recipe import Recipe, to_toml
 
-# The version of the format of `ReproducerDescription`.
-FORMAT = 1
 # Suffixes of model files that execute no code. The engine checks whether the content matches.
 _SUFFIXES_WITHOUT_CODE = (".mlir", ".mlirbc", ".pt2", ".pt", ".pth", ".onnx")
 # The names of the files in a reproducer.
@@ -189,7 +187,7 @@ def _copy_sources(
     script = _copy_script(folder, recipe.source)
     files, elsewhere = _copy_imported(folder, recipe.source, subject.files) if script else ((), tuple(subject.files))
     return ReproducerDescription(
-        FORMAT,
+        file_formats.REPRODUCER.latest,
         recipe.source,
         recipe.arguments,
         script,
@@ -249,13 +247,13 @@ def read_description(folder: Path) -> ReproducerDescription:
     """Reads the description of a reproducer. Raises `ValueError` if `folder` has no description or an invalid one."""
     path = folder / DESCRIPTION
     try:
-        description = msgspec.json.decode(path.read_bytes(), type=ReproducerDescription)
+        content = path.read_bytes()
+        file_formats.REPRODUCER.check_stamp(msgspec.json.decode(content, type=file_formats.Stamp))
+        description = msgspec.json.decode(content, type=ReproducerDescription)
     except OSError as error:
         raise ValueError(f"{folder} is not a reproducer: {path.name}: {error.strerror}") from error
     except msgspec.DecodeError as error:
         raise ValueError(f"{path} cannot be read: {error}") from error
-    if description.format > FORMAT:
-        raise ValueError(f"{folder} was written by a later version of buddy-tui ({description.engine})")
     if description.script and not _is_inside(folder, description.script):
         raise ValueError(f"{path} names the script {description.script}, which is not in the folder")
     return description

@@ -17,7 +17,7 @@ import msgspec
 from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole, write_whole_bytes
 from buddy.app.workspace.history import MAX_SAVED_BYTES, Edit, Edits
 from buddy.compiler.protocol.recipe import Recipe, from_toml, to_toml
-from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_field_names
+from buddy.compiler.protocol.renamed import decode_recipes
 
 # Keep the edits of at most this many other workbenches, the most recent ones.
 _MAX_OTHER_WORKBENCHES = 8
@@ -151,9 +151,7 @@ class RecipeFile:
             data = self.edits_path.read_bytes()
         except FileNotFoundError:
             return None
-        if any(name.encode() in data for name in RECIPE_FIELDS):
-            data = msgspec.msgpack.encode(with_new_field_names(msgspec.msgpack.decode(data)))
-        return msgspec.msgpack.decode(data, type=Edits).map_recipes(self._with_address)
+        return decode_recipes(data, Edits).map_recipes(self._with_address)
 
 
 def _value_or_none(read: Callable[[], T | None]) -> T | None:

@@ -18,8 +18,9 @@ import msgspec
 from msgspec.structs import replace
 
 from buddy.app.workspace.files import Stamp, exclusive_lock, stamp_of, write_whole_bytes
-from buddy.compiler.protocol import OutputReport, RunReport
+from buddy.compiler.protocol import OutputReport, RunReport, file_formats
 from buddy.compiler.protocol.recipe import EAGER, F32, Recipe
+from buddy.compiler.protocol.renamed import decode_recipes
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 # A stage by its pass and the number of earlier stages of that pass. Unlike an index, it survives that steps are moved.
@@ -193,7 +194,9 @@ class SavedScreen(msgspec.Struct, frozen=True):
 def read_session(path: Path) -> tuple[SavedScreen, str]:
     """The session saved in `path`, and an error, empty if the file is valid or does not exist."""
     try:
-        return msgspec.msgpack.decode(path.read_bytes(), type=SavedScreen), ""
+        content = path.read_bytes()
+        file_formats.SESSION.check_stamp(msgspec.msgpack.decode(content, type=file_formats.Stamp))
+        return decode_recipes(content, SavedScreen), ""
     except FileNotFoundError:
         return SavedScreen(), ""
     except (OSError, ValueError, RecursionError) as error:
@@ -202,7 +205,8 @@ def read_session(path: Path) -> tuple[SavedScreen, str]:
 
 def write_session(path: Path, saved: SavedScreen) -> None:
     """Save `saved` to `path` atomically and durably. Raises `OSError`, and `ValueError` if it cannot be encoded."""
-    write_whole_bytes(path, msgspec.msgpack.encode(saved), sync=True)
+    fields = {name: getattr(saved, name) for name in saved.__struct_fields__}
+    write_whole_bytes(path, msgspec.msgpack.encode({**file_formats.SESSION.stamp(), **fields}), sync=True)
 
 
 class SessionFile:

@@ -15,6 +15,7 @@ import msgspec
 
 from buddy.app.actions import key_map
 from buddy.app.workspace.inputs import read_file
+from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.renamed import ACTION_IDS, with_new_names
 from buddy.themes.palette import add_themes, no_such_theme
 from buddy.themes.toml import TomlError, line_of, parse_toml
@@ -92,6 +93,10 @@ def apply_settings(path: Path) -> tuple[Settings, list[str]]:
 def _parse_settings(text: str) -> Settings:
     """Parse the text of a settings file. Raises `TomlError` for invalid TOML, or for an invalid setting or key."""
     data = parse_toml(text)
+    try:
+        file_formats.SETTINGS.check(data.pop(file_formats.FORMAT, 1), data.pop(file_formats.WRITER, ""))
+    except file_formats.LaterFormatError as error:
+        raise TomlError(str(error), line_of(text, [file_formats.FORMAT])) from error
     try:
         settings = msgspec.convert(data, Settings, strict=True)
     except msgspec.ValidationError as error:

@@ -17,6 +17,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
+from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
@@ -290,11 +291,6 @@ def _option_text(value: OptionValue) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# The format of recipe files. It increases when an older program would misread a file or reject a field of it.
-RECIPE_FORMAT = 2
-_FORMAT, _WRITER = "format", "written_by"
-
-
 class RecipeError(BuddyError, ValueError):
     """A text is not a recipe, or one of a later format; it names the field and the reason."""
 
@@ -307,16 +303,7 @@ def to_toml(recipe: Recipe) -> str:
     for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ())):
         if getattr(recipe, name) == default:
             del fields[name]
-    return tomli_w.dumps({_FORMAT: RECIPE_FORMAT, _WRITER: f"buddy-tui {_own_version()}", **fields})
-
-
-def _own_version() -> str:
-    from importlib import metadata  # takes time at each start
-
-    try:
-        return metadata.version("buddy-tui")
-    except metadata.PackageNotFoundError:
-        return "of a source tree"
+    return tomli_w.dumps({**file_formats.RECIPE.stamp(), **fields})
 
 
 def from_toml(text: str) -> Recipe:
@@ -327,11 +314,13 @@ def from_toml(text: str) -> Recipe:
     """
     try:
         values = with_new_names(_parse_toml(text), RECIPE_FIELDS, "recipe field")
-        _check_format(values.pop(_FORMAT, 1), values.pop(_WRITER, ""))
+        file_formats.RECIPE.check(values.pop(file_formats.FORMAT, 1), values.pop(file_formats.WRITER, ""))
         _check_fields(values)
         recipe = msgspec.convert(values, Recipe, strict=True)
     except RecipeError:
         raise
+    except file_formats.LaterFormatError as error:
+        raise RecipeError(error.diagnostic) from error
     except RecursionError as error:
         raise RecipeError("not a recipe: it is nested too deeply") from error
     except (msgspec.ValidationError, ValueError) as error:
@@ -340,16 +329,6 @@ def from_toml(text: str) -> Recipe:
         reason = f"{recipe.dialect} needs the frontend {TORCH_MLIR}, but the recipe has {recipe.frontend}"
         raise RecipeError(f"not a recipe: {reason} - at `$.dialect`")
     return recipe
-
-
-def _check_format(number: object, writer: object) -> None:
-    """Raises `RecipeError` if a file has a later format than this version reads, or none that is valid."""
-    if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-        raise RecipeError(f"not a recipe: the format is {number!r}, not a whole number - at `$.{_FORMAT}`")
-    if number > RECIPE_FORMAT:
-        written = f"it was written by {str(writer)[:60] or 'a later version'}, in format {number}"
-        this = f"this is buddy-tui {_own_version()}, which reads formats up to {RECIPE_FORMAT}"
-        raise RecipeError(f"a recipe of a later version: {written}; {this} · update buddy-tui to read it")
 
 
 def _check_fields(values: Mapping[str, object]) -> None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 # Recipe fields, which are also options of `torch.compile` and parameters of `buddy-tui tune`.
 RECIPE_FIELDS = {"flavour": "dialect"}
@@ -20,6 +22,8 @@ ACTION_IDS = {
 }
 # Fields of the Graph pane's filter.
 FILTER_FIELDS = {"road": "lowering"}
+
+T = TypeVar("T")
 
 
 def with_new_names(values: Mapping[str, Any], table: Mapping[str, str], kind: str) -> dict[str, Any]:
@@ -41,13 +45,23 @@ def warn_renamed(old: str, new: str) -> None:
     warnings.warn(f"{old} is now {new}; the old name works until version 0.3", FutureWarning, stacklevel=4)
 
 
-def with_new_field_names(data: Any) -> Any:
+def decode_recipes(data: bytes, kind: type[T]) -> T:
+    """Decodes MessagePack as `kind`, with new names for the fields of all recipes in it.
+
+    Raises `msgspec.DecodeError` and `RecursionError`.
+    """
+    if any(name.encode() in data for name in RECIPE_FIELDS):
+        data = msgspec.msgpack.encode(_with_new_field_names(msgspec.msgpack.decode(data)))
+    return msgspec.msgpack.decode(data, type=kind)
+
+
+def _with_new_field_names(data: Any) -> Any:
     """Returns `data`, plain values such as a saved history, with new names for the fields of all recipes in it."""
     if isinstance(data, list):
-        return [with_new_field_names(value) for value in data]
+        return [_with_new_field_names(value) for value in data]
     if not isinstance(data, dict):
         return data
     is_recipe = "preset" in data and "steps" in data
     return {
-        RECIPE_FIELDS.get(key, key) if is_recipe else key: with_new_field_names(value) for key, value in data.items()
+        RECIPE_FIELDS.get(key, key) if is_recipe else key: _with_new_field_names(value) for key, value in data.items()
     }

@@ -1,0 +1,119 @@
+"""Files of older versions are read; files of a later format are refused, kept, and named with both versions."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from buddy.app.reports.reproducer import DESCRIPTION, read_description
+from buddy.app.workspace.recipe_files import RecipeFile
+from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_session, write_session
+from buddy.app.workspace.settings import read_settings
+from buddy.compiler.protocol import file_formats
+from buddy.compiler.protocol.file_formats import FileFormat, LaterFormatError
+from buddy.compiler.protocol.recipe import Recipe, RecipeError, from_toml, to_toml
+
+OLD = Path(__file__).resolve().parent.parent / "data" / "version_0.1"
+
+
+@pytest.mark.filterwarnings("ignore:.*flavour:FutureWarning")
+def test_a_recipe_of_version_0_1_is_read_with_its_edits(tmp_path: Path) -> None:
+    for name in ("mlp.toml", "mlp.edits"):
+        shutil.copy(OLD / name, tmp_path)
+    recipe, edits, problem = RecipeFile(tmp_path / "mlp.toml", lambda recipe: recipe).read()
+    assert problem == ""
+    assert recipe is not None
+    assert edits is not None
+    assert (recipe.source, recipe.dialect, recipe.threads) == ("samples/mlp.py", "linalg", 1)
+    (edit,) = edits.past
+    changed = [new for old, new in zip(edit.recipe.steps, recipe.steps, strict=True) if old != new]
+    assert [(step.name, step.enabled) for step in changed] == [("tosa-to-linalg-named", False)]
+
+
+def test_a_session_of_version_0_1_is_read() -> None:
+    saved, problem = read_session(OLD / "mlp.session")
+    assert problem == ""
+    assert saved.pane == "ir"
+    (run,) = saved.runs
+    assert run.recipe.source == "samples/mlp.py"
+    assert run.report.outputs[0].shape == (128, 256)
+
+
+@pytest.mark.filterwarnings("ignore:settings:FutureWarning")
+def test_settings_of_version_0_1_are_read() -> None:
+    settings, problem = read_settings(OLD / "config.toml")
+    assert (settings.theme, problem) == ("buddy-dark", "")
+    assert settings.keys == {"search": "ctrl+f"}
+
+
+@pytest.mark.filterwarnings("ignore:.*flavour:FutureWarning")
+def test_a_reproducer_of_version_0_1_is_read() -> None:
+    description = read_description(OLD / "reproducer")
+    assert (description.source, description.script) == ("samples/mlp.py", "script/mlp.py")
+    assert len(description.stages) > 50
+    recipe = from_toml((OLD / "reproducer/recipe.toml").read_text("utf-8"))
+    assert recipe.dialect == "linalg"
+
+
+def test_a_later_recipe_names_both_versions() -> None:
+    text = to_toml(Recipe()).replace("format = 2", "format = 9").replace("written_by = ", 'written_by = "X 0.9" # ')
+    with pytest.raises(RecipeError, match=r"written by X 0.9, in format 9; this is buddy-tui .* up to 2 · update"):
+        from_toml(f"{text}new_field = 1\n")
+
+
+def test_a_later_session_is_refused_and_kept(tmp_path: Path) -> None:
+    path = tmp_path / "x.session"
+    later = msgspec.msgpack.encode({"format": 9, "written_by": "buddy-tui 0.9", "pane": 5})
+    path.write_bytes(later)
+    file = SessionFile(path)
+    saved, problem = file.read()
+    assert saved == SavedScreen()
+    assert "written by buddy-tui 0.9, in format 9" in problem
+    file.set_session(SavedScreen("ir"))
+    file.write()
+    assert read_session(path) == (SavedScreen("ir", bookmarks=[]), "")
+    assert (tmp_path / "x.session.unread").read_bytes() == later
+
+
+def test_a_session_says_what_has_written_it(tmp_path: Path) -> None:
+    write_session(tmp_path / "x.session", SavedScreen("ir", node="linear"))
+    fields: dict[str, Any] = msgspec.msgpack.decode((tmp_path / "x.session").read_bytes())
+    assert fields["format"] == file_formats.SESSION.latest
+    assert fields["written_by"].startswith("buddy-tui ")
+    assert read_session(tmp_path / "x.session") == (SavedScreen("ir", node="linear"), "")
+
+
+def test_later_settings_are_refused_with_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('theme = "buddy-dark"\nformat = 4\nwritten_by = "buddy-tui 0.9"\ncolour_depth = 3\n')
+    settings, problem = read_settings(path)
+    assert settings.theme == ""
+    assert problem.startswith(f"{path}, line 2: a settings file of a later version: it was written by buddy-tui 0.9")
+    path.write_text('format = 1\ntheme = "buddy-dark"\n')
+    assert read_settings(path)[1] == ""
+
+
+def test_a_later_reproducer_is_refused_even_with_other_fields(tmp_path: Path) -> None:
+    (tmp_path / DESCRIPTION).write_text(json.dumps({"format": 3, "written_by": "buddy-tui 0.9"}))
+    with pytest.raises(LaterFormatError, match=r"a reproducer of a later version: it was written by buddy-tui 0\.9"):
+        read_description(tmp_path)
+
+
+@pytest.mark.parametrize("number", [0, -1, True, "2", 1.0, None, "x" * 100])
+def test_a_format_that_is_no_number_is_refused(number: object) -> None:
+    with pytest.raises(LaterFormatError, match="not a whole number") as caught:
+        FileFormat("recipe", 2).check(number)
+    assert len(str(caught.value)) < 160
+
+
+def test_every_format_up_to_the_latest_is_accepted() -> None:
+    form = replace(file_formats.RECIPE, latest=3)
+    for number in (1, 2, 3):
+        form.check(number, "buddy-tui 0.1")
+    form.check(form.stamp()["format"])
