@@ -309,7 +309,9 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
     """
     op_classes = default_ops_map() if ops_map is None else ops_map
     rules = {op: rule for op, (key, rule) in _keyed_decompositions().items() if key not in op_classes}
-    conditional = counted_sizes.CONDITIONAL_DECOMPOSITIONS | memory_formats.CONDITIONAL_DECOMPOSITIONS
+    conditional: dict[Any, Callable[..., Any]] = {}
+    for module in (counted_sizes, memory_formats, formulas):
+        conditional |= module.CONDITIONAL_DECOMPOSITIONS
     return rules | conditional | plugin_decompositions()
 
 

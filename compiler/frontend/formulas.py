@@ -159,10 +159,25 @@ def attention(
     out, _ = rule(q, k, v, dropout_p, is_causal, attn_mask=attn_mask, scale=scale)
     repeats, compute_type = q.size(1) // k.size(1), torch.promote_types(q.dtype, torch.float32)
     keys = (k.repeat_interleave(repeats, 1) if repeats > 1 else k).to(compute_type)
-    scores = _scores(
-        q.to(compute_type), keys, is_causal, attn_mask, 1 / math.sqrt(q.size(-1)) if scale is None else scale
-    )
+    factor = 1 / math.sqrt(q.size(-1)) if scale is None else scale
+    scores = _scores(q.to(compute_type), keys, is_causal, attn_mask, factor)
     return out, torch.logsumexp(scores, -1)
+
+
+def attention_of_any_width(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
+    attn_mask: torch.Tensor | None = None, scale: float | None = None,
+) -> Any:  # fmt: skip
+    """Attention whose head size is unknown at compile time; the op class handles all others."""
+    if not isinstance(q.size(-1), torch.SymInt):
+        return NotImplemented
+    # A symbol cannot be the scale of torch's rule: it would become a constant. So q is scaled.
+    compute_type = torch.promote_types(q.dtype, torch.float32)
+    scaled = q.to(compute_type) * (1 / torch.sym_sqrt(q.size(-1)) if scale is None else scale)
+    keys, values = k.to(compute_type), v.to(compute_type)
+    mask = attn_mask if attn_mask is None or attn_mask.dtype == torch.bool else attn_mask.to(compute_type)
+    out, logarithms = attention(scaled, keys, values, dropout_p, is_causal, attn_mask=mask, scale=1.0)
+    return out.to(q.dtype), logarithms
 
 
 def _sum_over_repeats(gradient: torch.Tensor, repeats: int) -> torch.Tensor:
@@ -418,6 +433,11 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten._scaled_dot_product_flash_attention_for_cpu_backward.default: attention_backward,
     aten.nan_to_num.default: for_reals(torch._decomp.decomposition_table[aten.nan_to_num.default]),
     aten.max_unpool2d.default: keep_format(torch._decomp.decomposition_table[aten.max_unpool2d.default]),
+}
+
+# For ops with an op class, which handles all calls for which these return `NotImplemented`.
+CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten._scaled_dot_product_flash_attention_for_cpu.default: attention_of_any_width,
 }
 
 

@@ -126,6 +126,7 @@ GROUPS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]
             torch.full_like(x, 1 / x.shape[1]),
             nn.functional.batch_norm(x, x[0] * 1, x[0].abs(), training=True),
             nn.functional.scaled_dot_product_attention(x[None], x[None] * 2, x[None]),
+            nn.functional.scaled_dot_product_attention(x[None, None], x[None, None] * 2, x[None, None]),
         ),
         matrix,
     ),

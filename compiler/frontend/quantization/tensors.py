@@ -7,6 +7,7 @@ of the AVX2 kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKer
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import getitem
@@ -51,18 +52,32 @@ class Quantised:
     zero_point: torch.Tensor
 
 
+def _rounds_quotients() -> bool:
+    """Whether eager rounds the quotient, as since PyTorch 2.14, or the sum of the quotient and the zero point."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # quantised tensors are deprecated
+        half = torch.quantize_per_tensor(torch.tensor([0.5]), 1.0, 1, torch.quint8)
+    return bool(half.int_repr().item() == 1)
+
+
+# Found when this module is imported, because a graph is decomposed on fake tensors.
+_ROUNDS_QUOTIENTS = _rounds_quotients()
+
+
 def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
     """Quantises `x`, which is float32; the parameters are numbers or tensors with one element.
 
-    NaN becomes the highest integer of 8 bits, or the lowest of 32 bits. The sum of quotient and zero point is rounded,
-    with ties to even. A call raises an error for a zero point that eager rejects.
+    NaN becomes the highest integer of 8 bits, or the lowest of 32 bits. Ties round to even. A call raises an error for
+    a zero point that eager rejects.
     """
     integer = _INTEGERS[dtype]
     low, high = torch.iinfo(integer).min, torch.iinfo(integer).max
     step, zero = _number(scale, torch.float32), _number(zero_point, torch.int64)
     aten._assert_async.msg((zero >= low) & (zero <= high), _ZERO_POINT_ERROR)
     inverse = step.reciprocal()
-    if integer == torch.int32:
+    if _ROUNDS_QUOTIENTS:
+        steps = _add_zero_point(torch.round(x * inverse), zero, wraps=integer != torch.int32)
+    elif integer == torch.int32:
         steps = x * inverse + zero.to(torch.float32)
     else:  # eager multiplies and adds with one rounding; in double precision the product is exact
         steps = (x.to(torch.float64) * inverse.to(torch.float64) + zero.to(torch.float64)).to(torch.float32)
@@ -70,6 +85,19 @@ def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -
     clamped = torch.round(steps).to(torch.float64).clamp(low, high)
     clamped = torch.where(steps.isnan(), low if integer == torch.int32 else high, clamped)
     return Quantised(clamped.to(integer), step, zero.to(torch.int32))
+
+
+def _add_zero_point(quotients: torch.Tensor, zero_point: torch.Tensor, wraps: bool) -> torch.Tensor:
+    """The sum in double precision. With `wraps`, it is one of 32-bit integers, as eager's of integers of 8 bits.
+
+    A quotient beyond 32 bits, or NaN, becomes the nearest one of float32 (NaN: the highest), and the sum wraps around.
+    """
+    if not wraps:
+        return quotients.to(torch.float64) + zero_point.to(torch.float64)
+    highest = 2.0**31 - 128  # the largest below 2**31 in float32
+    bounded = torch.where(quotients.isnan(), highest, quotients.clamp(-(2.0**31), highest))
+    sums = bounded.to(torch.int64) + zero_point
+    return (torch.remainder(sums + 2**31, 2**32) - 2**31).to(torch.float64)
 
 
 def _number(value: Any, dtype: torch.dtype) -> torch.Tensor:
