@@ -16,7 +16,7 @@ TREE := build/tree/buddy
 PARTS := api app compiler themes
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help run check test test-full coverage lint format types contracts pytest docs bench tree wheel lock audit fresh clean distclean
+.PHONY: help run check test test-full coverage lint format types contracts pytest docs bench tree wheel lock audit matrix fresh clean distclean
 
 help:
 	@echo "make run        set up and open the workbench on $(SOURCE) (SOURCE=path.py for another script)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench      the timings in benchmarks/"
 	@echo "make lock       renew requirements.lock, the hash of every file that is installed"
 	@echo "make audit      ask whether anything in requirements.lock has a known vulnerability"
+	@echo "make matrix     the tests that depend on PyTorch, with every supported version of it and of Python (an hour, 5 GB each)"
 	@echo "make wheel      build a wheel into dist/"
 	@echo "make fresh      prove that a clean clone of the last commit passes its tests"
 	@echo "make clean      remove caches and build output (distclean: also $(VENV))"
@@ -99,6 +100,11 @@ lock: $(VENV)/.tools
 
 audit: $(VENV)/.tools
 	@$(BIN)/python .ci/audit.py $(VENV)/tools/bin
+
+# CELLS="3.11/2.14 3.13/2.15" for some of them.
+CELLS ?=
+matrix: $(VENV)/.tools tree
+	@$(BIN)/python .ci/matrix.py $(VENV)/tools/bin $(CELLS)
 
 fresh:
 	@set -e; clone=$$(mktemp -d); trap 'rm -rf "$$clone"' EXIT; \

@@ -18,6 +18,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements.lock"
 PYTHON, PLATFORM = "3.11", "x86_64-manylinux_2_28"
+# The newest version with a build for CPUs where the lock is made.
+TORCH = "torch==2.13.0"
 # The dependencies of torch's CUDA builds.
 CUDA = re.compile(r"(nvidia-|cuda-|triton\b)")
 HEADING = f"""\
@@ -79,13 +81,9 @@ def parts(text: str) -> dict[str, list[str]]:
 
 
 def torch_for_cpus() -> tuple[str, str]:
-    """The version and hash of the torch that pip would install here; empty if it finds none."""
-    import tomllib  # not in Python 3.10, for which `main` has returned
-
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    (wanted,) = [text for text in project["dependencies"] if re.match(r"torch\b(?!-)", text)]
+    """The version and hash of the build of `TORCH` that pip would install here; empty if it finds none."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--dry-run", "--ignore-installed", "--no-deps"]
-    done = subprocess.run([*command, "--report", "-", wanted], stdout=subprocess.PIPE, text=True, check=False)
+    done = subprocess.run([*command, "--report", "-", TORCH], stdout=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         return "", ""
     (item,) = json.loads(done.stdout)["install"]

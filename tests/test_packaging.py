@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from buddy.compiler.support.environment import FIRST_TORCH, LAST_TORCH
+
 try:
     import tomllib
 except ModuleNotFoundError:  # Python 3.10
@@ -49,9 +51,10 @@ def test_the_package_list_is_the_tree():
     assert sorted(PROJECT["tool"]["setuptools"]["packages"]) == found
 
 
-def test_torch_stays_in_the_range_that_needs_no_cuda():
+def test_the_range_of_torch_is_what_is_tested_and_one_release_more():
     (torch,) = (text for text in PROJECT["project"]["dependencies"] if text.startswith("torch>"))
-    assert torch == "torch>=2.11,<2.14"
+    (first, last) = FIRST_TORCH[1], LAST_TORCH[1]
+    assert torch == f"torch>=2.{first},<2.{last + 2}"
 
 
 @pytest.mark.slow

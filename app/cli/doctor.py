@@ -27,7 +27,7 @@ from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables
+from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 from buddy.compiler.support.target import cores, host, host_features, measured_rates
 
 Facts = list[tuple[str, str]]
@@ -251,6 +251,8 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
     facts = [("engine", location), ("buddy-tui", welcome.engine), ("with", packages)]
     facts += [("CPU", f"{welcome.target}, {welcome.cores} cores")]
     facts += [("", "differs from the local version")] * (welcome.engine != version("buddy-tui"))
+    untested = torch_warning(welcome.packages.get("torch", ""))
+    facts += [("", untested)] * bool(untested)
     report.add("engine", facts)
     try:
         catalogue = await engine.client.request(ListPasses(0))

@@ -39,6 +39,7 @@ from buddy.compiler.frontend.memory_formats import copy_graph, fall_back_for_off
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
+from buddy.compiler.support.environment import torch_warning
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
@@ -150,7 +151,13 @@ def use_aten_views(module: GraphModule) -> None:
 
 @lru_cache(maxsize=1)
 def load_plugins() -> None:
-    """Loads the plug-ins of installed packages, once per process, with a warning for each that fails."""
+    """Loads the plug-ins of installed packages, once per process, with a warning for each that fails.
+
+    Warns as well if this version of PyTorch was never tested.
+    """
+    untested = torch_warning(torch.__version__)
+    if untested:
+        warnings.warn(untested, stacklevel=3)
     for problem in plugins.plugin_problems(plugins.installed_plugins()):
         warnings.warn(str(problem), stacklevel=3)
 

@@ -1,9 +1,10 @@
-"""The environment variables that this project reads, and a check for misspelt ones."""
+"""What this project expects of its environment: variables, with a check for misspelt ones, and PyTorch's version."""
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 
 from buddy.compiler.protocol.errors import BuddyError
@@ -25,6 +26,8 @@ VARIABLES = {
 # similarities (of `difflib`, without the prefix) separate them from misspelt ones.
 _SIMILARITY = 0.8
 _MLIR_SIMILARITY = 0.9
+# The versions of PyTorch that `make matrix` tests; `pyproject.toml` allows one release more.
+FIRST_TORCH, LAST_TORCH = (2, 11), (2, 15)
 
 
 class EnvironmentVariableError(BuddyError, ValueError):
@@ -59,3 +62,23 @@ def _misspelt_variable(name: str) -> str:
 
 def _is_abbreviation(word: str, variable: str) -> bool:
     return len(word) > 2 and variable.startswith(word)
+
+
+def torch_warning(version: str) -> str:
+    """A warning about a version of PyTorch, such as "2.16.0+cpu", that was never tested; "" for all others."""
+    match = re.match(r"(\d+)\.(\d+)", version)
+    if match is None:
+        return f"PyTorch {version} has no version number: tested are {_tested()}"
+    found = int(match[1]), int(match[2])
+    if found < FIRST_TORCH:
+        return f"PyTorch {version} is too old: tested are {_tested()}; update it"
+    if found > LAST_TORCH:
+        return (
+            f"PyTorch {version} is newer than those that are tested, {_tested()}: set verify to compare with eager"
+        )
+    return ""
+
+
+def _tested() -> str:
+    first, last = (".".join(map(str, version)) for version in (FIRST_TORCH, LAST_TORCH))
+    return f"{first} to {last}"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.frontend.backend_settings import BackendSettings
-from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables
+from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
@@ -58,6 +58,22 @@ def test_torch_compile_refuses_a_misspelt_variable(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BUDDY_VERIFI", "1")
     with pytest.raises(ValueError, match="did you mean BUDDY_VERIFY"):
         BackendSettings.of({})
+
+
+@pytest.mark.parametrize(
+    ("version", "warning"),
+    [
+        ("2.11.0", ""),
+        ("2.15.3+cu130", ""),
+        ("2.10.1", "too old: tested are 2.11 to 2.15; update it"),
+        ("2.16.0a0+git1234", "newer than those that are tested, 2.11 to 2.15: set verify"),
+        ("3.0", "newer"),
+        ("", "no version number"),
+    ],
+)
+def test_versions_of_pytorch_that_were_never_tested_are_warned_of(version: str, warning: str) -> None:
+    assert warning in torch_warning(version)
+    assert bool(warning) == bool(torch_warning(version))
 
 
 @pytest.mark.parametrize(("verb", "code"), [("passes", 2), ("completion", 0)])
