@@ -37,7 +37,7 @@ VERBS = {
     "fuzz": "compile random programs and compare them with eager; reduce those that fail",
     "new": "write a plug-in with an op, a pass or a backend, with its test",
     "config": "show the settings, where they are stored, and all keys",
-    "cache": "show or clear the on-disk cache of compiled code",
+    "cache": "show, clear, export or import the on-disk cache of compiled code",
     "completion": "print a script that completes command lines in bash, zsh or fish",
     "doctor": "check the installation with a small program, and print the text for a bug report",
     "engine": "serve a workbench on stdin and stdout",
