@@ -14,6 +14,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs, short_place
+from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts
 from buddy.app.screens.detail import diagnostic_lines, wrap_text
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
@@ -31,7 +32,7 @@ VERDICTS = {
     "unchecked": ("RAN", "warn"),
     "nan": ("NaN", "bad"),
 }
-BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
+BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE", **RUNTIME_LABELS}
 # The maximum number of lines that are shown of the output of the script.
 MAX_PRINTED_LINES = 200
 # Larger distances from eager, in ULP, are not shown: eager's value is near zero.
@@ -179,6 +180,8 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
     for side in timed_sides:
         lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, bar_width, "bar-other", glyphs))
         lines.append(_side_line(side, report.eager, glyphs))
+        texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - 9)]
+        lines += [[(f"{'':9}{piece}", "warn")] for piece in texts]
     for side in (side for side in report.beside if side.problem):
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
@@ -202,7 +205,8 @@ def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     error = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
-    compiled = f"  compiled in {formatting.seconds(side.compile_seconds)}"
+    made = "exported" if side.name in RUNTIME_LABELS else "compiled"
+    compiled = f"  {made} in {formatting.seconds(side.compile_seconds)}"
     return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (error, "dim"), (word, role), (compiled, "dim")]
 
 

@@ -428,6 +428,8 @@ class EngineSession:
                 str(folder or ""),
                 native,
                 frame.equal_nan,
+                frame.runtimes,
+                frame.mark,
             )
             try:
                 executed = await self._ask_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
