@@ -32,7 +32,7 @@ VERBS = {
     "presets": "compile a program with every preset, and compare the measurements",
     "passes": "list the passes that a recipe can use",
     "ops": "list the ATen ops that the compiler supports",
-    "bench": "time programs against eager, inductor and IREE",
+    "bench": "time programs against eager, inductor, IREE and other runtimes",
     "coverage": "compile PyTorch's own operator samples and compare them with eager",
     "fuzz": "compile random programs and compare them with eager; reduce those that fail",
     "new": "write a plug-in with an op, a pass or a backend, with its test",

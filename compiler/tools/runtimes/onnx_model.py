@@ -105,9 +105,9 @@ class _Nodes(torch.nn.Module):
     def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
         remaining = iter(inputs)
         values: dict[str, Any] = {}
-        for index, op in enumerate(self._graph.placeholders):
+        for index, placeholder in enumerate(self._graph.placeholders):
             buffer = getattr(self, f"parameter_{index}", None)
-            values[op.name] = next(remaining) if buffer is None else buffer
+            values[placeholder.name] = next(remaining) if buffer is None else buffer
         for op in self._graph.operations:
             with torch.fx.traceback.annotate({_NODE: op.name}):
                 values[op.name] = compute_node(op, values, self._symbols)
