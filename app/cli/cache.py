@@ -6,7 +6,6 @@ import argparse
 import json
 import os
 import shlex
-import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from buddy.compiler.driver import cache_archive
 from buddy.compiler.driver.cache_archive import ArchiveError, Contents, Trust
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import disk_cache
+from buddy.compiler.support.files import scratch_folder
 
 _EPILOG = """\
 `export FILE` writes an archive of the compiled code: everything, or what the programs of --program need, which are
@@ -152,7 +152,7 @@ def _export(options: argparse.Namespace, console: Console) -> int:
 def _empty_cache() -> Iterator[None]:
     """While active, this process and its engines have an empty cache, which is removed at the end."""
     before = os.environ.get(disk_cache.VARIABLE)
-    with tempfile.TemporaryDirectory(prefix="buddy-cache-") as folder:
+    with scratch_folder("cache") as folder:
         os.environ[disk_cache.VARIABLE] = folder
         try:
             yield

@@ -6,6 +6,7 @@ Graphs whose script has added to the registries are also compiled in such a proc
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -37,7 +38,7 @@ from buddy.compiler.protocol.worker_messages import (
     Watched,
     WatchNodes,
 )
-from buddy.compiler.support.files import EXPORT, remove_leftovers
+from buddy.compiler.support.files import EXPORT, RUNTIMES, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
 from buddy.compiler.support.processes.forks import FailureMessages, fork_to, reply_in_child
 from buddy.compiler.support.processes.jobs import Job
@@ -105,6 +106,9 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
     reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
+    if request.runtimes:
+        # A child that was killed leaves the model of the other runtimes.
+        remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,6 +24,8 @@ from buddy.compiler.mlir.bindings import torch_fx
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import RUNTIMES
 from buddy.compiler.protocol.source_files import locate
+from buddy.compiler.support import files
+from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
 from buddy.compiler.tools.runtimes import sessions
 from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
@@ -186,7 +187,7 @@ def prepare_runtime(name: str, loaded: LoadedModel, threads: int) -> Callable[[]
             exported, inputs = _export_flat(loaded)
             program = torch.onnx.export(exported, dynamo=True, verbose=False)
         assert program is not None
-        with tempfile.TemporaryDirectory(prefix="buddy-runtimes-") as folder:
+        with scratch_folder(files.RUNTIMES) as folder:
             program.save(path := Path(folder, "model.onnx"), external_data=True)
             run = sessions.load_session(name, path, threads)
         arrays = [as_array(tensor) for tensor in inputs]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,6 +15,8 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import RUNTIMES, Divergence, Mark, OutputReport, SideReport
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, summarize
+from buddy.compiler.support import files
+from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import Search
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
 from buddy.compiler.tools.runtimes.sessions import TODO, RuntimeProcess, missing_packages
@@ -121,7 +122,7 @@ def runtime_sides(
     """Yields a side for each runtime in `names`, each in a process that ends with the block."""
     sides = [RuntimeSide(name, threads, mark, on_progress) for name in names]
     usable = [side for side in sides if not side.problem]
-    with tempfile.TemporaryDirectory(prefix="buddy-runtimes-") as folder, contextlib.ExitStack() as processes:
+    with scratch_folder(files.RUNTIMES) as folder, contextlib.ExitStack() as processes:
         if usable:
             on_progress("exporting the program to ONNX", 0.0)
             start = time.perf_counter()
