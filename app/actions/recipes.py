@@ -177,6 +177,16 @@ ACTIONS: tuple[Action, ...] = (
         "app",
         needs_captured,
     ),
+    A(
+        "runtimes",
+        ("g O",),
+        "Other runtimes",
+        "Choose other runtimes to run beside the compiled code, ONNX Runtime or OpenVINO, and run: compares their "
+        "results with eager, and finds the first node that differs",
+        "run.choose_runtimes",
+        "app",
+        needs_captured,
+    ),
     A("timeout", (), "Time of a run", "Set the time limit of a run in seconds", "run.ask_timeout"),
     A(
         "reproducer",

@@ -12,6 +12,7 @@ SYNONYMS: dict[str, str] = {
     "search.end": "clear nohlsearch highlight",
     "copy": "clipboard yank osc52",
     "run": "execute compare test start",
+    "runtimes": "onnx onnxruntime openvino backend compare divergence",
     "rerun": "reload restart reset reopen refresh engine",
     "cancel": "stop abort interrupt kill",
     "undo": "revert back",

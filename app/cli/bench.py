@@ -1,4 +1,4 @@
-"""`buddy-tui bench SUITE|SOURCE`: times whole programs against eager, inductor and IREE."""
+"""`buddy-tui bench SUITE|SOURCE`: times whole programs against other compilers and runtimes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (
+    DEFAULT_SIDES,
     OURS,
     SIDES,
     BenchPlan,
@@ -36,9 +37,8 @@ after an interruption, and bench.svg at the end if matplotlib is installed.
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("bench", VERBS["bench"], EPILOG)
     parser.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
-    parser.add_argument(
-        "--sides", default=",".join(SIDES), metavar="A,B", help=f"sides to time, from {', '.join(SIDES)} (default: all)"
-    )
+    text = f"sides to time, from {', '.join(SIDES)} (default: {', '.join(DEFAULT_SIDES)})"
+    parser.add_argument("--sides", default=",".join(DEFAULT_SIDES), metavar="A,B", help=text)
     parser.add_argument(
         "--threads", default="1", metavar="N,M", help="thread counts, each measured separately (default: 1)"
     )

@@ -1,33 +1,94 @@
-"""`buddy-tui cache`: shows or clears the on-disk cache of compiled code."""
+"""`buddy-tui cache`: shows or clears the on-disk cache of compiled code, or copies it to another machine as a file."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from buddy.app.cli import FAILURE, VERBS
+from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
+from buddy.app.cli.arguments import Parser
 from buddy.app.cli.console import Console
+from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.reports.formatting import table
+from buddy.compiler.driver import cache_archive
+from buddy.compiler.driver.cache_archive import ArchiveError, Contents, Trust
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support import disk_cache
+from buddy.compiler.support.files import scratch_folder
+
+_EPILOG = """\
+`export FILE` writes an archive of the compiled code: everything, or what the programs of --program need, which are
+compiled for it. `import FILE` adds an archive to the cache of this machine, which later executes the code in it. So
+only archives that the own cache of this user sealed are read, unless --key, --sha256 or --trust is given.
+"""
 
 
-def make_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="buddy-tui cache", description=VERBS["cache"])
+def make_parser() -> Parser:
+    parser = Parser("cache", VERBS["cache"], _EPILOG)
+    text = "write the compiled code to FILE, or read it from FILE"
+    parser.add_argument("action", nargs="?", choices=("export", "import"), help=text)
+    parser.add_argument("file", nargs="?", type=Path, metavar="FILE", help="the archive")
     parser.add_argument("--clear", action="store_true", help="remove all entries")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--plain", action="store_true", help="do not redraw lines of progress")
+    group = parser.add_argument_group("export and import")
+    text = (
+        "export what this program needs: a source with options of `buddy-tui stages` and arguments of the script, as "
+        "one quoted word; may be repeated"
+    )
+    group.add_argument("--program", metavar="SOURCE", action="append", default=[], help=text)
+    text = "seal or verify the archive by the secret in KEYFILE; export writes the file if it does not exist"
+    group.add_argument("--key", type=Path, metavar="KEYFILE", help=text)
+    text = "import the archive with this SHA-256, as export and `sha256sum` print it, by any author"
+    group.add_argument("--sha256", metavar="HASH", default="", help=text)
+    group.add_argument("--trust", action="store_true", help="import the archive of any author")
     return parser
 
 
 def main(words: Sequence[str]) -> int:
-    options = make_parser().parse_args(list(words))
+    parser = make_parser()
+    options = parser.parse_args(list(words))
+    _check_usage(parser, options)
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        if options.action == "export":
+            return _export(options, console)
+        if options.action == "import":
+            return _import(options, console)
+    except ArchiveError as error:
+        console.error(error.diagnostic)
+        return FAILURE
     if options.clear:
         try:
             disk_cache.clear()
         except OSError as error:
-            Console().error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
+            console.error(Diagnostic(f"the cache could not be cleared: {error}", str(disk_cache.folder())))
             return FAILURE
+    return _show(options, console)
+
+
+def _check_usage(parser: Parser, options: argparse.Namespace) -> None:
+    """Exits with code 2 if options do not go together."""
+    if options.action and options.file is None:
+        parser.error(f"{options.action} needs the FILE of the archive")
+    if options.action and options.clear:
+        parser.error(f"--clear removes all entries: give it without {options.action}")
+    misplaced = [name for name in ("program",) if getattr(options, name) and options.action != "export"]
+    misplaced += [name for name in ("sha256", "trust") if getattr(options, name) and options.action != "import"]
+    if options.key and not options.action:
+        misplaced.append("key")
+    if misplaced:
+        verb = "export" if "program" in misplaced else "import"
+        parser.error(f"--{misplaced[0]} is an option of `buddy-tui cache {verb} FILE`")
+
+
+def _show(options: argparse.Namespace, console: Console) -> int:
     contents = disk_cache.contents()
     if options.json:
         caches = {name: {"files": files, "bytes": size} for name, (files, size) in contents.items()}
@@ -41,7 +102,126 @@ def main(words: Sequence[str]) -> int:
     print(f"{disk_cache.folder()}, at most {disk_cache.DEFAULT_LIMIT_BYTES >> 20} MiB for each cache")
     problem = disk_cache.problem()
     if problem:
-        Console().note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
-    rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in contents.items()]
-    print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
+        console.note(f"the cache is disabled: {problem}; its folder must belong to you and be writable only by you")
+    _print_table(contents)
     return 0
+
+
+def _print_table(counts: dict[str, tuple[int, int]]) -> None:
+    rows = [(name, files, f"{size / 2**20:.1f} MiB") for name, (files, size) in counts.items()]
+    print(table(["cache", "files", "size"], rows, frozenset(["cache"])))
+
+
+# ---- export -------------------------------------------------------------------------------------------------------
+
+
+def _export(options: argparse.Namespace, console: Console) -> int:
+    if options.key and not options.key.exists():
+        cache_archive.make_key(options.key)
+        console.note(
+            f"wrote a new key to {options.key}: keep it secret, since it seals archives that are imported with it"
+        )
+    key = cache_archive.read_key(options.key) if options.key else None
+    if options.program:
+        with _empty_cache():
+            code = _compile_programs(options.program, options.plain, console)
+            contents = cache_archive.collect()
+        if code:
+            return code
+    else:
+        contents = cache_archive.collect()
+    if not contents.entries:
+        todo = "run a program first, or name one with --program"
+        raise ArchiveError("the cache has nothing to export", str(disk_cache.folder()), todo)
+    sha256 = cache_archive.write(options.file, contents, key)
+    counts = _counts(contents)
+    size = options.file.stat().st_size
+    if options.json:
+        print(
+            json.dumps(
+                {"file": str(options.file), "bytes": size, "sha256": sha256, "caches": _as_json(counts)}, indent=2
+            )
+        )
+        return 0
+    _print_table(counts)
+    print(f"{options.file}: {size / 2**20:.1f} MiB, SHA-256 {sha256}")
+    return 0
+
+
+@contextmanager
+def _empty_cache() -> Iterator[None]:
+    """While active, this process and its engines have an empty cache, which is removed at the end."""
+    before = os.environ.get(disk_cache.VARIABLE)
+    with scratch_folder("cache") as folder:
+        os.environ[disk_cache.VARIABLE] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ[disk_cache.VARIABLE]
+            else:
+                os.environ[disk_cache.VARIABLE] = before
+
+
+def _compile_programs(programs: Sequence[str], plain: bool, console: Console) -> int:
+    """Compiles all graphs of each program, which fills the cache. Returns the exit code of the first failure, or 0."""
+    for program in programs:
+        try:
+            words = shlex.split(program)
+        except ValueError as error:
+            console.error(Diagnostic(f"--program {program!r} cannot be split into words: {error}"))
+            return USAGE_ERROR
+        parser = arguments.source_parser("stages", VERBS["cache"])
+        arguments.add_recipe_options(parser)
+        arguments.add_output_options(parser)
+        options, script = arguments.parse_program(parser, words)
+        options.plain = options.plain or plain
+
+        async def compile_graphs(
+            engine: Headless, options: argparse.Namespace = options, script: tuple[str, ...] = script
+        ) -> int:
+            engine.reopens = True
+            for recipe in await engine.open_program(options, script):
+                try:
+                    await engine.compile(recipe)
+                except Failure as failure:
+                    engine.console.error(failure.diagnostic, f"graph {recipe.graph} of {options.source}")
+                    return FAILURE
+            return 0
+
+        code = run_with_engine(options, console, compile_graphs)
+        if code:
+            return code
+    return 0
+
+
+# ---- import -------------------------------------------------------------------------------------------------------
+
+
+def _import(options: argparse.Namespace, console: Console) -> int:
+    trust = Trust(cache_archive.read_key(options.key) if options.key else None, options.sha256, options.trust)
+    contents = cache_archive.read(options.file, trust)
+    result = cache_archive.store(contents)
+    for name, why in result.rejected.items():
+        what = f"the entries of {name} were not imported: {why}"
+        console.error(
+            Diagnostic(what, str(options.file), "export the cache on a machine and installation like this one")
+        )
+    if options.json:
+        print(json.dumps({"stored": _as_json(result.stored), "rejected": result.rejected}, indent=2))
+    elif result.stored:
+        _print_table(result.stored)
+    return 0 if result.stored else FAILURE
+
+
+def _counts(contents: Contents) -> dict[str, tuple[int, int]]:
+    """The number of entries and bytes for each cache."""
+    counts: dict[str, tuple[int, int]] = {}
+    for entry in contents.entries:
+        files, size = counts.get(entry.cache, (0, 0))
+        counts[entry.cache] = files + 1, size + len(entry.data)
+    return counts
+
+
+def _as_json(counts: dict[str, tuple[int, int]]) -> dict[str, Any]:
+    return {name: {"files": files, "bytes": size} for name, (files, size) in counts.items()}

@@ -63,7 +63,7 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice, Mark
 
 if TYPE_CHECKING:
     import asyncio
@@ -203,11 +203,21 @@ class Headless:
         return await self._collect(Compile(self.client.next_request(), recipe))
 
     async def run(
-        self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False
-    ) -> CollectedCompilation:
+        self, recipe: Recipe, repeats: int, timeout: float, inputs: InputChoice = OWN_INPUTS, equal_nan: bool = False,
+        runtimes: tuple[str, ...] = (), mark: Mark = "auto",
+    ) -> CollectedCompilation:  # fmt: skip
         """Compile and run `recipe`. Returns all stages and the report. Raises `Failure`."""
-        request = self.client.next_request()
-        return await self._collect(Run(request, recipe, repeats, timeout, inputs=inputs, equal_nan=equal_nan))
+        frame = Run(
+            self.client.next_request(),
+            recipe,
+            repeats,
+            timeout,
+            inputs=inputs,
+            equal_nan=equal_nan,
+            runtimes=runtimes,
+            mark=mark,
+        )
+        return await self._collect(frame)
 
     async def request(self, frame: Request[Answer]) -> Answer:
         """Send `frame` and show its progress. Returns the answer. Raises `Failure`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, get_args
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.console import Console
@@ -14,6 +14,7 @@ from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager, part_seconds, times_text
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
+from buddy.compiler.protocol.run_report import RUNTIMES, Mark
 
 
 def make_parser() -> arguments.Parser:
@@ -27,7 +28,23 @@ def make_parser() -> arguments.Parser:
     )
     arguments.add_repeats_option(group)
     arguments.add_comparison_options(group)
+    text = f"also run other runtimes, separated by commas, and compare them with eager: {', '.join(RUNTIMES)}"
+    group.add_argument("--beside", type=_runtime_names, metavar="NAMES", default=(), help=text)
+    text = (
+        "the nodes whose values in other runtimes are compared with eager: auto (default) searches for the first one "
+        "that differs if a result does, all compares all of them and breaks the runtime's fusions"
+    )
+    group.add_argument("--mark", choices=get_args(Mark), default="auto", help=text)
     return parser
+
+
+def _runtime_names(text: str) -> tuple[str, ...]:
+    """The names of runtimes in `text`. Raises `ArgumentTypeError` for an unknown one."""
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+    unknown = next((name for name in names if name not in RUNTIMES), None)
+    if unknown is not None or not names:
+        raise argparse.ArgumentTypeError(f"unknown runtime {unknown or text!r}: choose from {', '.join(RUNTIMES)}")
+    return names
 
 
 def main(words: Sequence[str]) -> int:
@@ -60,7 +77,9 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
 async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Recipe, results: _Results) -> None:
     try:
         inputs, nan = inputs_of(options), options.equal_nan
-        compilation = await engine.run(recipe, options.repeats, options.timeout, inputs, equal_nan=nan)
+        compilation = await engine.run(
+            recipe, options.repeats, options.timeout, inputs, nan, options.beside, options.mark
+        )
     except Failure as failure:
         engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
         results.add_failure(failure, recipe.graph)

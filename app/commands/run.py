@@ -17,7 +17,7 @@ from buddy.app.workspace.inputs import file_choice, parse_path, parse_seconds, p
 from buddy.app.workspace.session_file import RunRecord, content_hash
 from buddy.compiler.protocol import Attempted, Tune, Tuned, Variation
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.protocol.run_report import RUNTIMES, InputChoice, Mark
 
 if TYPE_CHECKING:
     from buddy.app.commands.compare import CompareCommands
@@ -50,6 +50,32 @@ class RunCommands:
             self._context.say(str(error))
             return
         self._context.say(f"a run is stopped after {self._context.session.timeout:g} s")
+
+    def choose_runtimes(self) -> None:
+        """Choose other runtimes to compare with in the runs that `run` starts, and run."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        session, everything = self._context.session, tuple(RUNTIMES)
+        search = "searches for the first node that differs if a result does"
+        every_node = "compares the values of all nodes, which breaks the runtimes' fusions"
+        entries: list[tuple[str, str, tuple[tuple[str, ...], Mark]]] = [
+            ("none", "compare compiled code with eager only", ((), "auto")),
+            *((title, f"exports to ONNX; {search}", ((name,), "auto")) for name, title in RUNTIMES.items()),
+            ("both", search, (everything, "auto")),
+            ("both, every node", every_node, (everything, "all")),
+        ]
+        current = session.runtimes, session.mark
+        choices = [PickerChoice(title, text, value, marked=value == current) for title, text, value in entries]
+        self._context.dialogs.open(PickerScreen("Other runtimes", choices), self._run_beside)
+
+    def _run_beside(self, chosen: tuple[tuple[str, ...], Mark] | None) -> None:
+        if chosen is None:
+            return
+        session = self._context.session
+        session.runtimes, session.mark = chosen
+        names = " and ".join(RUNTIMES[name] for name in session.runtimes)
+        self._context.say(f"runs are also compared with {names}" if names else "runs are compared with eager only")
+        session.run()
 
     def choose_inputs(self) -> None:
         """Choose inputs from the script, random inputs from a seed, inputs from a file, or inputs with other shapes."""

@@ -14,6 +14,7 @@ from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Pane
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import Glyphs, short_place
+from buddy.app.reports.run_report import RUNTIME_LABELS, divergence_texts, marked_table
 from buddy.app.screens.detail import diagnostic_lines, wrap_text
 from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
@@ -31,13 +32,15 @@ VERDICTS = {
     "unchecked": ("RAN", "warn"),
     "nan": ("NaN", "bad"),
 }
-BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE"}
+BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE", **RUNTIME_LABELS}
 # The maximum number of lines that are shown of the output of the script.
 MAX_PRINTED_LINES = 200
 # Larger distances from eager, in ULP, are not shown: eager's value is near zero.
 MAX_ULP = 10_000
 # The number of previous runs whose timings are shown.
 PREVIOUS_RUNS = 3
+# The number of differing nodes of another runtime that are shown.
+MAX_MARKED_NODES = 20
 
 
 def outputs_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, changed: Sequence[str] = ()) -> list[Cells]:
@@ -179,6 +182,9 @@ def _timing_lines(report: RunReport, state: State, width: int, glyphs: Glyphs) -
     for side in timed_sides:
         lines.append(_timing_line(BACKEND_NAMES[side.name], side.timing, slowest, bar_width, "bar-other", glyphs))
         lines.append(_side_line(side, report.eager, glyphs))
+        texts = [piece for text in divergence_texts(side, state.info) for piece in wrap_text(text, width - 9)]
+        lines += [[(f"{'':9}{piece}", "warn" if side.verdict != "ok" else "dim")] for piece in texts]
+        lines += _marked_lines(side, state, width)
     for side in (side for side in report.beside if side.problem):
         names = [BACKEND_NAMES[side.name], *[""] * width]
         pieces = wrap_text(f"not run: {side.problem}", width - 9)
@@ -202,8 +208,17 @@ def _side_line(side: SideReport, eager: Timing, glyphs: Glyphs) -> Cells:
     word, role = VERDICTS[side.verdict]
     speed = eager.median / side.timing.median if side.timing.median else 0.0
     error = f" eager's speed  max|{glyphs.delta}| {formatting.difference_text(side.max_abs)}  "
-    compiled = f"  compiled in {formatting.seconds(side.compile_seconds)}"
+    made = "exported" if side.name in RUNTIME_LABELS else "compiled"
+    compiled = f"  {made} in {formatting.seconds(side.compile_seconds)}"
     return [(f"{'':9}", "text"), (f"{speed:.2f}x", "title"), (error, "dim"), (word, role), (compiled, "dim")]
+
+
+def _marked_lines(side: SideReport, state: State, width: int) -> list[Cells]:
+    """The nodes whose values differ in another runtime, if all were compared, in the program's order."""
+    marked = side.divergence.marked if side.divergence is not None else ()
+    wrong = [output for output in marked if output.verdict != "ok"][:MAX_MARKED_NODES]
+    lines = marked_table(wrong, state.info).splitlines() if wrong else []
+    return [[(f"{'':9}{line}"[:width], "dim")] for line in lines]
 
 
 def _previous_time(report: RunReport | None) -> Cells:

@@ -15,6 +15,7 @@ from buddy.compiler.protocol import (
     FOLDED,
     Assignment,
     Diagnostic,
+    Divergence,
     GraphInfo,
     MemoryUse,
     OutputReport,
@@ -24,10 +25,12 @@ from buddy.compiler.protocol import (
     Timing,
 )
 from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
+from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES
 
 # The names of the backends' code in a report: as the label of a line, and in a sentence.
-SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE"}
-SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code"}
+RUNTIME_LABELS = {ONNX_RUNTIME: "ORT", OPENVINO: "OpenVINO"}
+SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE", **RUNTIME_LABELS}
+SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code", **RUNTIMES}
 
 NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
 # The number of nodes that are listed for a reason.
@@ -104,6 +107,8 @@ def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment
         *(_side_text(side) for side in report.beside),
         *_eager_lines(report),
         *(_side_ratio(side, report.eager) for side in report.beside if not side.problem),
+        *(text for side in report.beside for text in divergence_texts(side, info)),
+        *(text for side in report.beside for text in _marked_texts(side, info)),
         *([formatting.load_text(report.load)] if report.load else []),
         *_memory_lines(report.memory, report.compared),
     ]
@@ -144,7 +149,68 @@ def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
         "load_seconds": side.load_seconds,
         "run": _timing_json(side.timing),
         "ratio": _number(side.timing.median / eager.median if eager.median else 0.0),
+        **({"note": side.note} if side.note else {}),
+        **({"divergence": _divergence_json(side.divergence)} if side.divergence else {}),
     }
+
+
+def _divergence_json(divergence: Divergence) -> dict[str, Any]:
+    return {
+        "node": divergence.node or None,
+        "kind": divergence.kind,
+        "output": None if divergence.output is None else _output_json(divergence.output),
+        "operands": list(divergence.operands),
+        "runs": divergence.runs,
+        "seconds": divergence.seconds,
+        "marked": [_output_json(output) for output in divergence.marked],
+    }
+
+
+def divergence_texts(side: SideReport, info: GraphInfo | None) -> list[str]:
+    """Sentences about the first node that differs in another runtime, and about the search; empty without one."""
+    texts = [f"{SIDE_WORDS[side.name]}: {side.note}"] if side.note else []
+    found = side.divergence
+    if found is None:
+        return texts
+    calls = f"{found.runs} call{'s' * (found.runs != 1)}, {formatting.seconds(found.seconds)}"
+    if not found.node:
+        return [*texts, f"{SIDE_WORDS[side.name]}: all {len(found.marked)} marked nodes match ({calls})"]
+    name, place = node_places(info).get(found.node, (found.node, ""))
+    where = f"{name}, {formatting.short_place(place)}" if place else name
+    if found.kind == "fusion":
+        text = f"its results match if it returns the value of {where}, so its fusion across this node differs"
+        return [*texts, f"{SIDE_WORDS[side.name]}: {text} ({calls})"]
+    error = f": max abs {found.output.max_abs:.2e}" if found.output is not None else ": a result of the program"
+    first = f" first at {found.output.where}" if found.output is not None and found.output.where else ""
+    matching = [node_places(info).get(node, (node, ""))[0] for node in found.operands[:_MAX_NODES]]
+    operands = f"; {', '.join(matching)} before it match" if matching else ""
+    return [*texts, f"{SIDE_WORDS[side.name]}: first differs in {where}{error}{first}{operands} ({calls})"]
+
+
+def node_places(info: GraphInfo | None) -> dict[str, tuple[str, str]]:
+    """The display name and the Python line of each node, by its stable name."""
+    return {row.stable: (row.display_name, row.location) for row in info.rows} if info is not None else {}
+
+
+def _marked_texts(side: SideReport, info: GraphInfo) -> list[str]:
+    """A table of all nodes whose values were compared; empty unless all were marked."""
+    marked = side.divergence.marked if side.divergence is not None else ()
+    return [f"nodes in {SIDE_WORDS[side.name]}:", marked_table(marked, info)] if marked else []
+
+
+def marked_table(marked: Sequence[OutputReport], info: GraphInfo | None) -> str:
+    """A table of nodes with their Python lines and their errors."""
+    places = node_places(info)
+    rows = [
+        [
+            places.get(o.name, (o.name,))[0],
+            *_output_row(o)[1:5],
+            formatting.short_place(places.get(o.name, ("", ""))[1]),
+        ]
+        for o in marked
+    ]
+    left = frozenset({"node", "shape", "dtype", "verdict", "line"})
+    return table(["node", "shape", "dtype", "verdict", "max abs", "line"], rows, left)
 
 
 def _side_text(side: SideReport) -> str:
@@ -161,8 +227,15 @@ def _side_ratio(side: SideReport, eager: Timing) -> str:
     verdict = verdicts.get(side.verdict) or f"MISMATCH in {', '.join(mismatches)}"
     return (
         f"{SIDE_WORDS[side.name]} takes {ratio:.2f} x the time of eager; {verdict}, max abs {side.max_abs:.2e}, "
-        f"compiled in {side.compile_seconds:.2f} s"
+        f"{made_text(side)}"
     )
+
+
+def made_text(side: SideReport) -> str:
+    """How long it took until a side could run: `compiled in 2.50 s`, or the export and the load of a runtime."""
+    if side.name in RUNTIMES:
+        return f"exported in {side.compile_seconds:.2f} s, loaded in {side.load_seconds:.2f} s"
+    return f"compiled in {side.compile_seconds:.2f} s"
 
 
 def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:

@@ -20,7 +20,7 @@ from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PluginFile, Recipe
-from buddy.compiler.protocol.run_report import InputChoice
+from buddy.compiler.protocol.run_report import InputChoice, Mark
 
 if TYPE_CHECKING:
     from buddy.app.session.client import EngineClient, EngineLocation
@@ -59,6 +59,8 @@ class Session:
         self.say: Callable[[str], object] = lambda text: None
         self.file_states = FileStates()
         self.equal_nan = False
+        self.runtimes: tuple[str, ...] = ()
+        self.mark: Mark = "auto"
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
         self.reopens = False
@@ -379,26 +381,37 @@ class Session:
         """Compile the current recipe. With `auto_run`, also run it, if the graph has been run before."""
         self._build_timer = None
         if self.auto_run and self.state.report is not None and self.state.shown.restored_run is None:
-            self.run()
+            if self._can_build:
+                self._send("run", self.workspace.recipe)
         elif self._can_build:
             self._send("compile", self.workspace.recipe)
 
     def run(self) -> None:
+        """Run the recipe, also by the other runtimes that were chosen; runs after edits leave them out."""
         if self._can_build:
-            self._send("run", self.workspace.recipe)
+            self._send("run", self.workspace.recipe, self.runtimes)
 
     @property
     def _can_build(self) -> bool:
         return self.workspace.ready and self.state.captured and bool(self.state.graphs) and self.state.engine == "ready"
 
-    def _send(self, job: Literal["compile", "run"], recipe: Recipe) -> None:
+    def _send(self, job: Literal["compile", "run"], recipe: Recipe, runtimes: tuple[str, ...] = ()) -> None:
         client = self._client
         if client is None:
             return
         request = client.next_request()
         self._last_build_time = time.monotonic()
         self.state.record_start(job, request, recipe, self.inputs)
-        run = p.Run(request, recipe, timeout=self.timeout, inputs=self.inputs, keep=True, equal_nan=self.equal_nan)
+        run = p.Run(
+            request,
+            recipe,
+            timeout=self.timeout,
+            inputs=self.inputs,
+            keep=True,
+            equal_nan=self.equal_nan,
+            runtimes=runtimes,
+            mark=self.mark,
+        )
         _post(client, run if job == "run" else p.Compile(request, recipe))
         self.notify(ALL)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 
 import msgspec
@@ -44,23 +46,49 @@ def is_ours(graph: Graph, recipe: Recipe) -> bool:
     return all(map(plugins.is_built_in, classes)) and used.isdisjoint(plugins.plugin_registrations())
 
 
-def program_key(graph: Graph, recipe: Recipe) -> str:
-    """Returns a hash of all that determines the artifact of `graph` under `recipe`.
+class Installation(msgspec.Struct, frozen=True):
+    """All parts of a machine and its software that determine compiled code, as plain texts.
 
-    This is also the CPU, the versions of MLIR and llvmlite, the compiler's own source, and the user's `mlir-opt`, which
-    may run passes that the bindings lack.
+    `cpu` are the features of the processor, `bindings` the version of MLIR's bindings in `package`, `code_generator`
+    that of llvmlite, `source` a hash of this compiler's own source, and `tool` the user's `mlir-opt`, which may run
+    passes that the bindings lack. `packages` are the versions of Python and of the packages that take part.
     """
-    without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
-    return digest(
-        serialize.graph_hash(graph),
-        without_program,
-        host_features(),
-        PACKAGE,
-        version(),
-        codegen_version(),
-        _source_hash(),
-        mlir_tool.identity(),
+
+    cpu: str
+    package: str
+    bindings: str
+    code_generator: str
+    source: str
+    tool: str
+    packages: str
+
+
+def installation() -> Installation:
+    """Returns what determines compiled code here. It has no paths and no times, unless MLIR is a local build."""
+    return Installation(
+        host_features(), PACKAGE, version(), codegen_version(), _source_hash(), mlir_tool.identity(), _packages()
     )
+
+
+def program_key(graph: Graph, recipe: Recipe) -> str:
+    """Returns a hash of all that determines the artifact of `graph` under `recipe`."""
+    without_program = msgspec.structs.replace(recipe, source="", arguments=(), graph=0)
+    return digest(serialize.graph_hash(graph), without_program, installation())
+
+
+# The packages that capture a graph, lower it or compile it.
+_PACKAGES = ("torch", "torch-mlir", "llvmlite", "iree-base-compiler", "iree-base-runtime")
+
+
+@lru_cache(maxsize=1)
+def _packages() -> str:
+    versions = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    for name in _PACKAGES:
+        try:
+            versions.append(f"{name} {metadata.version(name)}")
+        except metadata.PackageNotFoundError:
+            continue
+    return ", ".join(versions)
 
 
 @lru_cache(maxsize=1)

@@ -41,6 +41,8 @@ _OF_TERMINAL = re.compile(
     r"_|.*TERM.*|TMUX.*|STY|COLUMNS|LINES|SHLVL|(OLD)?PWD|WINDOW.*|SSH_.*|XDG_.*|DISPLAY|WAYLAND_.*|DBUS_.*|.*SESSION.*"
     r"|VTE_.*|KITTY_.*|WEZTERM_.*|GPG_.*|PS\d|PROMPT.*|LS_COLORS|TEXTUAL.*|(NO|FORCE)_COLOR|BUDDY_TUI_.*|PYTEST_.*"
 )
+# Variables that compilers read, except those that say where files are or how much memory there is.
+_OF_COMPILERS = re.compile(r"BUDDY_(?!CACHE|MEMORY|TUI_).*|(IREE|LLVM|MLIR|CUDA|ROCM|HIP)_.*")
 # A compilation is saved this many seconds after it, unless the graph is compiled again meanwhile.
 SAVE_SECONDS = 1.0
 Saved = TypeVar("Saved")
@@ -261,7 +263,12 @@ def _program_key(key: ProgramKey) -> str:
 
 
 def _compilation_key(graph: GraphRecord, recipe: Recipe) -> str:
-    return digest(graph.key, identity_of(recipe), _installation(), _environment())
+    """Returns a key that is the same on all machines with the same CPU and installation."""
+    # Imported here, in a thread: it takes a tenth of a second, for which the start of the engine does not wait.
+    from buddy.compiler.driver.program_cache import installation
+
+    variables = [(name, value) for name, value in sorted(os.environ.items()) if _OF_COMPILERS.fullmatch(name)]
+    return digest(graph.key, identity_of(recipe), installation(), variables)
 
 
 def _is_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:

@@ -6,6 +6,7 @@ Graphs whose script has added to the registries are also compiled in such a proc
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.compiler import code_remarks, compile_recipe
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
-from buddy.compiler.protocol.errors import diagnostic_of
+from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
 from buddy.compiler.protocol.worker_messages import (
     Activity,
     BeginBisection,
@@ -37,7 +38,7 @@ from buddy.compiler.protocol.worker_messages import (
     Watched,
     WatchNodes,
 )
-from buddy.compiler.support.files import EXPORT, remove_leftovers
+from buddy.compiler.support.files import EXPORT, RUNTIMES, remove_leftovers
 from buddy.compiler.support.processes.channel import Channel, traceback_of
 from buddy.compiler.support.processes.forks import FailureMessages, fork_to, reply_in_child
 from buddy.compiler.support.processes.jobs import Job
@@ -105,6 +106,9 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
     reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
+    if request.runtimes:
+        # A child that was killed leaves the model of the other runtimes.
+        remove_leftovers(Path(tempfile.gettempdir()), RUNTIMES)
     channel.send(RunnerState(False, str(reply.diagnostic) if isinstance(reply, Refused) else ""))
     return reply
 
@@ -177,21 +181,31 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
     writer = ResultWriter(captured, request.values, request.keep)
-    report = _runner_of(captured, request)(
+    on_progress = lambda what, done: channel.send(Activity(what, done))  # noqa: E731
+    run = partial(
+        _runner_of(captured, request),
         repeats=request.repeats,
         threads=request.threads,
         nodes=request.nodes,
         compile_seconds=request.compile_seconds,
         graph=request.graph,
-        on_progress=lambda what, done: channel.send(Activity(what, done)),
+        on_progress=on_progress,
         on_values=writer.take,
         equal_nan=request.equal_nan,
     )
-    return Executed(report, writer.file)
+    if not request.runtimes:
+        return Executed(run(), writer.file)
+    from buddy.compiler.tools.runtimes.beside import runtime_sides
+
+    with runtime_sides(captured, request.runtimes, request.threads, request.mark, on_progress) as sides:
+        return Executed(run(sides=sides), writer.file)
 
 
 def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
     """Returns the function that runs an artifact of the request's backend."""
+    if request.native is not None and request.runtimes:
+        what, todo = "other runtimes are compared with this compiler's code only", "choose the native backend"
+        raise BuddyError(what, "the recipe's backend", todo)
     if request.native is not None:
         from buddy.compiler.codegen.iree.options import artifact_from
         from buddy.compiler.runtime.iree import run_by_iree
@@ -200,6 +214,10 @@ def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime import run_and_compare
 
+    if request.runtimes:
+        from buddy.compiler.tools.runtimes.beside import with_independent_reference
+
+        captured = with_independent_reference(captured)
     return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 

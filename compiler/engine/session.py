@@ -422,12 +422,14 @@ class EngineSession:
                 recipe.threads,
                 result.nodes,
                 result.seconds,
-                frame.timeout,
+                frame.timeout * (_RUNTIMES_TIME_FACTOR if frame.runtimes else 1),
                 frame.inputs,
                 frame.values,
                 str(folder or ""),
                 native,
                 frame.equal_nan,
+                frame.runtimes,
+                frame.mark,
             )
             try:
                 executed = await self._ask_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())
@@ -526,6 +528,8 @@ class EngineSession:
 
 # How long the workers wait until the client has drawn a program of an earlier session.
 _SHOW_SECONDS = 0.5
+# The export of a program to other runtimes, and the search for a node, take several times as long as a run.
+_RUNTIMES_TIME_FACTOR = 5
 _HOST_EXITED = Diagnostic("the process with the program exited", "the host", "try again: the source is loaded again")
 _HOST_EXITED_IN_RUN = Diagnostic(
     "the process with the program exited", "the host, while it ran", "run again: the source is loaded again first"

@@ -88,14 +88,17 @@ def __getattr__(name: str) -> Any:
 def version() -> str:
     """Returns the version of the package of the bindings; "local" and a hash if it is not an installed package.
 
-    Caches on disk include it in their keys, so the hash changes with each new build.
+    Caches on disk include it in their keys, so the hash changes with each new build. Loads the bindings only if
+    they are not an installed package and their libraries are not in its folder `_mlir_libs`.
     """
     with contextlib.suppress(metadata.PackageNotFoundError):
         installed = metadata.distribution(PACKAGE.replace("_", "-"))
         # A local build may have the name of a package that is installed as well.
         if Path(str(installed.locate_file(PACKAGE))).resolve() == Path(_folder_of(PACKAGE)).resolve():
             return installed.version
-    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in libraries()]
+    folder = package_folder()
+    files = libraries_in([folder / "_mlir_libs"]) if folder and (folder / "_mlir_libs").is_dir() else libraries()
+    states = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in files]
     return f"local-{hashlib.sha256(repr(states).encode()).hexdigest()[:12]}"
 
 

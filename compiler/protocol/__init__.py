@@ -104,6 +104,7 @@ from buddy.compiler.protocol.provenance import OriginsFound as OriginsFound
 from buddy.compiler.protocol.provenance import PythonOpened as PythonOpened
 from buddy.compiler.protocol.provenance import PythonStructure as PythonStructure
 from buddy.compiler.protocol.run_report import DifferenceMap as DifferenceMap
+from buddy.compiler.protocol.run_report import Divergence as Divergence
 from buddy.compiler.protocol.run_report import Element as Element
 from buddy.compiler.protocol.run_report import FetchValues as FetchValues
 from buddy.compiler.protocol.run_report import InputChoice as InputChoice

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.plain_values import Assignment, GraphInfo, Stage
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
-from buddy.compiler.protocol.run_report import InputChoice, RunReport
+from buddy.compiler.protocol.run_report import InputChoice, Mark, RunReport
 
 # Stands for the pass in remarks on choices of the recipe that were not applied; all other remarks come from passes.
 NOT_APPLIED = "recipe"
@@ -58,7 +58,8 @@ class Run(Request["Ran"], frozen=True):
     `beside` has the same meaning as in `Compile`. With `values`, `Ran` also carries inputs and outputs; with `keep`,
     the engine stores them for `FetchValues` until the next run of the graph with `keep`. NaN counts as equal to NaN
     only with `equal_nan`. `timeout` is in seconds. `repeats` is the number of timed runs; 0: 10, or at least 5 that
-    take two seconds together.
+    take two seconds together. `runtimes` names other runtimes to compare with, and `mark` the intermediate values of
+    theirs that are compared; the run may then take five times `timeout`, for the export and the search.
     """
 
     recipe: Recipe
@@ -69,6 +70,8 @@ class Run(Request["Ran"], frozen=True):
     values: bool = False
     keep: bool = False
     equal_nan: bool = False
+    runtimes: tuple[str, ...] = ()
+    mark: Mark = "auto"
 
 
 class Captured(Frame, frozen=True):

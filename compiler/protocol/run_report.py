@@ -142,10 +142,37 @@ class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.others >= 0.1 or self.waited >= 0.02
 
 
-class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The result of another backend's code in the same run, with interleaved timings.
+# Other runtimes that a program can be compared with, by the names of their Python packages.
+ONNX_RUNTIME, OPENVINO = "onnxruntime", "openvino"
+RUNTIMES = {ONNX_RUNTIME: "ONNX Runtime", OPENVINO: "OpenVINO"}
+# Whether intermediate values of another runtime are compared: "auto" searches for the first one that differs if a
+# result does, "all" compares all of them, which breaks its fusions.
+Mark = Literal["auto", "none", "all"]
 
-    `problem` is the reason if that code failed, else "".
+
+class Divergence(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The first node whose value in another runtime differs from eager's, by its stable name; "" if all match.
+
+    `output` compares its value, and `operands` are the nearest nodes before it, which match. If the `kind` is "fusion",
+    the results match once the runtime returns the value of the node, so its fusion across that node is at fault; there
+    is no `output` then. `runs` is the number of calls with marked nodes. `marked` are the comparisons of all nodes, if
+    requested.
+    """
+
+    node: str
+    kind: Literal["node", "fusion"] = "node"
+    output: OutputReport | None = None
+    operands: tuple[str, ...] = ()
+    runs: int = 0
+    seconds: float = 0.0
+    marked: tuple[OutputReport, ...] = ()
+
+
+class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The result of another backend's code, or another runtime, in the same run, with interleaved timings.
+
+    `problem` is the reason if it failed, else "". For a runtime, `compile_seconds` is the time of the export, and
+    `divergence` the first node that differs, if a search was made; `note` says why a search failed.
     """
 
     name: Backend
@@ -154,6 +181,8 @@ class SideReport(msgspec.Struct, frozen=True, omit_defaults=True):
     compile_seconds: float = 0.0
     load_seconds: float = 0.0
     problem: str = ""
+    divergence: Divergence | None = None
+    note: str = ""
 
     @property
     def max_abs(self) -> float:

@@ -27,7 +27,7 @@ from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR, PluginInfo
 from buddy.compiler.protocol.profile import ProfileReport
 from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
-from buddy.compiler.protocol.run_report import InputChoice, NodeCounts
+from buddy.compiler.protocol.run_report import InputChoice, Mark, NodeCounts
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="type", tag=True):
@@ -96,7 +96,7 @@ class Execute(Message, frozen=True):
     Answered by `Executed`.
 
     `keep` is the folder to save inputs and outputs in, or "". If `artifact` is from another backend, `native` is this
-    compiler's code, which runs interleaved with it.
+    compiler's code, which runs interleaved with it. `runtimes` and `mark` are those of `Run`.
     """
 
     graph: int
@@ -111,6 +111,8 @@ class Execute(Message, frozen=True):
     keep: str = ""
     native: NativeCode | None = None
     equal_nan: bool = False
+    runtimes: tuple[str, ...] = ()
+    mark: Mark = "auto"
 
 
 class Measure(Message, frozen=True):

@@ -54,6 +54,8 @@ class CapturedGraph:
     lowerings of the script, which have priority over all registries. `torch_dialect()` imports the graph by torch-mlir;
     it is `None` for a piece of a captured graph.
 
+    `onnx_model` is the ONNX model that the graph was read from, with its weights as inputs; b"" for other programs.
+
     `precisions` are the reduced precisions of nodes, by stable name, if `eager` computes these nodes in them.
 
     `runtime.sensitivity` caches `spreads` and `further_spreads`, and the results in double precision, `exact`, of a run
@@ -74,6 +76,7 @@ class CapturedGraph:
     seed: int | None = None
     result_names: tuple[str, ...] = ()
     precisions: Mapping[str, str] = field(default_factory=dict)
+    onnx_model: bytes = b""
     spreads: tuple[Spread, ...] | None = field(default=None, init=False)
     further_spreads: dict[int, tuple[Spread, ...]] = field(default_factory=dict, init=False)
     exact: list[Any] = field(default_factory=list, init=False)

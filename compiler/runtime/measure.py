@@ -8,7 +8,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -16,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.run_report import NodeCounts
+from buddy.compiler.protocol.run_report import NodeCounts, SideReport
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
 from buddy.compiler.runtime.graph_interpreter import SEED
@@ -52,6 +52,17 @@ def with_peak(action: Callable[[], T]) -> tuple[T, int]:
 OnProgress = Callable[[str, float], None]
 
 
+class Side(Protocol):
+    """Another runtime in a run: calls that return seconds, and a report on their results and these seconds."""
+
+    calls: list[Callable[[], float]]
+
+    def report(
+        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+        seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
+    ) -> SideReport: ...  # fmt: skip
+
+
 def run_and_compare(
     captured: CapturedGraph,
     artifact: Artifact,
@@ -64,6 +75,7 @@ def run_and_compare(
     on_progress: OnProgress | None = None,
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
+    sides: Sequence[Side] = (),
 ) -> RunReport:
     """Links `artifact`, runs it and eager on the captured inputs; reports values and `repeats` interleaved timings.
 
@@ -71,7 +83,8 @@ def run_and_compare(
     which is not timed, packs weights. `on_values` is called with the results of compiled code and of eager. Without an
     eager program, results have no verdict. NaN equals NaN only with `equal_nan`. Weights are frozen, because nothing
     should write to them during the run; a note reports changed ones. If nodes multiply in a reduced precision, results
-    are compared with the same arithmetic in PyTorch; notes report its difference from eager.
+    are compared with the same arithmetic in PyTorch; notes report its difference from eager. Timings of `sides` are
+    interleaved with the others.
     """
     report_progress = on_progress or (lambda _text, _done: None)
     with with_threads(threads), torch.no_grad():
@@ -90,10 +103,14 @@ def run_and_compare(
         calls = [
             lambda: time_call(lambda: program(captured.tensors, captured.numbers))[1],
             lambda: time_call(lambda: run_to_time(captured))[1],
+            *(call for side in sides for call in side.calls),
         ]
-        meter = LoadMeter()
-        compiled_seconds, eager_seconds = time_interleaved(calls, repeats, report_progress)
+        # Other runtimes work in other processes.
+        meter = LoadMeter(alone=not sides)
+        compiled_seconds, eager_seconds, *side_seconds = time_interleaved(calls, repeats, report_progress)
+        machine_load = meter.load()
         after = fingerprints(captured.tensors)
+        beside = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
     thread_notes = _thread_notes(artifact, program)
     compiled = summarize(compiled_seconds, 1 if thread_notes else threads)
     eager = summarize(eager_seconds if captured.eager else (), threads)
@@ -115,12 +132,24 @@ def run_and_compare(
             *changed_tensors(captured, before, after),
         ),
         memory=_memory(program, first_peak, eager_peak),
+        beside=beside,
         compared=captured.eager is not None,
-        load=meter.load(),
+        load=machine_load,
         equal_nan=equal_nan,
         slow_paths=nodes.slow_paths,
         error_paths=nodes.error_paths,
     )
+
+
+def _side_reports(
+    sides: Sequence[Side], captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+    seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
+) -> Iterator[SideReport]:  # fmt: skip
+    """Yields the report of each side; `seconds` are those of all calls, in order."""
+    remaining = iter(seconds)
+    for side in sides:
+        own = [next(remaining) for _ in side.calls]
+        yield side.report(captured, reference, expected, own, threads, equal_nan)
 
 
 def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:

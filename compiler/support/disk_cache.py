@@ -79,12 +79,28 @@ class DiskCache:
 
     def write(self, key: str, data: bytes) -> None:
         """Stores `data`; ignores `OSError`, since a missing entry costs only time."""
-        path = self._path(key)
         with contextlib.suppress(OSError):
-            for parent in (folder(), path.parent):
-                _make_private(parent)
-            _replace(path, self._keyed_hash(key, data) + b"\n" + data)
+            self.store(key, data)
+
+    def store(self, key: str, data: bytes) -> None:
+        """Stores `data`. Raises `OSError` if that is impossible."""
+        path = self._path(key)
+        for parent in (folder(), path.parent):
+            _make_private(parent)
+        _replace(path, self._keyed_hash(key, data) + b"\n" + data)
+        with contextlib.suppress(OSError):  # Another process may delete the same files.
             self._trim(path.parent, len(data))
+
+    def remove(self, key: str) -> None:
+        """Deletes the file of `key`, if there is one. Raises `OSError`."""
+        self._path(key).unlink(missing_ok=True)
+
+    def list_keys(self) -> list[str]:
+        """Returns the names of all files in the folder, sorted; which of them are valid, only `read` tells."""
+        try:
+            return sorted(entry.name for entry in os.scandir(folder() / self.name))
+        except OSError:
+            return []
 
     def _keyed_hash(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
@@ -147,6 +163,15 @@ def _replace(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
+
+
+def key_for(purpose: str) -> bytes:
+    """Returns a key that is derived from the user's key, so that no hash under it is one of a file in the caches.
+
+    Raises `OSError`.
+    """
+    _make_private(folder())
+    return hmac.new(_read_key(), f"key for {purpose}".encode(), "sha256").digest()
 
 
 def _read_key() -> bytes:

@@ -53,6 +53,19 @@ def test_a_script_is_timed_beside_eager_and_written_down(bench: Bench, script: P
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runtime", ["onnxruntime", "openvino"])
+def test_another_runtime_is_a_side(script: Path, tmp_path: Path, runtime: str) -> None:
+    for package in (runtime, "onnx", "onnxscript"):
+        pytest.importorskip(package)
+    plan = BenchPlan((BenchSubject("small", str(script)),), ("buddy", runtime), rounds=5)
+    (found,) = session.run(plan, tmp_path)
+    (subject,) = found["subjects"]
+    assert subject["sides"][runtime]["error_of"] < 1e-5
+    assert subject["sides"][runtime]["seconds"]["median"] > 0
+    assert runtime not in subject["faster_than"], "a runtime packs weights: only frozen code is compared with it"
+
+
+@pytest.mark.slow
 @pytest.mark.full("compiles three times; one whose results are wrong is always tried")
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = BenchSubject("broken", str(script.with_name("absent.py")))

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from buddy.app.reports.run_report import as_json, as_text, part_seconds, times_text
 from buddy.app.session.progress import PartTimes
-from buddy.compiler.protocol import Assignment, GraphInfo, OutputReport, RunReport, Timing
+from buddy.compiler.protocol import (
+    Assignment,
+    Divergence,
+    GraphInfo,
+    NodeRow,
+    OutputReport,
+    RunReport,
+    SideReport,
+    Timing,
+)
 from buddy.compiler.protocol.run_report import ErrorCheck
 
 
@@ -85,3 +94,41 @@ def test_the_time_of_the_command_is_listed_by_its_parts() -> None:
     assert part_seconds(times) == {"torch": 2.5, "script": 0.5, "run": 4.0}
     expected = "time 7.0 s: importing torch 2.5 s, running the script 0.5 s, running 4.0 s"
     assert times_text(part_seconds(times)) == expected
+
+
+def _beside(divergence: Divergence | None, note: str = "") -> str:
+    """The report of a run beside ONNX Runtime, as text."""
+    wrong = OutputReport("y", (2,), "float32", 0.5, 0.1, "mismatch")
+    side = SideReport("onnxruntime", (wrong,), Timing(2e-3, 1e-3, 3e-3, 5), 8.0, 1.5, divergence=divergence, note=note)
+    rows = tuple(
+        NodeRow(
+            k, name, "call_function", name.partition(".")[0], "aten.mm.default", "", "", location=f"/work/net.py:{k}"
+        )
+        for k, name in enumerate(("mm.0", "gelu.0"))
+    )
+    timing = Timing(1e-3, 1e-3, 1e-3, 5)
+    report = RunReport(0, (), timing, Timing(4e-3, 4e-3, 4e-3, 5), 2, 0, 0.1, beside=(side,))
+    return as_text(GraphInfo("net", rows), report)
+
+
+def test_the_first_node_that_differs_in_a_runtime_is_named_with_its_line() -> None:
+    gelu = OutputReport("gelu.0", (2,), "float32", 3e-2, 0.1, "mismatch", where="[1]")
+    text = _beside(Divergence("gelu.0", "node", gelu, ("mm.0",), 5, 12.3))
+    assert "ONNX Runtime: first differs in gelu.0, net.py:1: max abs 3.00e-02 first at [1]; mm.0 before it" in text
+    assert "(5 calls, 12" in text
+    assert "ONNX Runtime takes 0.50 x the time of eager; MISMATCH in y, max abs 5.00e-01, exported in 8.00 s" in text
+
+
+def test_a_fusion_at_fault_and_a_failed_search_are_named() -> None:
+    text = _beside(Divergence("mm.0", "fusion", runs=1, seconds=1.0))
+    assert "its results match if it returns the value of mm.0, net.py:0, so its fusion across this node differs" in text
+    assert "(1 call, 1" in text
+    assert "ONNX Runtime: the search failed: no memory" in _beside(None, "the search failed: no memory")
+
+
+def test_all_marked_nodes_are_listed() -> None:
+    marked = tuple(OutputReport(name, (2,), "float32", 1e-7, 0.0, "ok") for name in ("mm.0", "gelu.0"))
+    text = _beside(Divergence("", marked=marked, runs=1))
+    assert "ONNX Runtime: all 2 marked nodes match" in text
+    (line,) = (line for line in text.splitlines() if line.startswith("gelu.0"))
+    assert line.split() == ["gelu.0", "2", "float32", "ok", "1.00e-07", "net.py:1"]

@@ -426,3 +426,39 @@ def test_a_pipeline_is_printed_and_given_as_text(cli: Verb, tmp_path: Path) -> N
     wrong = cli("recipe", "samples/addmm.py", "--pipeline", "builtin.module(cse canonicalize)")
     assert wrong.returncode == 2
     assert "line 1, column 20: expected a comma" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_other_runtimes_run_beside(cli: Verb) -> None:
+    for package in ("onnxruntime", "onnx", "onnxscript"):
+        pytest.importorskip(package)
+    done = cli("run", "samples/mlp.py", "--json", "--repeats", "2", "--beside", "onnxruntime", "--mark", "all")
+    assert done.returncode == 0, done.stderr
+    (side,) = json.loads(done.stdout)["graphs"][0]["beside"]
+    assert side["name"] == "onnxruntime"
+    assert [output["verdict"] for output in side["outputs"]] == ["ok"]
+    assert side["run"]["runs"] == 2
+    assert side["divergence"]["node"] is None
+    assert {"up/addmm.0", "act/gelu.0"} <= {output["name"] for output in side["divergence"]["marked"]}
+    assert "exporting the program to ONNX" in done.stderr
+
+
+def test_an_unknown_runtime_is_named(cli: Verb) -> None:
+    done = cli("run", "samples/mlp.py", "--beside", "tensorrt")
+    assert done.returncode == 2
+    assert "unknown runtime 'tensorrt': choose from onnxruntime, openvino" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.full("exports three models")
+@pytest.mark.parametrize("sample", ["bert", "resnet18", "vit"])
+def test_models_match_in_other_runtimes(cli: Verb, sample: str) -> None:
+    for package in ("onnxruntime", "openvino", "onnx", "onnxscript", "transformers"):
+        pytest.importorskip(package)
+    beside = ("--beside", "onnxruntime,openvino", "--repeats", "2")
+    done = cli("run", f"samples/{sample}.py", "--json", *beside, "--", "--tiny")
+    assert done.returncode == 0, done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert [side["name"] for side in graph["beside"]] == ["onnxruntime", "openvino"]
+    for side in graph["beside"]:
+        assert {output["verdict"] for output in side["outputs"]} == {"ok"}

@@ -34,10 +34,11 @@ def load(opening: Opening) -> CapturedProgram:
     text = import_onnx(model.model, opening.path)
     graph.imported_ir = ImportedIR(text)
     info = ir_graph_info(graph, name, graph.imported_ir.phase, (ONNX, "torch"))
-    reference = Reference(model.model.SerializeToString(), [value.name for value in model.model.graph.input])
+    content = model.model.SerializeToString()
+    reference = Reference(content, [value.name for value in model.model.graph.input])
     captured = CapturedGraph(
         graph, msgspec.structs.replace(info, compared=True), _tensors(graph, model), reference, rows_table(info.rows),
-        parameters=frozenset(range(len(model.weights))), code=text,
+        parameters=frozenset(range(len(model.weights))), code=text, onnx_model=content,
     )  # fmt: skip
     note = f"the inputs are random numbers (seed {SEED}); set others with --seed, or with --inputs from a file"
     return CapturedProgram([captured], [*model.notes, note])

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -28,9 +29,13 @@ SIDES = {
     "inductor": "torch.compile as PyTorch ships it, which reads weights in place",
     "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
     "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
+    ONNX_RUNTIME: "ONNX Runtime, from PyTorch's export to ONNX (extra `runtimes`)",
+    OPENVINO: "OpenVINO in float32, from the same export (extra `runtimes`)",
 }
+# The sides of a benchmark that names none: other runtimes are not among them.
+DEFAULT_SIDES = tuple(name for name in SIDES if name not in RUNTIMES)
 # Sides that treat weights as constants and pack them before the calls; they are only compared with one another.
-CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree"})
+CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree", *RUNTIMES})
 
 
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -49,7 +54,7 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that one run of the benchmark measures."""
 
     subjects: tuple[BenchSubject, ...]
-    sides: tuple[str, ...] = tuple(SIDES)
+    sides: tuple[str, ...] = DEFAULT_SIDES
     threads: tuple[int, ...] = (1,)
     rounds: int = 15
     seconds: float = 60.0

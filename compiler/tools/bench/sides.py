@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,8 +22,13 @@ from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.script import execute, prepare, script_environment
 from buddy.compiler.mlir.bindings import torch_fx
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.run_report import RUNTIMES
 from buddy.compiler.protocol.source_files import locate
+from buddy.compiler.support import files
+from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
+from buddy.compiler.tools.runtimes import sessions
+from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
 
 SubjectCall = Callable[[], Any]
 
@@ -76,6 +82,8 @@ def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
         return PreparedSide(loaded)
     if side == "iree":
         return PreparedSide(prepare_iree(loaded, threads))
+    if side in RUNTIMES:
+        return PreparedSide(prepare_runtime(side, loaded, threads))
     # Without this setting, Dynamo runs recurrent networks in eager, for every backend.
     torch._dynamo.config.allow_rnn = True
     # Dynamo reads this setting too, so it applies to the whole process, which has only one side.
@@ -167,8 +175,37 @@ def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
         raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
 
 
+def prepare_runtime(name: str, loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
+    """Exports the subject to ONNX, loads it in runtime `name`, and returns a function that runs it.
+
+    Parameters are constants of the model. Raises `SideError` with the reason.
+    """
+    if problem := sessions.missing_packages(name):
+        raise SideError(f"{problem}: {sessions.TODO}")
+    try:
+        with quiet(), torch.no_grad():
+            exported, inputs = _export_flat(loaded)
+            program = torch.onnx.export(exported, dynamo=True, verbose=False)
+        assert program is not None
+        with scratch_folder(files.RUNTIMES) as folder:
+            program.save(path := Path(folder, "model.onnx"), external_data=True)
+            run = sessions.load_session(name, path, threads)
+        arrays = [as_array(tensor) for tensor in inputs]
+        run(arrays)
+    except Exception as error:
+        lines = [line for line in str(error).splitlines() if line.strip()]
+        raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
+    return lambda: [as_tensor(value) for value in run(arrays)]
+
+
 def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
     """Returns the program in the torch dialect, and its tensor inputs in order."""
+    exported, tensors = _export_flat(loaded)
+    return str(torch_fx().export_and_import(exported, output_type="torch", func_name=_ENTRY)), tensors
+
+
+def _export_flat(loaded: LoadedModel) -> tuple[Any, list[torch.Tensor]]:
+    """Returns the program with flat inputs and outputs, exported by PyTorch, and its tensor inputs in order."""
     leaves, spec = pytree.tree_flatten((loaded.args, loaded.kwargs))
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
@@ -188,8 +225,7 @@ def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
 
     flat = Flat()
     _make_buffers_persistent(flat)
-    exported = torch.export.export(flat, tuple(tensors))
-    return str(torch_fx().export_and_import(exported, output_type="torch", func_name=_ENTRY)), tensors
+    return torch.export.export(flat, tuple(tensors)), tensors
 
 
 def _make_buffers_persistent(module: torch.nn.Module) -> None:

@@ -99,6 +99,31 @@ async def test_the_last_session_is_shown_until_the_script_has_run(
 
 
 @slow
+async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Open) -> None:
+    for package in ("onnxruntime", "onnx", "onnxscript"):
+        pytest.importorskip(package)
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        await bench.press("g", "O")
+        await bench.sees("searches for the first node that differs")
+        await bench.type("ONNX Runtime")
+        await bench.press("enter")
+        await bench.until(lambda: bench.app.state.report is not None, "the run")
+        (side,) = bench.app.state.report.beside
+        assert (side.name, side.problem, side.verdict) == ("onnxruntime", "", "ok")
+        await bench.sees("ORT")
+        bench.app.session.auto_run = True
+        bench.app.session.build()
+        await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
+        assert bench.app.state.report.beside == ()
+        await bench.press("g", "O")
+        await bench.type("none")
+        await bench.press("enter")
+        await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
+        assert bench.app.state.report.beside == ()
+        assert bench.app.session.runtimes == ()
+
+
+@slow
 async def test_inputs_are_chosen_by_seed_and_by_file(workbench: Open, tmp_path: Path) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         await bench.press("I")

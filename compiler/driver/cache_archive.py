@@ -1,0 +1,310 @@
+"""Copies compiled code between the disk caches of machines: an archive is one file, hashed and sealed.
+
+The file starts with two lines: `buddy-tui-cache FORMAT SIZE SHA256` of the bytes that follow the second line, and the
+keyed hash (HMAC-SHA-256) of the first line. Then comes a zlib stream of the msgpack of `Contents`. Cached code is
+executed later, so nothing is decompressed, decoded or stored before its hash and its author are verified, and what was
+verified is what is stored: the file is read once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import re
+import secrets
+import stat
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from buddy.compiler.driver.program_cache import Installation, installation
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.support import disk_cache
+from buddy.compiler.support.disk_cache import COMPILATIONS, OBJECTS, PROGRAMS, TUNED, DiskCache
+
+_MAGIC, FORMAT = "buddy-tui-cache", 1
+_FIRST_LINE = re.compile(rf"{_MAGIC} (\d{{1,6}}) (\d{{1,12}}) ([0-9a-f]{{64}})")
+_MAX_LINE_BYTES = 128
+_PURPOSE = "archives of the cache"
+# The keys of entries are digests (`recipe.digest`). As names of files, they lead nowhere else.
+_ENTRY_KEY = re.compile(r"[0-9a-f]{24}")
+# A key file that is shorter could be guessed; so says RFC 2104.
+_MIN_KEY_BYTES = 32
+# For each cache that another machine can use, the fields of `Installation` that its entries depend on. The caches of
+# pass catalogues and of opened programs depend on the paths and times of files.
+_DEPENDENCIES: dict[str, tuple[str, ...]] = {
+    OBJECTS.name: ("cpu", "package", "bindings"),
+    PROGRAMS.name: Installation.__struct_fields__,
+    TUNED.name: Installation.__struct_fields__,
+    COMPILATIONS.name: Installation.__struct_fields__,
+}
+PORTABLE = {cache.name: cache for cache in (OBJECTS, PROGRAMS, TUNED, COMPILATIONS)}
+_MAX_BYTES = sum(cache.limit for cache in PORTABLE.values()) + (1 << 20)
+
+
+class ArchiveError(BuddyError):
+    """An archive cannot be written, verified or used; the diagnostic says why."""
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A file of a cache: the name of the cache, the key, and the data without the seal of its machine."""
+
+    cache: str
+    key: str
+    data: bytes
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The content of an archive: entries, and the installation that made them."""
+
+    made_by: Installation
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Trust:
+    """What shows that the author of an archive may supply code; without any, only this user's own archives are read.
+
+    `key` is a secret that the exporting machine has too, `sha256` the hash of the whole file from a trusted channel.
+    With `anyone`, every intact archive is read.
+    """
+
+    key: bytes | None = None
+    sha256: str = ""
+    anyone: bool = False
+
+
+@dataclass(frozen=True)
+class ImportResult:
+    """The number of entries and of their bytes that were stored, by cache; and why other caches were left out."""
+
+    stored: dict[str, tuple[int, int]]
+    rejected: dict[str, str]
+
+
+def read_key(path: Path) -> bytes:
+    """Returns the secret in a key file. Raises `ArchiveError`, also if others than the user and root may change it."""
+    todo = "give a file of at least 32 random bytes, such as `buddy-tui cache export FILE --key KEYFILE` makes"
+    try:
+        with open(path, "rb") as file:
+            status, key = os.fstat(file.fileno()), file.read(1 << 16).strip()
+    except OSError as error:
+        raise ArchiveError(f"the key file cannot be read: {error.strerror}", str(path), todo) from error
+    if os.name == "posix" and (status.st_mode & 0o022 or status.st_uid not in (0, os.getuid())):
+        todo = f"make it yours alone: chmod 600 {path}"
+        raise ArchiveError("others may have written the key file", str(path), todo)
+    if not stat.S_ISREG(status.st_mode) or len(key) < _MIN_KEY_BYTES:
+        raise ArchiveError(f"the key has {len(key)} bytes, which is too short", str(path), todo)
+    return key
+
+
+def make_key(path: Path) -> None:
+    """Writes a new key file, readable by the user alone. Raises `ArchiveError`."""
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
+            file.write(secrets.token_hex(_MIN_KEY_BYTES) + "\n")
+    except OSError as error:
+        raise ArchiveError(f"the key file cannot be written: {error.strerror}", str(path)) from error
+
+
+# ---- export -------------------------------------------------------------------------------------------------------
+
+
+def collect() -> Contents:
+    """Returns all valid entries of the caches that another machine can use.
+
+    Reading checks the seal of each file, so a file that another user put into the folder is left out.
+    """
+    found = [(cache, key, cache.read(key)) for cache in PORTABLE.values() for key in cache.list_keys()]
+    entries = tuple(Entry(cache.name, key, data) for cache, key, data in found if data and _ENTRY_KEY.fullmatch(key))
+    return Contents(installation(), entries)
+
+
+def write(path: Path, contents: Contents, key: bytes | None = None) -> str:
+    """Writes an archive, sealed by `key` or else by the key of this user's cache. Returns the SHA-256 of the file.
+
+    An existing file is replaced when the new one is complete. Raises `ArchiveError`.
+    """
+    payload = zlib.compress(msgspec.msgpack.encode(contents), 6)
+    first = f"{_MAGIC} {FORMAT} {len(payload)} {hashlib.sha256(payload).hexdigest()}"
+    try:
+        data = f"{first}\n{_seal(first, key or disk_cache.key_for(_PURPOSE))}\n".encode() + payload
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with open(handle, "wb") as file:
+                file.write(data)
+            os.replace(name, path)
+        except BaseException:
+            os.unlink(name)
+            raise
+    except OSError as error:
+        raise ArchiveError(f"the archive cannot be written: {error.strerror}", str(path)) from error
+    return hashlib.sha256(data).hexdigest()
+
+
+def _seal(first_line: str, key: bytes) -> str:
+    return hmac.new(key, first_line.encode(), "sha256").hexdigest()
+
+
+# ---- import -------------------------------------------------------------------------------------------------------
+
+
+def read(path: Path, trust: Trust) -> Contents:
+    """Returns the content of an archive. Raises `ArchiveError` if it is damaged, or of an author without `trust`."""
+    payload = _verified_payload(path, trust)
+    todo = "export it again"
+    try:
+        decompressor = zlib.decompressobj()
+        data = decompressor.decompress(payload, _MAX_BYTES)
+        if not decompressor.eof:
+            raise ArchiveError(f"the archive has more than {_MAX_BYTES >> 20} MiB", str(path), todo)
+        contents = msgspec.msgpack.decode(data, type=Contents)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ArchiveError(f"the archive cannot be decoded: {error}", str(path), todo) from error
+    for entry in contents.entries:
+        if entry.cache not in PORTABLE or not _ENTRY_KEY.fullmatch(entry.key):
+            what = f"the archive has an entry that no cache has: {entry.cache!r}/{entry.key!r}"
+            raise ArchiveError(what, str(path), "do not use this archive: buddy-tui does not write such entries")
+    return contents
+
+
+def _verified_payload(path: Path, trust: Trust) -> bytes:
+    """Returns the compressed content of an archive whose hash and author are verified. Raises `ArchiveError`."""
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+    except OSError as error:
+        raise ArchiveError(f"the archive cannot be read: {error.strerror}", str(path)) from error
+    head, _, rest = data.partition(b"\n")
+    match = _FIRST_LINE.fullmatch(head[:_MAX_LINE_BYTES].decode("latin-1")) if len(head) < _MAX_LINE_BYTES else None
+    if match is None:
+        if head.startswith(_MAGIC.encode()) or _MAGIC.encode().startswith(head[:_MAX_LINE_BYTES] or b"-"):
+            raise ArchiveError("the archive is truncated or damaged in its first line", str(path), "copy it again")
+        raise ArchiveError(
+            "the file is not an archive of the cache", str(path), "name a file that `buddy-tui cache export` wrote"
+        )
+    version, size, payload_hash = int(match[1]), int(match[2]), match[3]
+    if version != FORMAT:
+        what = f"the archive has format {version}, and this version of buddy-tui reads format {FORMAT}"
+        raise ArchiveError(what, str(path), "import it with the version of buddy-tui that wrote it")
+    seal, _, payload = rest.partition(b"\n")
+    if len(payload) != size:
+        what = f"the archive has {len(payload)} of {size} bytes: it is truncated or damaged"
+        raise ArchiveError(what, str(path), "copy it again")
+    if hashlib.sha256(payload).hexdigest() != payload_hash:
+        what = "the content of the archive does not match its hash: it was damaged or changed"
+        raise ArchiveError(what, str(path), "copy it again")
+    _check_author(path, data, match[0], seal, trust)
+    return payload
+
+
+def _check_author(path: Path, data: bytes, first_line: str, seal: bytes, trust: Trust) -> None:
+    """Raises `ArchiveError` unless `trust`, or else the key of this user's cache, vouches for the archive."""
+    if trust.sha256 and not hmac.compare_digest(hashlib.sha256(data).hexdigest(), trust.sha256.lower()):
+        what = "the archive is another one than the one with the given SHA-256"
+        raise ArchiveError(what, str(path), "compare the hash with the one that `buddy-tui cache export` printed")
+    if trust.key is not None and not hmac.compare_digest(_seal(first_line, trust.key).encode(), seal):
+        what = "the archive is not sealed by this key"
+        raise ArchiveError(what, str(path), "use the key file that it was exported with (--key)")
+    if trust.sha256 or trust.key is not None or trust.anyone:
+        return
+    try:
+        own = _seal(first_line, disk_cache.key_for(_PURPOSE)).encode()
+    except OSError as error:
+        raise ArchiveError(f"the key of the cache cannot be read: {error}", str(disk_cache.folder())) from error
+    if not hmac.compare_digest(own, seal):
+        raise ArchiveError(
+            "the archive holds machine code from another cache, and nothing shows who wrote it",
+            str(path),
+            "give the key that it was exported with (--key KEYFILE), the hash that the export printed (--sha256 HASH), "
+            "or --trust if you trust its author",
+        )
+
+
+def misfit(made_by: Installation, here: Installation, cache: str) -> str:
+    """Returns why entries of a cache that another installation made are of no use here; "" if they are."""
+    for field in _DEPENDENCIES[cache]:
+        theirs, ours = getattr(made_by, field), getattr(here, field)
+        if theirs != ours:
+            return _DIFFERENCES[field](theirs, ours)
+    return ""
+
+
+def _cpu_difference(theirs: str, ours: str) -> str:
+    their_machine, *their_flags = theirs.split() or [""]
+    our_machine, *our_flags = ours.split() or [""]
+    if their_machine != our_machine:
+        return f"made on {their_machine}, and this machine is {our_machine}"
+    lacks, adds = sorted(set(their_flags) - set(our_flags)), sorted(set(our_flags) - set(their_flags))
+    parts = [f"this one lacks {_some(lacks)}"] * bool(lacks) + [f"that one lacked {_some(adds)}"] * bool(adds)
+    return f"made on another CPU: {', '.join(parts)}"
+
+
+def _some(names: list[str], limit: int = 4) -> str:
+    return " ".join(names[:limit]) + (f" and {len(names) - limit} more" if len(names) > limit else "")
+
+
+_DIFFERENCES: dict[str, Callable[[str, str], str]] = {
+    "cpu": _cpu_difference,
+    "package": lambda theirs, ours: f"made by MLIR's bindings in {theirs}, and this installation has those in {ours}",
+    "bindings": lambda theirs, ours: f"made by MLIR's bindings {theirs}, and this installation has {ours}",
+    "code_generator": lambda theirs, ours: f"made by {theirs}, and this installation has {ours}",
+    "source": lambda theirs, ours: "made by another version of buddy-tui's compiler",
+    "tool": lambda theirs, ours: f"made with {theirs or 'no mlir-opt'}, and here is {ours or 'no mlir-opt'}",
+    "packages": lambda theirs, ours: f"made with {theirs}, and here is {ours}",
+}
+
+
+def store(contents: Contents) -> ImportResult:
+    """Stores the entries of each cache that fit this installation, sealed by this user's key: all of them, or none.
+
+    Raises `ArchiveError` if a file cannot be written; the entries that were new are then removed.
+    """
+    here = installation()
+    names = dict.fromkeys(entry.cache for entry in contents.entries)
+    rejected = {
+        name: why for name in names if (why := misfit(contents.made_by, here, name) or _too_large(contents, name))
+    }
+    fitting = [entry for entry in contents.entries if entry.cache not in rejected]
+    problem = disk_cache.problem()
+    if fitting and problem:
+        what = f"the cache is disabled: {problem}"
+        raise ArchiveError(what, str(disk_cache.folder()), "its folder must belong to you and be writable only by you")
+    new: list[tuple[DiskCache, str]] = []
+    try:
+        for entry in fitting:
+            cache = PORTABLE[entry.cache]
+            if cache.read(entry.key) == entry.data:
+                continue
+            new.append((cache, entry.key))
+            cache.store(entry.key, entry.data)
+    except BaseException as error:
+        _remove(new)
+        if not isinstance(error, OSError):
+            raise
+        what = f"nothing was imported: the cache cannot be written: {error.strerror or error}"
+        raise ArchiveError(what, str(disk_cache.folder()), "free some space, and import the archive again") from error
+    stored = {
+        name: (sum(e.cache == name for e in fitting), sum(len(e.data) for e in fitting if e.cache == name))
+        for name in names
+        if name not in rejected
+    }
+    return ImportResult(stored, rejected)
+
+
+def _too_large(contents: Contents, name: str) -> str:
+    size, limit = sum(len(entry.data) for entry in contents.entries if entry.cache == name), PORTABLE[name].limit
+    return f"{size >> 20} MiB are more than the limit of {limit >> 20} MiB" if size > limit else ""
+
+
+def _remove(entries: Iterable[tuple[DiskCache, str]]) -> None:
+    for cache, key in entries:
+        try:
+            cache.remove(key)
+        except OSError:  # What cannot be deleted is sealed and of a trusted author, like any other entry.
+            continue

@@ -1,0 +1,148 @@
+"""Other runtimes as sides of a run: their results, their interleaved timings, and the first node that differs."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.run_report import RUNTIMES, Divergence, Mark, OutputReport, SideReport
+from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, summarize
+from buddy.compiler.support import files
+from buddy.compiler.support.files import scratch_folder
+from buddy.compiler.tools.runtimes.divergence import Search
+from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
+from buddy.compiler.tools.runtimes.sessions import TODO, RuntimeProcess, missing_packages
+
+# The pause after a call on several threads: those of the runtime spin for a moment, and would slow down the next side.
+_PAUSE_SECONDS = 0.01
+
+
+class RuntimeSide:
+    """A program in another runtime: its results, and calls to time; both are empty, with a `problem`, if it failed."""
+
+    def __init__(
+        self, name: str, threads: int, mark: Mark, on_progress: OnProgress = lambda _what, _done: None,
+    ) -> None:  # fmt: skip
+        self.name, self.problem = name, missing_packages(name)
+        self.problem += f": {TODO}" if self.problem else ""
+        self._threads, self._mark, self._report_progress = threads, mark, on_progress
+        self._model: RuntimeModel | None = None
+        self._load_seconds = self._export_seconds = 0.0
+        self._results: list[torch.Tensor] = []
+        self.calls: list[Callable[[], float]] = []
+
+    def start(self, model: RuntimeModel, export_seconds: float, processes: contextlib.ExitStack) -> None:
+        """Loads the model in a process that lives as long as `processes`, and calls it once."""
+        self._model, self._export_seconds = model, export_seconds
+        self._report_progress(f"loading the model in {RUNTIMES[self.name]}", 0.0)
+        with self._storing_errors():
+            process = processes.enter_context(RuntimeProcess(self.name, model.write(name=self.name), self._threads))
+            self._load_seconds = process.wait_until_loaded()
+            self._results, _ = model.split(process.results())
+            self.calls = [lambda: self._timed(process)]
+
+    def _timed(self, process: RuntimeProcess) -> float:
+        seconds = process.seconds()
+        if self._threads > 1:
+            time.sleep(_PAUSE_SECONDS)
+        return seconds
+
+    @contextlib.contextmanager
+    def _storing_errors(self) -> Iterator[None]:
+        """Catches and stores errors of this runtime, which do not affect the other results."""
+        try:
+            yield
+        except Exception as error:
+            self.problem = str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
+
+    def report(
+        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+        seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
+    ) -> SideReport:  # fmt: skip
+        """Returns the comparison of the results with eager's, after a search for the node where they first differ."""
+        if self.problem or self._model is None:
+            return SideReport(self.name, problem=self.problem)
+        # Other runtimes compute in the program's own precisions.
+        outputs = compare_with_reference(captured, captured, self._results, expected, equal_nan)
+        timing = summarize(seconds[0] if seconds else (), threads)
+        divergence: Divergence | None = None
+        problem = ""
+        try:
+            divergence = self._divergence(captured, expected, outputs, equal_nan)
+        except Exception as error:  # the search fails, the comparison does not
+            problem = f"the search for the first node that differs failed: {error}"
+        return SideReport(
+            self.name,
+            outputs,
+            timing,
+            self._export_seconds,
+            self._load_seconds,
+            divergence=divergence,
+            note=problem,
+        )
+
+    def _divergence(
+        self, captured: CapturedGraph, expected: Sequence[Any], outputs: Sequence[OutputReport], equal_nan: bool
+    ) -> Divergence | None:
+        wrong = next((index for index, output in enumerate(outputs) if output.verdict not in ("ok", "unchecked")), None)
+        if self._model is None or self._mark == "none" or (wrong is None and self._mark == "auto"):
+            return None
+
+        def is_right(results: Sequence[torch.Tensor]) -> bool:
+            reports = compare_with_reference(captured, captured, results, expected, equal_nan)
+            return wrong is not None and reports[wrong].verdict == "ok"
+
+        search = Search(captured, self._model, self._call_marked, is_right, self._report_progress)
+        if self._mark == "all":
+            return search.compare_all()
+        assert wrong is not None
+        tensors = [index for index, value in enumerate(expected) if isinstance(value, torch.Tensor)]
+        return search.find(tensors[wrong])
+
+    def _call_marked(self, nodes: Sequence[str]) -> list[Any]:
+        assert self._model is not None
+        with RuntimeProcess(self.name, self._model.write(nodes, f"{self.name}-marked"), self._threads) as process:
+            process.wait_until_loaded()
+            return process.results()
+
+
+@contextlib.contextmanager
+def runtime_sides(
+    captured: CapturedGraph, names: Sequence[str], threads: int, mark: Mark, on_progress: OnProgress,
+    make: Callable[[CapturedGraph, Path], RuntimeModel] = make_model,
+) -> Iterator[list[RuntimeSide]]:  # fmt: skip
+    """Yields a side for each runtime in `names`, each in a process that ends with the block."""
+    sides = [RuntimeSide(name, threads, mark, on_progress) for name in names]
+    usable = [side for side in sides if not side.problem]
+    with scratch_folder(files.RUNTIMES) as folder, contextlib.ExitStack() as processes:
+        if usable:
+            on_progress("exporting the program to ONNX", 0.0)
+            start = time.perf_counter()
+            try:
+                model = make(captured, Path(folder))
+            except BuddyError as error:
+                for side in usable:
+                    side.problem = str(error)
+            else:
+                seconds = time.perf_counter() - start
+                for side in usable:
+                    side.start(model, seconds, processes)
+        yield sides
+
+
+def with_independent_reference(captured: CapturedGraph) -> CapturedGraph:
+    """Returns a program of an ONNX file with ONNX's evaluator as its reference; others are returned unchanged.
+
+    With its usual reference, ONNX Runtime would be compared with itself. That is still what is timed as eager.
+    """
+    if not captured.onnx_model or captured.eager is None:
+        return captured
+    return replace(captured, eager=results_of_file(captured), eager_to_time=captured.eager_to_time or captured.eager)

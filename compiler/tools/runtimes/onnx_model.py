@@ -1,0 +1,320 @@
+"""Programs as ONNX models with known names: which value of the model has the result of which node."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from buddy.compiler.graph.node import GetItemOp, Op
+from buddy.compiler.graph.operations.effects import RandomOp
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.graph_interpreter import compute_node, symbols_at
+from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.tools.runtimes.sessions import ModelFile, write_arrays
+
+# The key under which the exporter's nodes have the name of the node that they come from.
+_NODE = "buddy_node"
+# Larger initializers are written to a file of their own: a protocol buffer has at most 2 GiB.
+_MIN_EXTERNAL_BYTES = 1024
+_MAX_MESSAGE_CHARS = 300
+
+
+class NoModelError(BuddyError):
+    """A program has no ONNX form; the diagnostic says why."""
+
+
+@dataclass(frozen=True)
+class RuntimeModel:
+    """An ONNX model in a folder, whose initializers are in a file next to it.
+
+    `proto` is the model without their data. `inputs` are the tensors that it is called with, in order. `values` has the
+    name of the value in the model for each node that has one, by the name of the node, in the program's order.
+    `results` has the index of the model's output for each tensor that the program returns, or the tensor itself if it
+    is an input.
+    """
+
+    folder: Path
+    proto: Any
+    inputs: tuple[torch.Tensor, ...]
+    values: dict[str, str]
+    results: tuple[int | torch.Tensor, ...]
+
+    def write(self, marked: Sequence[str] = (), name: str = "model") -> ModelFile:
+        """Writes the model with the values of the nodes `marked` as further outputs, in order. Raises `OSError`."""
+        import onnx
+
+        proto = onnx.ModelProto()
+        proto.CopyFrom(self.proto)
+        known = {value.name: value for value in proto.graph.value_info}
+        for node in marked:
+            proto.graph.output.append(known[self.values[node]])
+        path, inputs = self.folder / f"{name}.onnx", self.folder / "inputs.bin"
+        path.write_bytes(proto.SerializeToString())
+        places = write_arrays(inputs, [as_array(tensor) for tensor in self.inputs])
+        return ModelFile(path, inputs, places)
+
+    def split(self, outputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Splits the outputs of a written model into the program's results and the values of marked nodes."""
+        tensors = [as_tensor(output) for output in outputs]
+        count = len(self.proto.graph.output)
+        results = [entry if isinstance(entry, torch.Tensor) else tensors[entry] for entry in self.results]
+        return results, tensors[count:]
+
+
+def make_model(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+    """Exports a program, or reads the model that it comes from, and writes its weights to `folder`.
+
+    Raises `NoModelError`.
+    """
+    if captured.onnx_model:
+        return _from_file(captured, folder)
+    if captured.graph.imported_ir is not None and captured.torch_dialect is None and captured.eager is None:
+        raise NoModelError("a program in MLIR has no ONNX form", captured.info.name, "open the PyTorch or ONNX program")
+    random = next((op for op in captured.graph.operations if isinstance(op, RandomOp)), None)
+    if random is not None or captured.seed is not None:
+        what = "the program draws random numbers, and other runtimes draw other ones"
+        place = captured.info.name if random is None else random.location
+        raise NoModelError(what, place, "set the model to eval mode, or pass the numbers as inputs")
+    return _exported(captured, folder)
+
+
+# ---- programs of PyTorch ---------------------------------------------------------------------------------------------
+
+
+class _Nodes(torch.nn.Module):
+    """The nodes of a graph, one call after another; parameters are buffers, and the other placeholders inputs.
+
+    `returned` are the nodes whose values it returns.
+    """
+
+    def __init__(self, captured: CapturedGraph, returned: Sequence[Op]) -> None:
+        super().__init__()
+        self._graph, self._returned = captured.graph, returned
+        self._symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+        for index in captured.parameters:
+            self.register_buffer(f"parameter_{index}", captured.tensors[index])
+
+    def forward(self, *inputs: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(inputs)
+        values: dict[str, Any] = {}
+        for index, placeholder in enumerate(self._graph.placeholders):
+            buffer = getattr(self, f"parameter_{index}", None)
+            values[placeholder.name] = next(remaining) if buffer is None else buffer
+        for op in self._graph.operations:
+            with torch.fx.traceback.annotate({_NODE: op.name}):
+                values[op.name] = compute_node(op, values, self._symbols)
+        return tuple(values[op.name] for op in self._returned)
+
+
+def _exported(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+    graph = captured.graph
+    returned = [op for op in graph.results if isinstance(op, Op)]
+    placeholders = dict(zip((op.name for op in graph.placeholders), captured.tensors, strict=True))
+    outputs = list({op.name: op for op in returned if op.name not in placeholders}.values())
+    if not outputs:
+        raise NoModelError("the program computes nothing", captured.info.name)
+    inputs = tuple(tensor for index, tensor in enumerate(captured.tensors) if index not in captured.parameters)
+    try:
+        with quiet(), torch.no_grad(), torch.fx.traceback.preserve_node_meta():
+            exported = torch.export.export(_Nodes(captured, outputs), inputs, strict=False)
+            program = torch.onnx.export(exported, dynamo=True, verbose=False)
+    except Exception as error:  # any error of an op's translation
+        raise NoModelError(_export_problem(error), captured.info.name, "run it without this runtime") from error
+    assert program is not None
+    folder.mkdir(parents=True, exist_ok=True)
+    program.save(folder / "exported.onnx", external_data=True)
+    proto = _without_data(folder / "exported.onnx")
+    names = [op.name for op in outputs]
+    results = tuple(placeholders[op.name] if op.name in placeholders else names.index(op.name) for op in returned)
+    values = _value_names(program.exported_program, graph.operations)
+    return RuntimeModel(folder, proto, _used_inputs(proto, inputs), _markable(proto, captured, values), results)
+
+
+def _export_problem(error: Exception) -> str:
+    """Returns the first line of an exporter's error that says more than that the export failed."""
+    causes = [error]
+    while (cause := causes[-1].__cause__) is not None and isinstance(cause, Exception):
+        causes.append(cause)
+    lines = [line.strip() for line in str(causes[-1]).splitlines() if line.strip()]
+    return f"PyTorch's exporter to ONNX rejects the program: {(lines or [type(error).__name__])[0]}"[
+        :_MAX_MESSAGE_CHARS
+    ]
+
+
+def _used_inputs(proto: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    if len(proto.graph.input) != len(inputs):
+        raise NoModelError(f"the exported model has {len(proto.graph.input)} inputs, the program {len(inputs)}")
+    return inputs
+
+
+def _value_names(exported: Any, operations: Sequence[Op]) -> dict[str, str]:
+    """Returns the name of the exporter's last value for each node that it comes from, by the node's name.
+
+    A node with several results has none; each of its results is a node.
+    """
+    last: dict[str, str] = {}
+    items: dict[tuple[str, Any], str] = {}
+    for node in exported.graph.nodes:
+        owner = (node.meta.get("custom") or {}).get(_NODE)
+        if owner is None or node.op != "call_function":
+            continue
+        last[owner] = node.name
+        if len(node.args) > 1 and isinstance(node.args[1], int):
+            items[owner, node.args[1]] = node.name
+    names = {}
+    for op in operations:
+        name = items.get((op.args[0].name, op.args[1])) if isinstance(op, GetItemOp) else last.get(op.name)
+        if name is not None and not op.multiple:
+            names[op.name] = name
+    return names
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """While active, PyTorch's exporter prints no warnings, which are on its own packages."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+# ---- ONNX files ------------------------------------------------------------------------------------------------------
+
+
+def _from_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
+    """Returns the model of an ONNX file, in which inputs that are weights become initializers again."""
+    import onnx
+    from onnx import numpy_helper
+
+    proto = onnx.load_model_from_string(captured.onnx_model)
+    tensors = dict(zip([value.name for value in proto.graph.input], captured.tensors, strict=True))
+    weights = {value.name for index, value in enumerate(proto.graph.input) if index in captured.parameters}
+    inputs = [value for value in proto.graph.input if value.name not in weights]
+    del proto.graph.input[:]
+    proto.graph.input.extend(inputs)
+    proto.graph.initializer.extend(numpy_helper.from_array(tensors[name].numpy(), name) for name in sorted(weights))
+    folder.mkdir(parents=True, exist_ok=True)
+    onnx.save_model(
+        proto, str(folder / "exported.onnx"), save_as_external_data=True, location="exported.data",
+        size_threshold=_MIN_EXTERNAL_BYTES,
+    )  # fmt: skip
+    proto = _without_data(folder / "exported.onnx")
+    # The graph of a file has a node for each node of the model, under its name.
+    outputs = {node.name: [name for name in node.output if name] for node in proto.graph.node}
+    values = {}
+    for op in captured.graph.operations:
+        if isinstance(op, GetItemOp):
+            values[op.name] = outputs[op.args[0].name][op.args[1]]
+        elif not op.multiple and len(outputs.get(op.name, ())) == 1:
+            values[op.name] = outputs[op.name][0]
+    names = {value.name: index for index, value in enumerate(proto.graph.output)}
+    results = tuple(tensors[op.name] if op.name in tensors else names[values[op.name]] for op in captured.graph.results)
+    used = tuple(tensors[value.name] for value in inputs)
+    return RuntimeModel(folder, proto, used, _markable(proto, captured, values), results)
+
+
+def evaluator_of(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor], Collection[str]], dict[str, Any]]:
+    """Returns a function that evaluates the model of an ONNX file by ONNX's reference evaluator.
+
+    It takes the tensors of all inputs, and names of values in the model; and returns the values by name.
+    """
+    import onnx
+    from onnx.reference import ReferenceEvaluator
+
+    proto = onnx.load_model_from_string(captured.onnx_model)
+    inputs = [value.name for value in proto.graph.input]
+
+    def evaluate(tensors: Sequence[torch.Tensor], names: Collection[str]) -> dict[str, Any]:
+        known = {value.name: value for value in (*proto.graph.value_info, *proto.graph.output)}
+        marked = onnx.ModelProto()
+        marked.CopyFrom(proto)
+        del marked.graph.output[:]
+        marked.graph.output.extend(known[name] for name in names)
+        feeds = {name: tensor.numpy() for name, tensor in zip(inputs, tensors, strict=True)}
+        return dict(zip(names, map(as_tensor, ReferenceEvaluator(marked).run(None, feeds)), strict=True))
+
+    return evaluate
+
+
+def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+    """Returns a function from the tensors of all inputs to the results of an ONNX file, by the reference evaluator."""
+    import onnx
+
+    names = [value.name for value in onnx.load_model_from_string(captured.onnx_model).graph.output]
+    evaluate = evaluator_of(captured)
+
+    def results(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        values = evaluate(tensors, list(dict.fromkeys(names)))
+        return [values[name] for name in names]
+
+    return results
+
+
+# ---- both ------------------------------------------------------------------------------------------------------------
+
+
+def _without_data(path: Path) -> Any:
+    import onnx
+
+    return onnx.load(str(path), load_external_data=False)
+
+
+def _markable(proto: Any, captured: CapturedGraph, values: dict[str, str]) -> dict[str, str]:
+    """Returns the entries of `values` that a model can return with the shape and the type of the node.
+
+    A value that the exporter has folded or replaced is left out, as are the model's own outputs.
+    """
+    from onnx import helper
+
+    described = {value.name: value.type.tensor_type for value in proto.graph.value_info}
+    computed = {name for node in proto.graph.node for name in node.output}
+    taken = {value.name for value in proto.graph.output}
+    found = {}
+    for op in captured.graph.operations:
+        name = values.get(op.name, "")
+        meta = op.metas[0] if op.metas else None
+        if meta is None or name not in described or name not in computed or name in taken:
+            continue
+        described_type = described[name]
+        shape = tuple(dim.dim_value for dim in described_type.shape.dim)
+        try:
+            dtype = str(helper.tensor_dtype_to_np_dtype(described_type.elem_type))
+        except KeyError:
+            continue
+        if shape == tuple(meta.shape) and dtype == str(to_torch(meta.dtype)).removeprefix("torch."):
+            found[op.name] = name
+            taken.add(name)
+    return found
+
+
+def as_array(tensor: torch.Tensor) -> Any:
+    """Returns a tensor as a NumPy array; bfloat16 is a type of the package `ml_dtypes`."""
+    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if plain.dtype is torch.bfloat16:
+        import ml_dtypes
+
+        return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return plain.numpy()
+
+
+def as_tensor(array: Any) -> torch.Tensor:
+    """Returns a NumPy array as a tensor."""
+    import numpy as np
+
+    value = np.asarray(array)
+    if value.dtype.name == "bfloat16":
+        return torch.from_numpy(value.view(np.int16)).view(torch.bfloat16)
+    return torch.as_tensor(value)
