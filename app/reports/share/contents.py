@@ -229,7 +229,9 @@ async def _collect_python(graph: SharedGraph, texts: _GraphTexts, send: Send) ->
     for path in PythonLines(graph.info.rows, graph.info.places).paths:
         try:
             opened = await send(OpenPython(0, graph.recipe.source, graph.recipe.arguments, graph.recipe.graph, path))
-        except BuddyError:
+        except BuddyError as error:
+            if getattr(error, "cancelled", False):
+                raise
             continue
         paths.append(path)
         files.append({"path": shown_path(path), "text": await texts.add(opened.text, "python")})

@@ -34,6 +34,8 @@ class Page {
       cursor: (row) => row !== this.stage && this.showStage(row),
     });
     this.matches = null;
+    this.linkCounts = new Map();
+    this.countedFor = this.link.kept;
     this.stage = -1;
     this.file = -1;
   }
@@ -72,7 +74,8 @@ class Page {
       new Option("none", ""),
       ...graph.stages.map((stage, k) => new Option(`${k} ${stage.name}`, k)),
     );
-    get("file").replaceChildren(...graph.files.map((file, k) => new Option(file.path, k)));
+    const shortName = (path) => path.split("/").slice(-2).join("/");
+    get("file").replaceChildren(...graph.files.map((file, k) => new Option(shortName(file.path), k)));
     this.stageList.show(graph.stages.length);
     this.nodes.show(graph.nodes);
     get("results").replaceChildren(...drawTables(graph.tables));
@@ -128,7 +131,8 @@ class Page {
     row.classList.toggle("bad", stage.state === "failed");
     row.classList.toggle("shown", number === this.stage);
     const count = this.matches ? this.stageMatches(number) : 0;
-    if (count) row.append(make("span", "match count", String(count)));
+    const linked = !this.matches && this.link.kept.size ? this.linkedLines(number) : 0;
+    if (count || linked) row.append(make("span", count ? "match count" : "linked count", String(count || linked)));
     else if (this.graph.stages[number - 1]?.phase !== stage.phase) row.append(make("span", "phase", stage.phase));
     const bar = make("span", "time-bar");
     bar.style.width = `${Math.round((stage.ms / this.longest) * 100)}%`;
@@ -139,8 +143,11 @@ class Page {
   showFile(number) {
     this.file = number;
     get("file").value = number;
-    this.python.rows.cursor = 0;
-    this.python.show(this.contents.text(this.graph.files[number].text), this.graph.sets);
+    get("file").title = this.graph.files[number].path;
+    const text = this.contents.text(this.graph.files[number].text);
+    this.python.rows.cursor = Math.max(0, text.sets.findIndex(Boolean));
+    this.python.show(text, this.graph.sets);
+    this.python.rows.box.scrollTop = (this.python.rows.cursor - 10) * ROW_HEIGHT;
   }
 
   showPython(isShown) {
@@ -166,11 +173,29 @@ class Page {
       }
     }
     for (const view of [this.code, this.python, this.nodes]) view.update();
-    const names = linked.slice(0, 4).map((node) => [nodes.name[node], nodes.op[node]].join(" "));
-    const more = linked.length > 4 ? ` and ${linked.length - 4} more` : "";
-    const place = linked.length && nodes.location[linked[0]] ? ` · ${nodes.location[linked[0]]}` : "";
-    const kept = linked.length && this.link.kept.size ? " · kept, escape ends" : "";
-    get("origin").textContent = linked.length ? `${names.join(", ")}${more}${place}${kept}` : "";
+    if (this.countedFor !== this.link.kept) {
+      this.countedFor = this.link.kept;
+      this.linkCounts = new Map();
+      this.stageList.refresh();
+    }
+    const places = [...new Set(linked.map((node) => nodes.location[node]))].filter(Boolean);
+    const names = linked.slice(0, 3).map((node) => `${nodes.name[node]} ${nodes.op[node]}`);
+    const parts = [names.join(", "), places.slice(0, 2).join(", ")].filter(Boolean);
+    if (linked.length > 3) parts[0] += ` and ${linked.length - 3} more`;
+    // The Python line is first where many nodes leave no room for it.
+    if (linked.length > 1) parts.reverse();
+    if (this.link.kept.size) parts.push("kept, escape ends");
+    get("origin").textContent = linked.length ? parts.join(" · ") : "";
+  }
+
+  /** The number of lines of a stage that come from the kept nodes. */
+  linkedLines(number) {
+    const { text } = this.graph.stages[number];
+    if (!this.linkCounts.has(text)) {
+      const isLinked = setsWith(this.graph.sets, this.link.kept);
+      this.linkCounts.set(text, this.contents.text(text).sets.reduce((sum, set) => sum + isLinked[set], 0));
+    }
+    return this.linkCounts.get(text);
   }
 
   goToLinked() {

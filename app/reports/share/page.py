@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import gzip
 import hashlib
@@ -99,6 +98,8 @@ async def write_report(
 
     Raises `OSError` if the file cannot be written, and what `send` raises. After a cancel, there is no file.
     """
+    import asyncio  # a verb that rejects its source does without it
+
     encode = await collect(graphs, send, welcome, progress)
     progress("colouring the lines")
     page = await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))

@@ -33,6 +33,11 @@ class Link {
   }
 }
 
+/** For each set of nodes, whether it has one of `nodes`. A derived node has the index -1 - node. */
+function setsWith(sets, nodes) {
+  return sets.map((set) => nodes.size > 0 && set.some((node) => nodes.has(node < 0 ? -1 - node : node)));
+}
+
 /** Code in a box: a text, or the differences of two texts. */
 class CodeView {
   constructor(box, contents, link, on = {}) {
@@ -194,8 +199,7 @@ class CodeView {
   }
 
   _linkSets() {
-    const nodes = this._link.nodes;
-    this._linkedSets = this._sets.map((set) => set.some((node) => nodes.has(node < 0 ? -1 - node : node)));
+    this._linkedSets = setsWith(this._sets, this._link.nodes);
   }
 
   /** The first row whose line comes from the fewest nodes, one of which is linked; -1 without one. */
