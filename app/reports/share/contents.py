@@ -7,6 +7,7 @@ of runs of line numbers. Sets of nodes are stored the same way.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -37,6 +38,8 @@ Progress = Callable[[str], object]
 # The version of the format of the data, which the script of the page reads.
 FORMAT = 1
 _WINDOW_LINES = 10_000
+# The number in a name such as `%12` or `%cst_3`.
+_VALUE_NUMBER = re.compile(r"(?<=[%_])\d+")
 # The names of colours, each with the letter that stands for it in the colours of a line.
 SYNTAX_LETTERS = {
     "": "_",
@@ -120,13 +123,24 @@ class _Texts:
     def encode(self) -> dict[str, Any]:
         """The lines, the number of each line's colours in `colours`, and the colours: letters with lengths, `o12_1`."""
         colours = _Numbers()
-        numbers = [colours[_colours(*key)] for key in self._lines]
+        known: dict[tuple[str, str, str], str] = {}
+        numbers = []
+        for language, quotes, line in self._lines:
+            # Most lines of a stage differ from others only in the numbers of values, whose colour is the same.
+            key = language, quotes, _VALUE_NUMBER.sub(_zeros, line)
+            if key not in known:
+                known[key] = _colours(*key)
+            numbers.append(colours[known[key]])
         return {
             "lines": "\n".join(line.replace("\r", "\u240d") for _, _, line in self._lines),
             "lineColours": numbers,
             "colours": list(colours),
             "texts": self.texts,
         }
+
+
+def _zeros(match: re.Match[str]) -> str:
+    return "0" * len(match[0])
 
 
 def _colours(language: str, quotes: str, line: str) -> str:

@@ -16,6 +16,7 @@ from buddy.app.reports.share.contents import SharedGraph, _Texts, collect
 from buddy.app.reports.share.page import is_page, make_page
 from buddy.compiler.protocol import GraphInfo, Lines, NodeRow, PythonOpened, Stage
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.themes.lexers import spans
 from tests.conftest import RunPython
 from tests.support.browser import Browser, find_browser
 
@@ -54,6 +55,18 @@ def lines_of(contents: dict[str, Any], text: int) -> list[str]:
     """A text of a report, put together again."""
     lines, runs = contents["lines"].split("\n"), contents["texts"][text]["lines"]
     return [lines[first + k] for first, count in zip(runs[::2], runs[1::2], strict=True) for k in range(count)]
+
+
+def assert_coloured(contents: dict[str, Any], text: int, language: str) -> None:
+    """Each line of a text has the colours that its lexer gives it."""
+    lines, runs = contents["lines"].split("\n"), contents["texts"][text]["lines"]
+    for first, count in zip(runs[::2], runs[1::2], strict=True):
+        for number in range(first, first + count):
+            stored = contents["colours"][contents["lineColours"][number]]
+            names = [
+                (contents["syntax"][letter], int(length)) for letter, length in re.findall(r"([a-z_])(\d+)", stored)
+            ]
+            assert names == [(name, len(piece)) for name, piece in spans(language, lines[number])], lines[number]
 
 
 async def page_of(texts: dict[str, tuple[str, ...]], languages: dict[str, str] | None = None) -> str:
@@ -147,6 +160,7 @@ def test_the_report_has_every_stage_as_the_engine_has_it(report: Path, cli: RunP
     assert len(files) == len(graph["stages"])
     for file, stage in zip(files, graph["stages"], strict=True):
         assert lines_of(contents, stage["text"]) == file.read_text().removesuffix("\n").split("\n"), stage["name"]
+        assert_coloured(contents, stage["text"], stage["language"])
     titles = {table["title"] for table in graph["tables"]}
     assert {"Outputs", "Figures", "Slowest nodes", "Nodes with the largest errors", "Recipe"} <= titles
     assert [file["path"] for file in graph["files"]] == ["block.py"]
