@@ -61,6 +61,14 @@ class Folder:
             raise BuddyError(f"{text:.200} is outside of the folder that this server may use", str(self.root), todo)
         return path
 
+    def contains(self, path: str) -> bool:
+        """Whether a file is in the folder."""
+        try:
+            self.existing(path)
+        except BuddyError:
+            return False
+        return True
+
     def source(self, text: str) -> str:
         """A source to open, such as `model.py` or `model.py:name`, as an absolute path. Raises `BuddyError`."""
         path = self.resolve(text)
@@ -89,11 +97,29 @@ class Folder:
         return str(path.relative_to(self.root))
 
 
+class _Notes(Console):
+    """A console that keeps notes for the agent, and prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(plain=True, stdout_is_data=True)
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text.removeprefix("note: "))
+
+    def progress(self, text: str) -> None:
+        pass
+
+    def clear_progress(self) -> None:
+        pass
+
+
 class AgentEngine(Headless):
     """A headless client whose requests can be cancelled, and which reports their progress to `report`."""
 
     def __init__(self, client: EngineClient, report: Report) -> None:
-        super().__init__(client, Console(plain=True, stdout_is_data=True))
+        self.kept = _Notes()
+        super().__init__(client, self.kept)
         self._report = report
 
     async def _follow(
@@ -157,6 +183,13 @@ class AgentProgram:
         except EngineLost:
             self._engine = None
             self._recipes.clear()
+
+    def take_notes(self) -> list[str]:
+        """The notes since the last call of this function: of the capture, and on choices that were not applied."""
+        if self._engine is None:
+            return []
+        notes, self._engine.kept.notes = self._engine.kept.notes, []
+        return list(dict.fromkeys(notes))
 
     async def close(self) -> None:
         engine, self._engine = self._engine, None

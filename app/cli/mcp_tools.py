@@ -84,6 +84,7 @@ class Tools:
             "preset": current.preset,
             "passes": len(current.steps),
             "printed": list(self._program.output)[-20:],
+            "notes": self._program.take_notes(),
         }
 
     async def choose_graph(self, graph: str) -> Json:
@@ -116,7 +117,8 @@ class Tools:
         """Compile the recipe, and list the stages: what each pass changed. After a failure, those before it."""
         stages, _, failure = await self._program.compile()
         rows = [_stage_row(stage) for stage in stages if stage.changed or stage.state != "done" or not changed_only]
-        return {"ok": failure is None, **_failure(failure), "stages": rows}
+        notes = self._program.take_notes()
+        return {"ok": failure is None, **_failure(failure), **({"notes": notes} if notes else {}), "stages": rows}
 
     async def read_stage(self, stage: str, first: int = 1, count: int = 100, nodes: bool = False) -> Json:
         """Read lines of a stage, at most 500. With `nodes`, also the nodes that each line comes from."""
@@ -311,7 +313,7 @@ class Tools:
         timeout = self._program.timeout
         done = await self._program.engine.run(self._program.recipe, max(repeats, 1), timeout, inputs, equal_nan)
         assert done.report is not None
-        return _run_result(done.report)
+        return _run_result(done.report, self._program.take_notes())
 
     async def profile(self, top: int = 10) -> Json:
         """Measure the time of each node in a run. Lists the slowest."""
@@ -382,7 +384,10 @@ class Tools:
         return {"written": self._program.folder.name_of(file)}
 
     async def write_report(self, path: str, run: bool = True) -> Json:
-        """Write one HTML file with every stage, the graph and the results into the folder, for a person to read."""
+        """Write one HTML file with every stage, the graph and the results into the folder, for a person to read.
+
+        Python code that is outside of the folder is left out.
+        """
         program = self._program
         file = program.folder.new_file(path, overwrite=True)
         if not is_page(file):
@@ -397,7 +402,9 @@ class Tools:
                 problem = error.diagnostic
         graph = SharedGraph(program.info, program.recipe, stages, assignments, report, problem=problem)
         client = program.engine.client
-        size = await write_report(file, [graph], client.request, client.welcome, program.report)
+        size = await write_report(
+            file, [graph], client.request, client.welcome, program.report, is_shared=program.folder.contains
+        )
         return {"written": program.folder.name_of(file), "bytes": size}
 
 
@@ -423,14 +430,14 @@ def _failure(failure: Failure | None) -> Json:
     return {} if failure is None else {"error": failure_json(failure.diagnostic)}
 
 
-def _run_result(report: RunReport) -> Json:
+def _run_result(report: RunReport, notes: Sequence[str]) -> Json:
     result: Json = {
         "result": report.word,
         "outputs": [_output_row(output) for output in report.outputs[:20]],
         "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
         "seconds": {"compiled": report.compiled.median, "eager": report.eager.median},
         "ratio": round(report.ratio, 3),
-        "notes": list(report.notes[:10]),
+        "notes": [*notes, *report.notes[:10]],
     }
     return result if report.inputs_unchanged else {**result, "inputs_changed": True}
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import gzip
+import json
 import os
+import re
 import shutil
 import time
 from collections.abc import AsyncIterator, Callable
@@ -77,11 +81,11 @@ def connect(warm_python: WarmPython) -> Connect:
     """`async with connect(folder) as agent`: an agent with a server for that folder."""
 
     @asynccontextmanager
-    async def connected(folder: Path, *words: str) -> AsyncIterator[Agent]:
+    async def connected(folder: Path, *words: str, mode: str = "auto") -> AsyncIterator[Agent]:
         command, *rest = warm_python.command
         arguments = [*rest, "-m", "buddy.app.cli", "mcp", "--folder", str(folder), *words]
         server = mcp.StdioServerParameters(command=command, args=arguments, env=dict(os.environ))
-        async with mcp.Client(server) as client:
+        async with mcp.Client(server, mode=mode) as client:
             yield Agent(client)
 
     return connected
@@ -182,6 +186,11 @@ async def test_the_recipe_is_edited_and_measured(connect: Connect, folder: Path)
         assert (await agent.call("run"))["nodes"]["eager"] == 2
         listed = await agent.call("list_nodes", filter="gelu eager")
         assert [row["reason"] for row in listed["nodes"]] == ["chosen by hand"] * 2
+        progress: list[str] = []
+        await agent.call("set_pass", passes="fuse-rows", enabled=False)
+        await agent.call("run", progress)
+        assert any(text.startswith("pass ") for text in progress)
+        await agent.call("undo")
         await agent.call("set_nodes", nodes=["gelu*"], lowering="default")
         await agent.call("set_recipe", dialect="tosa", threads=2)
         pipeline = "builtin.module(canonicalize,cse)"
@@ -264,15 +273,35 @@ async def test_files_are_written_into_the_folder(connect: Connect, folder: Path)
     assert (folder / "program.py").read_text() == PROGRAM
 
 
-async def test_a_call_can_be_cancelled_and_the_next_one_works(connect: Connect, folder: Path) -> None:
-    (folder / "endless.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
+async def test_a_report_has_no_code_from_outside_of_the_folder(connect: Connect, folder: Path) -> None:
+    (folder.parent / "elsewhere.py").write_text("import torch\n\ndef twice(x):\n    return torch.sin(x) * 2\n")
+    source = f"import sys, torch\nsys.path.insert(0, {str(folder.parent)!r})\nfrom elsewhere import twice\n"
+    source += "def model(x):\n    return twice(x).cos()\nexample_inputs = torch.ones(3)\n"
+    (folder / "program.py").write_text(source)
     async with connect(folder) as agent:
+        await agent.call("open_program", path="program.py")
+        nodes = await agent.call("list_nodes")
+        assert {Path(row["line"].rpartition(":")[0]).name for row in nodes["nodes"]} >= {"elsewhere.py", "program.py"}
+        await agent.call("write_report", path="report.html", run=False)
+    packed = re.search(r'id="data">([^<]*)<', (folder / "report.html").read_text())
+    assert packed is not None
+    (graph,) = json.loads(gzip.decompress(base64.b64decode(packed[1])))["graphs"]
+    assert [Path(file["path"]).name for file in graph["files"]] == ["program.py"]
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+async def test_a_call_can_be_cancelled_and_the_next_one_works(connect: Connect, folder: Path, mode: str) -> None:
+    """In the protocol's current version, and with the handshake of earlier ones."""
+    (folder / "endless.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
+    async with connect(folder, mode=mode) as agent:
         call = asyncio.create_task(agent.call("open_program", path="endless.py"))
         while not (folder / "started").exists():
             await asyncio.sleep(0.05)
         call.cancel()
         start = time.monotonic()
-        assert (await agent.call("open_program", path="program.py"))["current_graph"] == 0
+        progress: list[str] = []
+        assert (await agent.call("open_program", progress, path="program.py"))["current_graph"] == 0
+        assert "running the script" in progress
         assert time.monotonic() - start < 60
 
 

@@ -195,15 +195,18 @@ class _GraphTexts:
 
 
 async def collect(
-    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress = lambda _text: None
-) -> Callable[[], dict[str, Any]]:
+    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress = lambda _text: None,
+    is_shared: Callable[[str], bool] = lambda _path: True,
+) -> Callable[[], dict[str, Any]]:  # fmt: skip
     """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
+
+    `is_shared` says whether the report has the Python code with that path.
 
     The function computes the colours of all lines, which takes seconds for large programs, and needs no engine.
     Raises what `send` raises.
     """
     texts = _Texts()
-    encoded = [await _collect_graph(graph, texts, send, welcome, progress) for graph in graphs]
+    encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
     source, arguments = graphs[0].recipe.source, graphs[0].recipe.arguments
 
     def encode() -> dict[str, Any]:
@@ -215,15 +218,17 @@ async def collect(
 
 
 async def _collect_graph(
-    graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress
-) -> dict[str, Any]:
+    graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress,
+    is_shared: Callable[[str], bool],
+) -> dict[str, Any]:  # fmt: skip
     own_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
         progress(f"reading stage {number}/{len(graph.stages)} {stage.name}")
         stages.append(_stage_values(stage, graph.recipe, await own_texts.add(stage.text, stage.language)))
     progress("reading the Python code")
-    paths, files = await _collect_python(graph, own_texts, send)
+    shared = [path for path in PythonLines(graph.info.rows, graph.info.places).paths if is_shared(path)]
+    paths, files = await _collect_python(graph, shared, own_texts, send)
     return {
         "name": graph.info.name,
         "number": graph.recipe.graph,
@@ -237,10 +242,12 @@ async def _collect_graph(
     }
 
 
-async def _collect_python(graph: SharedGraph, texts: _GraphTexts, send: Send) -> tuple[list[str], list[dict[str, Any]]]:
-    """The paths and the contents of the Python files that nodes come from, without those that cannot be opened."""
+async def _collect_python(
+    graph: SharedGraph, shared: Sequence[str], texts: _GraphTexts, send: Send
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The paths and the contents of Python files that nodes come from, without those that cannot be opened."""
     paths, files = [], []
-    for path in PythonLines(graph.info.rows, graph.info.places).paths:
+    for path in shared:
         try:
             opened = await send(OpenPython(0, graph.recipe.source, graph.recipe.arguments, graph.recipe.graph, path))
         except BuddyError as error:

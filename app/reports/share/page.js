@@ -109,7 +109,8 @@ class Page {
     } else {
       const before = this.contents.text(this.graph.stages[other].text);
       this.code.showDifferences(before, text, this.graph.sets, get("numbering").checked);
-      facts.push(`${this.code.changedRows.length} changes since ${this.graph.stages[other].name}`);
+      const { length } = this.code.changedRows;
+      facts.push(`${length} change${length === 1 ? "" : "s"} since ${this.graph.stages[other].name}`);
     }
     get("stage-facts").textContent = facts.filter(Boolean).join(" · ");
     this.countMatches();
@@ -126,6 +127,8 @@ class Page {
   drawStage(number) {
     const stage = this.graph.stages[number];
     const row = make("div", "row stage", make("span", "number", String(number)), make("span", "name", stage.name));
+    row.setAttribute("role", "option");
+    row.setAttribute("aria-selected", number === this.stage);
     row.title = `${stage.spelling}\n${stage.phase}, ${stage.ms} ms`;
     row.classList.toggle("same", !stage.changed && stage.state === "done");
     row.classList.toggle("bad", stage.state === "failed");
@@ -304,12 +307,8 @@ class Page {
     const stage = this.graph.stages[this.stage];
     const { ids } = this.contents.text(stage.text);
     const lines = Array.from(ids, (id) => `${this.contents.lines[id]}\n`);
-    const address = URL.createObjectURL(new Blob(lines, { type: "text/plain" }));
     const suffix = { mlir: "mlir", llvm: "ll", asm: "s", ptx: "ptx" }[stage.language] ?? "txt";
-    const anchor = make("a");
-    Object.assign(anchor, { href: address, download: `${this.stage}-${stage.name}.${suffix}` });
-    anchor.click();
-    URL.revokeObjectURL(address);
+    saveFile(`${this.stage}-${stage.name}.${suffix}`, lines);
   }
 
   compareWithBefore() {
@@ -333,7 +332,9 @@ class Page {
     const keys = ["name", "op", "result", "lowering", "location"];
     const rows = nodes.name.map((_, k) => keys.map((key) => nodes[key][k]));
     const stage = stages[this.stage];
-    const parts = drawTables([...this.graph.tables, { title: "Nodes", columns, right: [], rows }]);
+    const isText = (table) => table.text !== undefined;
+    const tables = this.graph.tables.filter((table) => !isText(table));
+    const parts = drawTables([...tables, { title: "Nodes", columns, right: [], rows }]);
     if (stage) {
       const { ids } = this.contents.text(stage.text);
       const rest = ids.length - PRINTED_LINES;
@@ -344,6 +345,7 @@ class Page {
       const code = make("div", "printed-code", ...lines);
       parts.push(make("section", "", make("h2", "", `Stage ${this.stage} ${stage.spelling}${heading}`), code));
     }
+    parts.push(...drawTables(this.graph.tables.filter(isText)));
     get("print").replaceChildren(make("h1", "", get("program").textContent), ...parts);
   }
 

@@ -8,7 +8,7 @@ import hashlib
 import html
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -92,15 +92,17 @@ def _variables(name: str) -> str:
 
 
 async def write_report(
-    path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress
-) -> int:
+    path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
+    is_shared: Callable[[str], bool] = lambda _path: True,
+) -> int:  # fmt: skip
     """Write a report on `graphs` to `path`, atomically. Returns its size in bytes.
 
-    Raises `OSError` if the file cannot be written, and what `send` raises. After a cancel, there is no file.
+    `is_shared` says whether the report has the Python code with that path. After a cancel, there is no file. Raises
+    `OSError` if the file cannot be written, and what `send` raises.
     """
     import asyncio  # a verb that rejects its source does without it
 
-    encode = await collect(graphs, send, welcome, progress)
+    encode = await collect(graphs, send, welcome, progress, is_shared)
     progress("colouring the lines")
     page = await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))
     await asyncio.to_thread(write_whole_bytes, path, page)

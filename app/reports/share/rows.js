@@ -14,6 +14,13 @@ function make(tag, className = "", ...children) {
   return element;
 }
 
+/** Saves texts as a file of the reader. */
+function saveFile(name, texts) {
+  const address = URL.createObjectURL(new Blob(texts, { type: "text/plain" }));
+  Object.assign(make("a"), { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 1000);
+}
+
 /**
  * Rows in the scrollable element `box`, with a cursor. `draw(number)` returns the element of a row. `on` has the
  * functions that are called: `cursor(row)` when the cursor moves, `hover(row)` under the mouse, `pick(row)` for a click

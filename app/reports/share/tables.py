@@ -133,4 +133,4 @@ def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
         rows += [("machine", f"{welcome.target}, {welcome.cores} cores"), ("buddy-tui", welcome.engine)]
         rows += sorted(welcome.packages.items())
     yield _table("Program, machine and versions", ("", ""), rows)
-    yield {"title": "Recipe", "text": to_toml(recipe)}
+    yield {"title": "Recipe", "text": to_toml(recipe), "file": "recipe.toml"}

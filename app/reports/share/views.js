@@ -341,7 +341,9 @@ function drawTables(tables) {
     const section = make("section", table.bad ? "bad" : "", make("h2", "", table.title));
     if (table.note) section.append(make("p", "", table.note));
     if (table.text !== undefined) {
-      section.append(make("pre", "", table.text));
+      const save = make("button", "", `save ${table.file}`);
+      save.addEventListener("click", () => saveFile(table.file, [table.text]));
+      section.append(save, make("pre", "", table.text));
       return section;
     }
     const cell = (tag, text, column) => make(tag, table.right.includes(table.columns[column]) ? "right" : "", text);
