@@ -57,7 +57,9 @@ def test_torch_stays_in_the_range_that_needs_no_cuda():
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_theme(wheel):
     expected = {
-        f"buddy/{path.as_posix()}" for pattern in ("*.py", "py.typed", "*.toml", "*.tcss") for path in files(pattern)
+        f"buddy/{path.as_posix()}"
+        for pattern in ("*.py", "py.typed", "*.toml", "*.tcss", "*.html", "*.css", "*.js")
+        for path in files(pattern)
     }
     names = set(zipfile.ZipFile(wheel).namelist())
     assert expected | {"buddy_tui.py"} <= names
