@@ -22,6 +22,7 @@ from buddy.app.cli.headless import CollectedCompilation, Failure, Headless
 from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, steps_named
 from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.app.workspace.frontends import with_frontend
+from buddy.app.workspace.inputs import read_file
 from buddy.compiler.protocol import (
     Assignment,
     Diagnostic,
@@ -34,7 +35,7 @@ from buddy.compiler.protocol import (
     Stage,
 )
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import EAGER, Recipe, claims
+from buddy.compiler.protocol.recipe import EAGER, Recipe, claims, from_toml
 
 # Reports what a request does now.
 Report = Callable[[str], object]
@@ -244,10 +245,7 @@ class AgentProgram:
 
     def edit(self, recipe: Recipe) -> bool:
         """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` for one that needs trust."""
-        if phrases := claims(recipe, self._plugins):
-            raise BuddyError(
-                f"the recipe is refused: it asks for {'; '.join(phrases)}", "the recipe", "use other passes or options"
-            )
+        _check_claims(recipe, self._plugins, "the recipe", "use other passes or options")
         if recipe == self.recipe:
             return False
         self._past = [*self._past[-_MAX_UNDO:], self.recipe]
@@ -348,3 +346,18 @@ class AgentProgram:
         """The stages of the current recipe, if it has been compiled."""
         recipe = self._recipes.get(self._graph)
         return self._compilations[recipe][0].ordered() if recipe in self._compilations else ()
+
+
+def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
+    """Raises `BuddyError` if a file is not a recipe, or asks for more than `plugins`."""
+    try:
+        recipe = from_toml(read_file(file))
+    except (OSError, ValueError) as error:
+        raise BuddyError(str(error), file.name, "give a recipe of write_recipe or of `buddy-tui recipe`") from error
+    _check_claims(recipe, map(str, plugins), file.name, "give its plug-ins as `plugins`, or use another recipe")
+
+
+def _check_claims(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
+    """Raises `BuddyError` if a recipe asks for what only a user may allow, such as passes that write files."""
+    if phrases := claims(recipe, allowed):
+        raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)

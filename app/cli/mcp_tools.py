@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from msgspec.structs import replace
 
-from buddy.app.cli.agent import AgentProgram
+from buddy.app.cli.agent import AgentProgram, check_recipe_file
 from buddy.app.cli.headless import Failure
 from buddy.app.cli.trace import find_nodes, node_json
 from buddy.app.reports import formatting, numerics, profile
@@ -69,8 +69,11 @@ class Tools:
         folder = self._program.folder
         words = [f"--shape={shape}" for shape in shapes or ()]
         words += [f"--{key}={value}" for key, value in (("preset", preset), ("frontend", frontend)) if value]
-        words += [f"--recipe={folder.existing(recipe)}"] if recipe else []
-        words += [f"--plugin={folder.existing(plugin)}" for plugin in plugins or ()]
+        plugin_files = [folder.existing(plugin) for plugin in plugins or ()]
+        words += [f"--plugin={file}" for file in plugin_files]
+        if recipe:
+            check_recipe_file(folder.existing(recipe), plugin_files)
+            words.append(f"--recipe={folder.existing(recipe)}")
         await self._program.open(folder.source(path), arguments or (), words)
         graphs = [
             {"graph": number, "name": graph.name, "nodes": sum(row.opcode.startswith("call") for row in graph.rows),

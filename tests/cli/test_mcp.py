@@ -248,6 +248,12 @@ async def test_nothing_outside_of_the_folder_is_read_or_written(connect: Connect
             assert "outside" in await agent.error("open_program", path=path)
         for extra in ({"recipe": "secret.toml"}, {"plugins": ["secret.py"]}):
             assert "outside" in await agent.error("open_program", path="program.py", **extra)
+        asking = PLANTS[0].planted(default_recipe())  # names its plug-in
+        (folder / "asking.toml").write_text(to_toml(asking))
+        refused = await agent.error("open_program", path="program.py", recipe="asking.toml")
+        assert "it asks for plug-in" in refused
+        assert "give its plug-ins as `plugins`" in refused
+        assert "not a recipe" in await agent.error("open_program", path="program.py", recipe="program.py")
         await agent.call("open_program", path="program.py")
         for path in ("../new.toml", "up/new.toml", str(outside / "new.toml"), "secret.toml"):
             assert "outside" in await agent.error("write_recipe", path=path, overwrite=True)

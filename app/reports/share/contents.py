@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from string import ascii_lowercase
 from typing import Any, NamedTuple, TypeVar
 
 from buddy.app.reports.python_lines import PythonLines
@@ -28,7 +29,7 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.numerics import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.themes.lexers import open_string, python_spans, spans
+from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
 
 Answer = TypeVar("Answer")
 # Sends a request and returns its answer.
@@ -41,20 +42,7 @@ _WINDOW_LINES = 10_000
 # The number in a name such as `%12` or `%cst_3`.
 _VALUE_NUMBER = re.compile(r"(?<=[%_])\d+")
 # The names of colours, each with the letter that stands for it in the colours of a line.
-SYNTAX_LETTERS = {
-    "": "_",
-    "operation": "o",
-    "keyword": "k",
-    "value": "v",
-    "symbol": "s",
-    "type": "t",
-    "number": "n",
-    "string": "q",
-    "attribute": "a",
-    "label": "l",
-    "comment": "c",
-    "punctuation": "p",
-}
+SYNTAX_LETTERS = {"": "_", **dict(zip(sorted({*SYNTAX.values()}), ascii_lowercase, strict=False))}
 
 
 class SharedGraph(NamedTuple):

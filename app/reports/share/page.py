@@ -73,9 +73,11 @@ def _hash_of(text: str) -> str:
 def _theme_rules() -> str:
     """Rules that set the colours of the workbench's light theme, and of the dark one where the reader prefers it."""
     light, dark = _variables(_LIGHT), _variables(_DARK)
+    tokens = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
     return (
         f":root {{ color-scheme: light; {light} }}\n"
-        f"@media screen {{ :root[data-theme=dark] {{ color-scheme: dark; {dark} }} }}"
+        f"@media screen {{ :root[data-theme=dark] {{ color-scheme: dark; {dark} }} }}\n"
+        f"{tokens}"
     )
 
 

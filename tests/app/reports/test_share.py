@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.reports.share.contents import SharedGraph, _Texts, collect
+from buddy.app.reports.share.contents import SYNTAX_LETTERS, SharedGraph, _Texts, collect
 from buddy.app.reports.share.page import is_page, make_page
 from buddy.compiler.protocol import GraphInfo, Lines, NodeRow, PythonOpened, Stage
 from buddy.compiler.protocol.recipe import Recipe
@@ -113,11 +113,15 @@ def test_colours_cover_each_line_in_units_of_javascript() -> None:
     colours = [encoded["colours"][number] for number in encoded["lineColours"]]
     lengths = [sum(map(int, re.findall(r"\d+", colour))) for colour in colours]
     assert lengths == [len(line.encode("utf-16-le")) // 2 for line in lines]
-    assert colours[0] == "v3p2o11v2p2v3p2t3"
+    letters = {name[:2]: letter for name, letter in SYNTAX_LETTERS.items()}
+    names = ["va3", "pu2", "op11", "va2", "pu2", "va3", "pu2", "ty3"]
+    assert colours[0] == "".join(letters[name[:2]] + name[2:] for name in names)
     quoted = _Texts()
     quoted.add("python", ["'''a", "if b", "'''"], [0] * 3)
     encoded = quoted.encode()
-    assert [encoded["colours"][number] for number in encoded["lineColours"]] == ["q4", "q4", "q3"]
+    assert [encoded["colours"][number] for number in encoded["lineColours"]] == [
+        f"{letters['st']}{n}" for n in (4, 4, 3)
+    ]
 
 
 async def test_texts_of_the_program_are_only_in_the_data() -> None:
