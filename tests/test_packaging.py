@@ -60,7 +60,9 @@ def test_the_range_of_torch_is_what_is_tested_and_one_release_more():
 @pytest.mark.slow
 def test_the_wheel_holds_every_module_and_theme(wheel):
     expected = {
-        f"buddy/{path.as_posix()}" for pattern in ("*.py", "py.typed", "*.toml", "*.tcss") for path in files(pattern)
+        f"buddy/{path.as_posix()}"
+        for pattern in ("*.py", "py.typed", "*.toml", "*.tcss", "*.html", "*.css", "*.js")
+        for path in files(pattern)
     }
     names = set(zipfile.ZipFile(wheel).namelist())
     assert expected | {"buddy_tui.py"} <= names

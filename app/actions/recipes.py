@@ -198,6 +198,15 @@ ACTIONS: tuple[Action, ...] = (
         needs_captured,
     ),
     A(
+        "report",
+        ("g O",),
+        "Report",
+        "Write one HTML file with every stage, the graph and the results, which anyone can open without a network",
+        "sessions.ask_report",
+        "app",
+        needs_captured,
+    ),
+    A(
         "copy-command",
         ("g y",),
         "Copy command line",

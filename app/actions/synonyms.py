@@ -152,6 +152,7 @@ SYNONYMS: dict[str, str] = {
     "runs": "history results earlier timings",
     "inputs": "data random seed shapes numpy",
     "timeout": "limit seconds",
+    "report": "share html page browser export write send link",
     "reproducer": "bug report write folder replay share",
     "copy-command": "clipboard shell cli headless",
 }

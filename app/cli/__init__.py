@@ -30,6 +30,7 @@ VERBS = {
     "tune": "search for the fastest recipe whose results match eager",
     "reproduce": "write a reproducer: a folder with all files of a compilation and a run",
     "replay": "compile and run a reproducer again, and report what differs",
+    "share": "write one HTML file with every stage, the graph and the results, which works offline",
     "presets": "compile a program with every preset, and compare the measurements",
     "passes": "list the passes that a recipe can use",
     "ops": "list the ATen ops that the compiler supports",
@@ -41,6 +42,7 @@ VERBS = {
     "cache": "show, clear, export or import the on-disk cache of compiled code",
     "completion": "print a script that completes command lines in bash, zsh or fish",
     "doctor": "check the installation with a small program, and print the text for a bug report",
+    "mcp": "serve the workbench's functions to an agent as tools, by the Model Context Protocol on stdin and stdout",
     "engine": "serve a workbench on stdin and stdout",
 }
 # Exit codes. 130 is what a shell reports after SIGINT.

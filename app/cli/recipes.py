@@ -108,7 +108,7 @@ def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs:
     """
     changed = list(recipes)
     for pattern in patterns:
-        nodes = [_matching_nodes(graphs[recipe.graph], pattern) for recipe in recipes]
+        nodes = [matching_nodes(graphs[recipe.graph], pattern) for recipe in recipes]
         if not any(nodes):
             raise UsageError(_no_node(pattern, [graphs[recipe.graph] for recipe in recipes]))
         changed = [_with_eager(recipe, names) for recipe, names in zip(changed, nodes, strict=True)]
@@ -121,7 +121,7 @@ def _with_eager(recipe: Recipe, nodes: Iterable[str]) -> Recipe:
     return recipe
 
 
-def _matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
+def matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
     """The stable names of the call_* nodes that the pattern names, or whose name or target matches it."""
     rows = graph.nodes_named(pattern) or [row for row in graph.rows if _matches(row, pattern)]
     return [row.stable for row in rows if row.opcode.startswith("call")]
@@ -210,12 +210,12 @@ def find_preset(presets: Sequence[Preset], name: str) -> Preset:
 def _set_enabled(recipe: Recipe, names: Iterable[str], enabled: bool) -> Recipe:
     """`recipe` with the steps called `names` enabled or disabled. Raises `UsageError`."""
     for name in names:
-        for index in _steps_named(recipe, name):
+        for index in steps_named(recipe, name):
             recipe = recipe.with_step(index, enabled=enabled)
     return recipe
 
 
-def _steps_named(recipe: Recipe, name: str) -> list[int]:
+def steps_named(recipe: Recipe, name: str) -> list[int]:
     """The indices of the steps called `name`; `name#2` selects only the second one. Raises `UsageError`."""
     plain_name, _, number = name.partition("#")
     indices = [index for index, step in enumerate(recipe.steps) if step.name == plain_name]

@@ -1,4 +1,4 @@
-"""Saves and restores the session, writes reproducers, and copies the equivalent command line."""
+"""Saves and restores the session, writes reproducers and reports, and copies the equivalent command line."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from buddy.app.commands.run import RunCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
+    from buddy.app.reports.share.contents import SharedGraph
 
 # Seconds from a change until the session is saved, and from a failed save until the next attempt.
 SAVE_SECONDS = 0.5
@@ -28,7 +29,7 @@ RETRY_SECONDS = 5.0
 
 
 class SessionCommands:
-    """Saves and restores the session file of the program; writes reproducers; copies command lines."""
+    """Saves and restores the session file of the program; writes reproducers and reports; copies command lines."""
 
     def __init__(self, context: WorkbenchContext, ir: IrPane, running: RunCommands) -> None:
         self._context, self._ir, self._running = context, ir, running
@@ -206,6 +207,63 @@ class SessionCommands:
         notes += f"; {description.lacks}" if description.lacks else ""
         count = len(description.stages)
         self._context.say(f"wrote {count} stages to {folder}; `buddy-tui replay {folder}` repeats the run{notes}")
+
+    # ---- reports -------------------------------------------------------------------------------------------------
+
+    def ask_report(self) -> None:
+        name = Path(self._context.workspace.source.partition(":")[0]).stem or "program"
+        self._context.dialogs.ask("write a report to the file", f"{name}.html", self.write_report)
+
+    def write_report(self, file: str) -> None:
+        from buddy.app.reports.share.page import is_page
+
+        def question(path: Path) -> str:
+            return "" if is_page(path) else f"{file.strip()} exists and is not a report. Replace it?"
+
+        def start(path: Path, _confirmed: bool) -> None:
+            self._context.jobs.begin("report", self._write_report, path)
+
+        self._context.files.use_path(file, start, question)
+
+    async def _write_report(self, path: Path) -> None:
+        from buddy.app.reports import formatting
+        from buddy.app.reports.share.page import write_report
+
+        jobs, state, failed = self._context.jobs, self._context.state, f"{path} could not be written"
+        try:
+            graph = await jobs.result_of(self._shared_graph(), failed)
+            if graph is None:
+                return
+            progress = self._context.status.show_progress
+            request = write_report(path, [graph], self._context.session.request, state.welcome, progress)
+            size = await jobs.result_of(request, failed)
+        except OSError as error:
+            self._context.say(f"{failed}: {error.strerror or error}")
+            return
+        if size is not None:
+            self._context.say(f"wrote {len(graph.stages)} stages to {path} ({formatting.size(size)})")
+
+    async def _shared_graph(self) -> SharedGraph:
+        """The graph on the screen, with what is known of its recipe. It is run unless it has been run."""
+        from buddy.app.reports.share.contents import SharedGraph
+
+        session, state, recipe = self._context.session, self._context.state, self._context.workspace.recipe
+        assert state.info is not None
+        shown, graph = state.shown, SharedGraph(state.info, recipe)
+        try:
+            compiled = await session.compile_for_comparison(recipe)
+            graph = graph._replace(stages=compiled.stages, assignments=tuple(state.assignments.values()))
+            known = state.report if state.run_recipe == recipe else None
+            graph = graph._replace(report=known or await session.run_for_comparison(recipe))
+        except UnavailableError as error:
+            if error.cancelled:
+                raise
+            stages = graph.stages or tuple(row.stage for row in state.board.rows() if not row.outdated_reason)
+            graph = graph._replace(stages=stages, problem=error.diagnostic)
+        return graph._replace(
+            numerics=shown.numerics[1] if shown.numerics is not None and shown.numerics[0] == recipe else None,
+            profile=state.profile if shown.profiled_recipe == recipe else None,
+        )
 
     # ---- the command line ----------------------------------------------------------------------------------------
 

@@ -174,6 +174,23 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
         await _leaves_the_folder_when_cancelled(bench, folder)
 
 
+@slow
+async def test_a_report_is_written_with_what_is_known(workbench: Open, tmp_path: Path) -> None:
+    async with workbench("arith_add.py", size=(120, 40)) as bench:
+        file = tmp_path / "it.html"
+        await bench.press("g", "O")
+        await bench.sees("write a report to the file")
+        await bench.press("ctrl+u", *str(file), "enter")
+        await bench.until(lambda: file.exists() and not bench.app.context.jobs.waiting, "the report")
+        await bench.sees(f"{len(bench.app.ir.rows)} stages to")
+        assert "· buddy-tui</title>" in file.read_text()
+        other = tmp_path / "other.html"
+        other.write_text("mine")
+        bench.app.session_commands.write_report(str(other))
+        await bench.press("n")
+        assert other.read_text() == "mine"
+
+
 async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: Path) -> None:
     mine.write_text("mine")
     bench.app.context.files.write(str(mine), "theirs")

@@ -1,0 +1,363 @@
+"""A program that an agent works on: a recipe that it edits, and requests to the engine, inside of one folder.
+
+The methods return plain values for a language model: short, with names that other methods take. Errors are
+`BuddyError`s that say what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from buddy.app.cli import arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.dump import choose_stage
+from buddy.app.cli.headless import CollectedCompilation, Failure, Headless
+from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, steps_named
+from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
+from buddy.app.workspace.frontends import with_frontend
+from buddy.app.workspace.inputs import read_file
+from buddy.compiler.protocol import (
+    Assignment,
+    Diagnostic,
+    GraphInfo,
+    NodeRow,
+    Preset,
+    Printout,
+    Progress,
+    Request,
+    Stage,
+)
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.recipe import EAGER, Recipe, claims, from_toml
+
+# Reports what a request does now.
+Report = Callable[[str], object]
+_MAX_OUTPUT_LINES = 200
+_MAX_UNDO = 200
+_OPEN_FIRST = "call open_program first"
+
+
+class Folder:
+    """The folder that an agent may read and write. Paths are checked after links are resolved."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+
+    def resolve(self, text: str) -> Path:
+        """The path that `text` names, relative to the folder. Raises `BuddyError` for one outside of it."""
+        try:
+            path = (self.root / text).resolve()
+            path.is_file()
+        except (OSError, RuntimeError, ValueError) as error:  # a cycle of links, a null character, a long name
+            raise BuddyError(f"{text!r:.200} is not a path: {error}", str(self.root), "give another path") from error
+        if not path.is_relative_to(self.root):
+            todo = "give a path inside of the folder, or ask the user to start the server with another --folder"
+            raise BuddyError(f"{text:.200} is outside of the folder that this server may use", str(self.root), todo)
+        return path
+
+    def contains(self, path: str) -> bool:
+        """Whether a file is in the folder."""
+        try:
+            self.existing(path)
+        except BuddyError:
+            return False
+        return True
+
+    def source(self, text: str) -> str:
+        """A source to open, such as `model.py` or `model.py:name`, as an absolute path. Raises `BuddyError`."""
+        path = self.resolve(text)
+        head, colon, name = text.rpartition(":")
+        if not path.exists() and colon:
+            return f"{self.existing(head)}:{name}"
+        return str(self.existing(text))
+
+    def existing(self, text: str) -> Path:
+        """An existing file. Raises `BuddyError`."""
+        path = self.resolve(text)
+        if not path.is_file():
+            raise BuddyError(f"there is no file {text:.200}", str(self.root), "give the path of a file in the folder")
+        return path
+
+    def new_file(self, text: str, overwrite: bool) -> Path:
+        """A file to write. Raises `BuddyError` if it exists, unless it may be overwritten."""
+        path = self.resolve(text)
+        if path.is_dir() or path == self.root:
+            raise BuddyError(f"{text:.200} is a folder", str(self.root), "give the name of a file")
+        if path.exists() and not overwrite:
+            raise BuddyError(f"{text:.200} exists", str(self.root), "give another name, or set overwrite to true")
+        return path
+
+    def name_of(self, path: Path) -> str:
+        return str(path.relative_to(self.root))
+
+
+class _Notes(Console):
+    """A console that keeps notes for the agent, and prints nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(plain=True, stdout_is_data=True)
+        self.notes: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.notes.append(text.removeprefix("note: "))
+
+    def progress(self, text: str) -> None:
+        pass
+
+    def clear_progress(self) -> None:
+        pass
+
+
+class AgentEngine(Headless):
+    """A headless client whose requests can be cancelled, and which reports their progress to `report`."""
+
+    def __init__(self, client: EngineClient, report: Report) -> None:
+        self.kept = _Notes()
+        super().__init__(client, self.kept)
+        self._report = report
+
+    async def _follow(
+        self, request: Request[Any], take: Callable[[Any], None], step_limit: Callable[[], float] = lambda: math.inf
+    ) -> None:
+        def on_frame(frame: Any) -> None:
+            if isinstance(frame, Progress):
+                self._report(frame.what)
+            else:
+                take(frame)
+
+        try:
+            take(await self.client.request(request, on_frame))
+        except RequestFailed as error:
+            raise Failure(error.diagnostic, error.failed.stages) from error
+
+
+class AgentProgram:
+    """The program that is open, its recipes, and the engine. Uses one engine, which is started when it is needed.
+
+    `timeout` limits the script and each run, in seconds. One call at a time may use the engine: hold `busy`. `report`
+    is called with the progress of the running call. `output` are the last lines that the program has printed.
+    """
+
+    def __init__(self, folder: Folder, timeout: float) -> None:
+        self.folder, self.timeout = folder, timeout
+        self.busy = asyncio.Lock()
+        self.report: Report = lambda _text: None
+        self.output: deque[str] = deque(maxlen=_MAX_OUTPUT_LINES)
+        self._engine: AgentEngine | None = None
+        self._printing: asyncio.Task[None] | None = None
+        self._recipes: dict[int, Recipe] = {}
+        self._past: list[Recipe] = []
+        self._graph = 0
+        self._plugins: frozenset[str] = frozenset()
+        self._compilations: dict[Recipe, tuple[CollectedCompilation, Failure | None]] = {}
+
+    # ---- the engine ----------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> AgentEngine:
+        """The engine with the program. Raises `BuddyError` if none is open."""
+        if self._engine is None or not self._recipes:
+            raise BuddyError("no program is open", "", _OPEN_FIRST)
+        return self._engine
+
+    async def _start(self) -> AgentEngine:
+        if self._engine is None:
+            client = EngineClient()
+            await client.start()
+            self._engine = AgentEngine(client, lambda text: self.report(text))
+            self._printing = asyncio.create_task(self._collect_output(client))
+        return self._engine
+
+    async def _collect_output(self, client: EngineClient) -> None:
+        """Keep the last lines that the program prints."""
+        try:
+            async for frame in client.frames():
+                if isinstance(frame, Printout):
+                    self.output.extend(frame.text.splitlines())
+        except EngineLost:
+            self._engine = None
+            self._recipes.clear()
+
+    def take_notes(self) -> list[str]:
+        """The notes since the last call of this function: of the capture, and on choices that were not applied."""
+        if self._engine is None:
+            return []
+        notes, self._engine.kept.notes = self._engine.kept.notes, []
+        return list(dict.fromkeys(notes))
+
+    async def close(self) -> None:
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await engine.client.close()
+        if self._printing is not None:
+            self._printing.cancel()
+
+    # ---- the program ---------------------------------------------------------------------------------------------
+
+    async def open(self, source: str, script: Sequence[str], words: Sequence[str]) -> None:
+        """Open a source with the options `words` of the command line. Raises `BuddyError`."""
+        parser = arguments.source_parser("mcp", "")
+        arguments.add_recipe_options(parser)
+        try:
+            options = parser.parse_args([*words, "--timeout", str(self.timeout), "--", source])
+        except SystemExit as error:
+            raise BuddyError("an option is invalid", " ".join(words), "correct the arguments of the call") from error
+        engine = await self._start()
+        self.output.clear()
+        recipes = await engine.open_program(options, tuple(script))
+        self._recipes = {recipe.graph: recipe for recipe in recipes}
+        self._plugins = frozenset(plugin.path for plugin in recipes[0].plugins)
+        self._graph = recipes[0].graph
+        self._past.clear()
+        self._compilations.clear()
+
+    def choose_graph(self, selector: str) -> None:
+        """Make a graph the current one, by its name or number. Raises `BuddyError`."""
+        (number,) = graph_numbers(selector, self.engine.graphs)
+        if number not in self._recipes:
+            raise BuddyError(f"graph {selector} was not opened", "", "call open_program without a graph")
+        self._graph = number
+        self._past.clear()
+
+    @property
+    def graphs(self) -> tuple[GraphInfo, ...]:
+        return self.engine.graphs
+
+    @property
+    def info(self) -> GraphInfo:
+        """The current graph."""
+        return self.engine.graphs[self._graph]
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe of the current graph. Raises `BuddyError` if no program is open."""
+        assert self.engine is not None
+        return self._recipes[self._graph]
+
+    # ---- edits of the recipe -------------------------------------------------------------------------------------
+
+    def edit(self, recipe: Recipe) -> bool:
+        """Make `recipe` the current one. Returns whether it differs. Raises `BuddyError` for one that needs trust."""
+        _check_claims(recipe, self._plugins, "the recipe", "use other passes or options")
+        if recipe == self.recipe:
+            return False
+        self._past = [*self._past[-_MAX_UNDO:], self.recipe]
+        self._recipes[self._graph] = recipe
+        return True
+
+    @property
+    def last_recipe(self) -> Recipe:
+        """The recipe before the last edit. Raises `BuddyError` without one."""
+        if not self._past:
+            raise BuddyError("the recipe has not been edited", "", "compare two stages of this recipe")
+        return self._past[-1]
+
+    def undo(self) -> None:
+        """Undo the last edit. Raises `BuddyError` without one."""
+        if not self._past:
+            raise BuddyError("there is no edit to undo")
+        self._recipes[self._graph] = self._past.pop()
+
+    def steps(self, selector: str) -> list[int]:
+        """The indices of the passes that a number (from 1), a name or `name#2` selects. Raises `UsageError`."""
+        if selector.isdigit():
+            if not 1 <= int(selector) <= len(self.recipe.steps):
+                raise UsageError(f"there is no pass {selector}: the recipe has passes 1 to {len(self.recipe.steps)}")
+            return [int(selector) - 1]
+        return steps_named(self.recipe, selector)
+
+    def nodes(self, patterns: Iterable[str]) -> list[NodeRow]:
+        """The compiled nodes that names or patterns select. Raises `UsageError` for one that selects none."""
+        rows: dict[str, NodeRow] = {}
+        for pattern in patterns:
+            found = matching_nodes(self.info, pattern)
+            if not found:
+                raise UsageError(f"no node matches {pattern!r}: call list_nodes")
+            rows |= {row.stable: row for row in self.info.rows if row.stable in found}
+        return list(rows.values())
+
+    def with_lowering(self, rows: Sequence[NodeRow], lowering: str, assignments: Sequence[Assignment]) -> Recipe:
+        """The recipe with another lowering of nodes: of a registry, `eager`, or `default`.
+
+        Raises `UsageError` if a node has no such lowering.
+        """
+        recipe, by_node = self.recipe, {assignment.node: assignment for assignment in assignments}
+        for row in rows:
+            choices = by_node[row.stable].compiled_choices if row.stable in by_node else []
+            if lowering not in ("default", EAGER, *choices):
+                known = ", ".join(["default", EAGER, *choices])
+                raise UsageError(f"{row.display_name} cannot be lowered by {lowering!r}; possible: {known}")
+            recipe = recipe.with_choice(row.stable, None if lowering == "default" else lowering)
+        return recipe
+
+    def with_settings(self, settings: dict[str, Any]) -> Recipe:
+        """The recipe with other settings, and with the passes of the preset `settings["preset"]`, if there is one."""
+        changes = {key: value for key, value in settings.items() if value is not None}
+        recipe, presets = self.recipe, self.engine.presets
+        if (preset := changes.pop("preset", None)) is not None:
+            recipe = self.engine.with_preset(find_preset(presets, preset).recipe, recipe)
+        if (dialect := changes.pop("dialect", None)) is not None:
+            try:
+                recipe = with_frontend(recipe, presets, recipe.frontend, dialect)
+            except ValueError as error:
+                raise UsageError(str(error)) from error
+        return replace(recipe, **changes)
+
+    @property
+    def presets(self) -> tuple[Preset, ...]:
+        return self.engine.presets
+
+    # ---- compilations --------------------------------------------------------------------------------------------
+
+    async def compile(
+        self, recipe: Recipe | None = None
+    ) -> tuple[Sequence[Stage], Sequence[Assignment], Failure | None]:
+        """Compile a recipe, by default the current one. Returns its stages, those up to a failure, and the failure."""
+        recipe = recipe or self.recipe
+        if recipe not in self._compilations:
+            try:
+                result: tuple[CollectedCompilation, Failure | None] = (await self.engine.compile(recipe), None)
+            except Failure as failure:
+                result = CollectedCompilation({stage.index: stage for stage in failure.stages}), failure
+            self._compilations = {**dict([*self._compilations.items()][-3:]), recipe: result}
+        compilation, failed = self._compilations[recipe]
+        return compilation.ordered(), compilation.assignments, failed
+
+    async def stage(self, selector: str) -> Stage:
+        """The stage that a number, a name or a phase selects. Raises `BuddyError`."""
+        stages, _, failure = await self.compile()
+        try:
+            return choose_stage(stages, selector)
+        except UsageError as error:
+            if failure is None:
+                raise
+            diagnostic = failure.diagnostic
+            what = f"{error}; the compilation failed: {diagnostic.what}"
+            raise BuddyError(Diagnostic(what, diagnostic.where, diagnostic.todo)) from error
+
+    def compiled_stages(self) -> Sequence[Stage]:
+        """The stages of the current recipe, if it has been compiled."""
+        recipe = self._recipes.get(self._graph)
+        return self._compilations[recipe][0].ordered() if recipe in self._compilations else ()
+
+
+def check_recipe_file(file: Path, plugins: Sequence[Path]) -> None:
+    """Raises `BuddyError` if a file is not a recipe, or asks for more than `plugins`."""
+    try:
+        recipe = from_toml(read_file(file))
+    except (OSError, ValueError) as error:
+        raise BuddyError(str(error), file.name, "give a recipe of write_recipe or of `buddy-tui recipe`") from error
+    _check_claims(recipe, map(str, plugins), file.name, "give its plug-ins as `plugins`, or use another recipe")
+
+
+def _check_claims(recipe: Recipe, allowed: Iterable[str], where: str, todo: str) -> None:
+    """Raises `BuddyError` if a recipe asks for what only a user may allow, such as passes that write files."""
+    if phrases := claims(recipe, allowed):
+        raise BuddyError(f"the recipe is refused: it asks for {'; '.join(phrases)}", where, todo)

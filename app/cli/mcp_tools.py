@@ -1,0 +1,453 @@
+"""The tools of `buddy-tui mcp`. Each returns a short object, and its docstring is what the agent reads about it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from msgspec.structs import replace
+
+from buddy.app.cli.agent import AgentProgram, check_recipe_file
+from buddy.app.cli.headless import Failure
+from buddy.app.cli.trace import find_nodes, node_json
+from buddy.app.reports import formatting, numerics, profile
+from buddy.app.reports.run_report import failure_json
+from buddy.app.reports.searches import bisection_lines
+from buddy.app.reports.share.contents import SharedGraph
+from buddy.app.reports.share.page import is_page, write_report
+from buddy.app.reports.text.unified import unified_diff
+from buddy.app.session.stages import align_stages
+from buddy.app.workspace.files import write_whole
+from buddy.app.workspace.pipeline_text import PipelineError, option_value, parse, steps_of
+from buddy.compiler.protocol import (
+    Bisect,
+    Compare,
+    CompareNodes,
+    Criterion,
+    FindOrigins,
+    FollowNode,
+    ListPasses,
+    NodeRow,
+    Profile,
+    SearchEach,
+    Stage,
+)
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.recipe import Recipe, to_toml
+from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice, OutputReport, RunReport
+
+Json = dict[str, Any]
+
+_MAX_LINES = 500
+_MAX_LINE = 400
+_MAX_DIFF_LINES = 400
+
+
+class Tools:
+    """The tools, each a method. Lists of more entries than `count` say how many there are."""
+
+    def __init__(self, program: AgentProgram) -> None:
+        self._program = program
+
+    # ---- the program ---------------------------------------------------------------------------------------------
+
+    async def open_program(
+        self,
+        path: str,
+        arguments: list[str] | None = None,
+        shapes: list[str] | None = None,
+        preset: str = "",
+        frontend: Literal["", "dynamo", "export", "torch-mlir"] = "",
+        recipe: str = "",
+        plugins: list[str] | None = None,
+    ) -> Json:
+        """Open a program in the folder: a Python script (which is executed), `script.py:name`, MLIR, ONNX, .pt2 or .pt.
+
+        `arguments` are those of the script; `shapes`, such as `x=4x128`, replace the shapes of inputs; `recipe` is a
+        recipe file in TOML; `plugins` are Python files that add ops, lowerings or passes.
+        """
+        folder = self._program.folder
+        words = [f"--shape={shape}" for shape in shapes or ()]
+        words += [f"--{key}={value}" for key, value in (("preset", preset), ("frontend", frontend)) if value]
+        plugin_files = [folder.existing(plugin) for plugin in plugins or ()]
+        words += [f"--plugin={file}" for file in plugin_files]
+        if recipe:
+            check_recipe_file(folder.existing(recipe), plugin_files)
+            words.append(f"--recipe={folder.existing(recipe)}")
+        await self._program.open(folder.source(path), arguments or (), words)
+        graphs = [
+            {"graph": number, "name": graph.name, "nodes": sum(row.opcode.startswith("call") for row in graph.rows),
+             "inputs": graph.inputs, "parameters": graph.parameters, **({"broke": graph.broke} if graph.broke else {})}
+            for number, graph in enumerate(self._program.graphs)
+        ]  # fmt: skip
+        current = self._program.recipe
+        return {
+            "graphs": graphs,
+            "current_graph": current.graph,
+            "preset": current.preset,
+            "passes": len(current.steps),
+            "printed": list(self._program.output)[-20:],
+            "notes": self._program.take_notes(),
+        }
+
+    async def choose_graph(self, graph: str) -> Json:
+        """Make another graph of the program the current one, by its name or number."""
+        self._program.choose_graph(graph)
+        return {"current_graph": self._program.recipe.graph, "name": self._program.info.name}
+
+    async def list_nodes(self, filter: str = "", start: int = 0, count: int = 50) -> Json:
+        """List nodes of the graph: op, result, how each is lowered and why, and its Python line.
+
+        `filter` is words that must all occur, such as `mm eager` or `layer.3`.
+        """
+        _, assignments, _ = await self._program.compile()
+        lowered = {assignment.node: assignment for assignment in assignments}
+        rows = []
+        for row in self._program.info.rows:
+            assignment = lowered.get(row.stable)
+            values = {"node": row.display_name, "op": row.target if row.opcode.startswith("call") else row.opcode}
+            values |= {"result": f"{row.dtype}[{row.shape}]", "line": row.location}
+            if assignment is not None:
+                values |= {"lowering": assignment.lowering, "function": assignment.function}
+                values |= {"reason": assignment.reason} if assignment.reason else {}
+            if all(word in " ".join(values.values()).lower() for word in filter.lower().split()):
+                rows.append(values)
+        return _page("nodes", rows, start, min(count, 200))
+
+    # ---- stages --------------------------------------------------------------------------------------------------
+
+    async def list_stages(self, changed_only: bool = False) -> Json:
+        """Compile the recipe, and list the stages: what each pass changed. After a failure, those before it."""
+        stages, _, failure = await self._program.compile()
+        rows = [_stage_row(stage) for stage in stages if stage.changed or stage.state != "done" or not changed_only]
+        notes = self._program.take_notes()
+        return {"ok": failure is None, **_failure(failure), **({"notes": notes} if notes else {}), "stages": rows}
+
+    async def read_stage(self, stage: str, first: int = 1, count: int = 100, nodes: bool = False) -> Json:
+        """Read lines of a stage, at most 500. With `nodes`, also the nodes that each line comes from."""
+        found = await self._program.stage(stage)
+        client = self._program.engine.client
+        window = await client.fetch_lines(found.text, first - 1, min(count, _MAX_LINES))
+        lines = [_clip(line) for line in window.lines]
+        result = {"stage": found.index, "name": found.name, "first": window.start + 1, "total": window.total}
+        if nodes:
+            names = [[window.names[index] for index in line[:8]] for line in window.nodes]
+            return {**result, "lines": [{"text": text, "nodes": own} for text, own in zip(lines, names, strict=False)]}
+        return {**result, "text": "\n".join(lines)}
+
+    async def search(
+        self, pattern: str, stage: str = "", regex: bool = False, ignore_case: bool = False, count: int = 20
+    ) -> Json:
+        """Search one stage, or all stages: the number of matching lines in each, and the first ones."""
+        stages: Sequence[Stage] = [await self._program.stage(stage)] if stage else (await self._program.compile())[0]
+        texts = tuple(dict.fromkeys(found.text for found in stages))
+        frame = SearchEach(0, texts, pattern, regex, ignore_case, excerpts=min(count, 100))
+        hits = {hit.text: hit for hit in (await self._program.engine.client.request(frame)).hits}
+        found_in = []
+        shown: set[str] = set()
+        for one in stages:
+            hit = hits.get(one.text)
+            if hit is None:
+                continue
+            row: Json = {"stage": one.index, "name": one.name, "matches": len(hit.lines)}
+            if one.text not in shown:  # equal texts have equal matches
+                row["lines"] = [
+                    {"line": line + 1, "text": _clip(text)} for line, text in zip(hit.lines, hit.excerpts, strict=False)
+                ][: count if stage else 3]
+            shown.add(one.text)
+            found_in.append(row)
+        return {"pattern": pattern, "stages": found_in}
+
+    async def diff(self, before: str, after: str = "", structural: bool = True, with_last_edit: bool = False) -> Json:
+        """Compare two stages, as a unified diff. With `with_last_edit`, compare stage `before` with the same stage
+        before the last edit of the recipe. `structural` ignores numbering, the order of attributes and comments.
+        """
+        new = await self._program.stage(before if with_last_edit else after)
+        if with_last_edit:
+            old = await self._stage_before_edit(new)
+        elif after:
+            old = await self._program.stage(before)
+        else:
+            raise BuddyError("diff needs two stages", "after", "give both, or set with_last_edit to true")
+        client = self._program.engine.client
+        how: Literal["structural", "line"] = "structural" if structural else "line"
+        compared = await client.request(Compare(0, old.text, new.text, how, new.language))
+        result: Json = {
+            "before": old.name, "after": new.name, "hunks": len(compared.hunks),
+            "removed": sum(hunk[1] for hunk in compared.hunks), "added": sum(hunk[3] for hunk in compared.hunks),
+        }  # fmt: skip
+        if compared.hunks:
+            texts = await client.fetch_text(old.text), await client.fetch_text(new.text)
+            lines = unified_diff(*texts, compared.hunks, old.name, new.name).splitlines()
+            result["diff"] = "\n".join(map(_clip, lines[:_MAX_DIFF_LINES]))
+            result |= {"lines_left_out": len(lines) - _MAX_DIFF_LINES} if len(lines) > _MAX_DIFF_LINES else {}
+        return result
+
+    async def _stage_before_edit(self, stage: Stage) -> Stage:
+        old_stages, _, _ = await self._program.compile(self._program.last_recipe)
+        pairs = align_stages(old_stages, (await self._program.compile())[0])
+        old = next((old for old, new in pairs if new is stage), None)
+        if old is None:
+            raise BuddyError(f"stage {stage.name} did not exist before the edit", "", "compare another stage")
+        return old
+
+    async def trace(self, node: str = "", stage: str = "", line: int = 0) -> Json:
+        """Follow a node through all stages: its lines in each. Or, with `stage` and `line`: the nodes of that line."""
+        client = self._program.engine.client
+        if stage:
+            found = await self._program.stage(stage)
+            origins = (await client.request(FindOrigins(0, found.text, line - 1, line - 1))).origins
+            rows = {row.stable: row for row in self._program.info.rows}
+            return {"nodes": [node_json(rows[origin.node]) for origin in origins[:20] if origin.node in rows]}
+        row = self._one_node(node)
+        stages, _, _ = await self._program.compile()
+        frame = FollowNode(0, tuple(dict.fromkeys(one.text for one in stages)), row.stable, 5)
+        traces = {trace.text: trace for trace in (await client.request(frame)).traces}
+        lines = []
+        for one in stages:
+            found_lines = traces.get(one.text)
+            if found_lines is not None and found_lines.lines and one.changed:
+                pairs = zip(found_lines.lines, found_lines.excerpts, strict=True)
+                lines.append({
+                    "stage": one.index, "name": one.name, "lines": found_lines.own + found_lines.derived,
+                    "first": [{"line": number + 1, "text": _clip(text, 160)} for number, text in pairs][:2],
+                })  # fmt: skip
+        return {"node": node_json(row), "stages": lines}
+
+    def _one_node(self, name: str) -> NodeRow:
+        rows = find_nodes(self._program.info, name)
+        if len(rows) != 1:
+            names = ", ".join(row.display_name for row in rows[:8])
+            raise BuddyError(f"{name!r} names {len(rows)} nodes{names and f': {names}'}", "", "call list_nodes")
+        return rows[0]
+
+    # ---- the recipe ----------------------------------------------------------------------------------------------
+
+    async def list_passes(self, all: bool = False) -> Json:
+        """List the passes of the recipe with their numbers. With `all`, also those that are disabled."""
+        rows = [
+            {"pass": number, "name": step.name, "phase": step.phase,
+             **({} if step.enabled else {"enabled": False}),
+             **({"options": dict(step.options)} if step.options else {})}
+            for number, step in enumerate(self._program.recipe.steps, 1) if step.enabled or all
+        ]  # fmt: skip
+        choices = {choice.node: choice.lowering for choice in self._program.recipe.choices}
+        return {"passes": rows, "lowerings": choices}
+
+    async def find_passes(self, filter: str = "", count: int = 20) -> Json:
+        """Search the catalogue of passes by words in name or summary: what a pipeline may contain."""
+        client = self._program.engine.client
+        answer = await client.request(ListPasses(0, str(self._program.folder.root), self._program.recipe.plugins))
+        words = filter.lower().split()
+        rows = [
+            {"name": info.name, "summary": info.summary, "anchor": info.anchor,
+             "options": {option.name: option.default for option in info.options}}
+            for info in answer.passes
+            if all(word in f"{info.name} {info.summary}".lower() for word in words)
+        ]  # fmt: skip
+        return _page("passes", rows, 0, min(count, 100))
+
+    async def set_pass(self, passes: str, enabled: bool | None = None, options: dict[str, str] | None = None) -> Json:
+        """Enable or disable passes of the recipe, or set options. `passes` is a number of list_passes, or a name."""
+        recipe = self._program.recipe
+        indices = self._program.steps(passes)
+        for index in indices:
+            changes: Json = {} if enabled is None else {"enabled": enabled}
+            if options:
+                values = {key: option_value(value) for key, value in options.items()}
+                changes["options"] = tuple({**dict(recipe.steps[index].options), **values}.items())
+            recipe = recipe.with_step(index, **changes)
+        return self._edit(recipe, [recipe.steps[index].name for index in indices])
+
+    async def set_nodes(self, nodes: list[str], lowering: str) -> Json:
+        """Lower nodes by a registry (`linalg`, `tosa`, …), in eager PyTorch (`eager`), or by default (`default`).
+
+        `nodes` are names of list_nodes, or patterns such as `gelu*`.
+        """
+        rows = self._program.nodes(nodes)
+        _, assignments, _ = await self._program.compile()
+        recipe = self._program.with_lowering(rows, lowering, assignments)
+        return self._edit(recipe, [row.display_name for row in rows])
+
+    async def set_recipe(
+        self,
+        preset: str | None = None,
+        dialect: Literal["linalg", "tosa", "stablehlo"] | None = None,
+        partition: Literal["layers", "whole"] | None = None,
+        threads: int | None = None,
+        checks: Literal["eager", "none"] | None = None,
+        precision: Literal["f32", "bf16", "int8-dynamic", "int8-weights"] | None = None,
+    ) -> Json:
+        """Change settings of the recipe. A preset replaces all passes."""
+        if threads is not None and not 1 <= threads <= 64:
+            raise BuddyError(f"threads is {threads}", "set_recipe", "give a number from 1 to 64")
+        settings = {"preset": preset, "dialect": dialect, "partition": partition, "threads": threads}
+        settings |= {"checks": checks, "precision": precision}
+        return self._edit(self._program.with_settings(settings), [key for key, value in settings.items() if value])
+
+    async def set_pipeline(self, pipeline: str) -> Json:
+        """Replace all passes by a pipeline in MLIR's syntax: `builtin.module(canonicalize,func.func(cse))`."""
+        recipe = self._program.recipe
+        try:
+            steps = steps_of(parse(pipeline), recipe.steps)
+        except PipelineError as error:
+            place = f"the pipeline, character {error.offset + 1}"
+            raise BuddyError(error.message, place, "correct the pipeline and call set_pipeline again") from error
+        return self._edit(replace(recipe, steps=steps), [step.name for step in steps])
+
+    async def undo(self) -> Json:
+        """Undo the last edit of the recipe."""
+        self._program.undo()
+        return {"undone": True}
+
+    def _edit(self, recipe: Recipe, what: Sequence[str]) -> Json:
+        changed = self._program.edit(recipe)
+        more = {"and_more": len(what) - 20} if len(what) > 20 else {}
+        return {"changed": changed, "of": list(what[:20]), **more}
+
+    # ---- measurements --------------------------------------------------------------------------------------------
+
+    async def run(self, repeats: int = 3, seed: int | None = None, equal_nan: bool = False) -> Json:
+        """Compile and run the recipe, compare every output with eager PyTorch, and time both.
+
+        With `seed`, on random inputs. `result` is `ok`, `MISMATCH`, `NaN` or `not compared`.
+        """
+        inputs = OWN_INPUTS if seed is None else InputChoice("random", seed)
+        timeout = self._program.timeout
+        done = await self._program.engine.run(self._program.recipe, max(repeats, 1), timeout, inputs, equal_nan)
+        assert done.report is not None
+        return _run_result(done.report, self._program.take_notes())
+
+    async def profile(self, top: int = 10) -> Json:
+        """Measure the time of each node in a run. Lists the slowest."""
+        engine = self._program.engine
+        frame = Profile(engine.client.next_request(), self._program.recipe, timeout=self._program.timeout)
+        report, info = (await engine.request(frame)).report, self._program.info
+        nodes = [
+            {"node": node.row.display_name, "op": node.row.target, "ms": round(node.time.seconds * 1e3, 4),
+             "share_of_run": round(node.time.seconds / (report.whole or 1), 4), "share_of_bound": round(node.share, 3)}
+            for node in profile.timed_nodes(report, info)[: min(top, 50)]
+        ]  # fmt: skip
+        return {"summary": profile.summary_lines(report), "nodes": nodes}
+
+    async def numerics(self, top: int = 10, reference: Literal["eager", "float64"] = "eager", own: bool = True) -> Json:
+        """Compare the value of every node with eager: the first node out of tolerance, and the largest errors.
+
+        With `own`, each node is also compiled alone, which tells a wrong node from one that gets wrong inputs.
+        """
+        engine = self._program.engine
+        frame = CompareNodes(engine.client.next_request(), self._program.recipe, reference, own)
+        report, info = (await engine.request(frame)).report, self._program.info
+        rows = numerics.rows_of(info)
+        nodes = [
+            {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.seen, "ok": one.ok,
+             "error": numerics.error_text(one.error), "of_tolerance": numerics.share_text(one.error),
+             "alone_of_tolerance": numerics.share_text(one.own_error)}
+            for one in numerics.worst_nodes(report, min(top, 50))
+        ]  # fmt: skip
+        return {"ok": report.ok, "summary": numerics.summary_lines(report, info), "nodes": nodes}
+
+    async def bisect(
+        self,
+        criterion: Literal["any", "fails", "differs", "slower"] = "any",
+        tolerance: float = 1.0,
+        seconds: float = 300.0,
+        adopt: bool = False,
+    ) -> Json:
+        """Find the pass, the lowering and the nodes that make the program fail, differ from eager, or run slowly.
+
+        `passes` are the responsible passes with their numbers. With `adopt`, the correct recipe becomes current.
+        """
+        engine = self._program.engine
+        limits = Criterion(criterion, tolerance, within=seconds)
+        frame = Bisect(engine.client.next_request(), self._program.recipe, limits)
+        finding = (await engine.request(frame)).finding
+        if adopt and finding.confirmed:
+            self._program.edit(finding.recipe)
+        return {
+            "found": bool(finding.steps or finding.lowerings or finding.in_eager),
+            "summary": bisection_lines(finding),
+            "passes": [{"pass": one.place + 1, "name": one.step.name, "from": one.origin} for one in finding.steps],
+            "lowerings": [
+                {"op": one.op, "registry": one.registry, "nodes": list(one.nodes[:10]), "correct": list(one.right)}
+                for one in finding.lowerings
+            ],
+            "nodes": list(finding.nodes[:10]),
+            "correct_with_these_in_eager": list(finding.in_eager[:10]),
+            "confirmed": finding.confirmed,
+            "adopted": adopt and finding.confirmed,
+        }
+
+    # ---- files ---------------------------------------------------------------------------------------------------
+
+    async def write_recipe(self, path: str, overwrite: bool = False) -> Json:
+        """Write the current recipe as TOML into the folder, for `buddy-tui run --recipe`."""
+        file = self._program.folder.new_file(path, overwrite)
+        write_whole(file, to_toml(self._program.recipe))
+        return {"written": self._program.folder.name_of(file)}
+
+    async def write_report(self, path: str, run: bool = True) -> Json:
+        """Write one HTML file with every stage, the graph and the results into the folder, for a person to read.
+
+        Python code that is outside of the folder is left out.
+        """
+        program = self._program
+        file = program.folder.new_file(path, overwrite=True)
+        if not is_page(file):
+            raise BuddyError(f"{path} exists and is not a report", "", "give another name")
+        stages, assignments, failure = await program.compile()
+        problem = failure.diagnostic if failure is not None else None
+        report = None
+        if run and failure is None:
+            try:
+                report = (await program.engine.run(program.recipe, 3, program.timeout)).report
+            except Failure as error:
+                problem = error.diagnostic
+        graph = SharedGraph(program.info, program.recipe, stages, assignments, report, problem=problem)
+        client = program.engine.client
+        size = await write_report(
+            file, [graph], client.request, client.welcome, program.report, is_shared=program.folder.contains
+        )
+        return {"written": program.folder.name_of(file), "bytes": size}
+
+
+def _page(name: str, rows: Sequence[Json], start: int, count: int) -> Json:
+    return {"total": len(rows), "start": start, name: list(rows[start : start + count])}
+
+
+def _clip(line: str, width: int = _MAX_LINE) -> str:
+    return line if len(line) <= width else f"{line[:width]}… ({len(line) - width} more characters)"
+
+
+def _stage_row(stage: Stage) -> Json:
+    row: Json = {"stage": stage.index, "name": stage.name, "phase": stage.phase, "language": stage.language}
+    row |= {"lines": stage.lines, "ops": stage.ops, "ms": round(stage.milliseconds, 1)}
+    if stage.state != "done":
+        row["state"] = stage.state
+    elif not stage.changed:
+        row["changed"] = False
+    return row | ({"added": stage.added, "removed": stage.removed} if stage.added or stage.removed else {})
+
+
+def _failure(failure: Failure | None) -> Json:
+    return {} if failure is None else {"error": failure_json(failure.diagnostic)}
+
+
+def _run_result(report: RunReport, notes: Sequence[str]) -> Json:
+    result: Json = {
+        "result": report.word,
+        "outputs": [_output_row(output) for output in report.outputs[:20]],
+        "nodes": {"compiled": report.nodes_compiled, "eager": report.nodes_eager},
+        "seconds": {"compiled": report.compiled.median, "eager": report.eager.median},
+        "ratio": round(report.ratio, 3),
+        "notes": [*notes, *report.notes[:10]],
+    }
+    return result if report.inputs_unchanged else {**result, "inputs_changed": True}
+
+
+def _output_row(output: OutputReport) -> Json:
+    texts = formatting.verdict_texts(output)
+    place = {"first_difference": output.where} if output.where and output.verdict != "ok" else {}
+    shape = "x".join(map(str, output.shape))
+    row = {"name": output.name, "shape": shape, "dtype": output.dtype, "verdict": output.verdict}
+    return {**row, "max_abs": f"{output.max_abs:.2e}", **place, "conditions": texts}

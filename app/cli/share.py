@@ -1,0 +1,109 @@
+"""`buddy-tui share SOURCE -o FILE.html`: writes one HTML file with every stage, the graph and the results."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import FAILURE, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import CollectedCompilation, Failure, Headless, reporting_write_errors, run_with_engine
+from buddy.app.cli.recipes import inputs_of
+from buddy.app.reports import formatting
+from buddy.app.reports.share.contents import SharedGraph
+from buddy.app.reports.share.page import is_page, write_report
+from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared, Profile, Profiled
+from buddy.compiler.protocol.recipe import Recipe
+
+_EPILOG = """
+The file contains the IR of every stage, the Python code that nodes come from, and the results; no weights, and no
+values but constants in the IR. It opens in a browser without a network. See docs/how-to/sharing.md.
+"""
+
+
+def make_parser() -> arguments.Parser:
+    parser = arguments.source_parser("share", VERBS["share"], _EPILOG)
+    text = "the file to write; an existing file is replaced if it is a report"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE.html", required=True, help=text)
+    parser.add_argument("--force", action="store_true", help="replace any existing file")
+    group = parser.add_argument_group("contents")
+    group.add_argument("--no-run", action="store_true", help="do not run the program: stages and graph only")
+    group.add_argument("--profile", action="store_true", help="add the time of each node")
+    group.add_argument("--numerics", action="store_true", help="add the error of each node")
+    arguments.add_repeats_option(group)
+    arguments.add_comparison_options(group)
+    arguments.add_input_options(parser)
+    arguments.add_recipe_options(parser)
+    parser.add_argument("--plain", action="store_true", help="never redraw a line")
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    parser = make_parser()
+    options, script = arguments.parse_program(parser, words)
+    try:
+        if not (options.force or is_page(options.output)):
+            parser.error(
+                f"{options.output} exists and is not a report: choose another name, or replace it with --force"
+            )
+    except OSError as error:
+        parser.error(f"cannot write to {options.output}: {error.strerror or error}")
+    return run_with_engine(options, Console(options.plain), lambda engine: _share(engine, options, script))
+
+
+async def _share(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
+    """Share all graphs. A failure of one is part of the report, and the exit code says so."""
+    recipes = await engine.open_program(options, script)
+    graphs = [await _measure(engine, options, recipe) for recipe in recipes]
+    with reporting_write_errors(options.output):
+        size = await write_report(
+            options.output, graphs, engine.client.request, engine.client.welcome, engine.console.progress
+        )
+    engine.console.clear_progress()
+    counts = sum(len(graph.stages) for graph in graphs)
+    engine.console.note(f"wrote {counts} stages to {options.output} ({formatting.size(size)})")
+    return FAILURE if any(graph.problem for graph in graphs) else 0
+
+
+async def _measure(engine: Headless, options: argparse.Namespace, recipe: Recipe) -> SharedGraph:
+    """Compile a graph, run it, and measure what the options ask for."""
+    problem: Diagnostic | None = None
+    inputs = inputs_of(options)
+    try:
+        compilation = await engine.compile(recipe)
+    except Failure as failure:
+        engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+        stages = tuple(dict.fromkeys(failure.stages))
+        return SharedGraph(engine.graphs[recipe.graph], recipe, stages, problem=failure.diagnostic)
+    ran = profiled = compared = None
+    try:
+        if not options.no_run:
+            ran = await engine.run(recipe, options.repeats, options.timeout, inputs, options.equal_nan)
+        if options.profile:
+            profiled = await engine.request(
+                Profile(engine.client.next_request(), recipe, timeout=options.timeout, inputs=inputs)
+            )
+        if options.numerics:
+            frame = CompareNodes(engine.client.next_request(), recipe, timeout=options.timeout, inputs=inputs)
+            compared = await engine.request(frame)
+    except Failure as failure:
+        engine.console.error(failure.diagnostic, f"graph {recipe.graph}")
+        problem = failure.diagnostic
+    return _shared_graph(engine, recipe, compilation, ran, profiled, compared, problem)
+
+
+def _shared_graph(
+    engine: Headless, recipe: Recipe, compilation: CollectedCompilation, ran: CollectedCompilation | None,
+    profiled: Profiled | None, compared: NodesCompared | None, problem: Diagnostic | None,
+) -> SharedGraph:  # fmt: skip
+    return SharedGraph(
+        engine.graphs[recipe.graph],
+        recipe,
+        compilation.ordered(),
+        compilation.assignments,
+        ran.report if ran is not None else None,
+        compared.report if compared is not None else None,
+        profiled.report if profiled is not None else None,
+        problem,
+    )

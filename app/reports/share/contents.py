@@ -1,0 +1,305 @@
+"""Collects the contents of a shared report from the engine: stages with provenance, Python code, graph, and results.
+
+Stages have most of their lines in common. Each line is therefore stored once, with its colours, and a stage is a list
+of runs of line numbers. Sets of nodes are stored the same way.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from string import ascii_lowercase
+from typing import Any, NamedTuple, TypeVar
+
+from buddy.app.reports.python_lines import PythonLines
+from buddy.app.reports.share.tables import result_tables, shown_path
+from buddy.compiler.protocol import (
+    Assignment,
+    Diagnostic,
+    FetchLines,
+    GraphInfo,
+    OpenPython,
+    ProfileReport,
+    Request,
+    RunReport,
+    Stage,
+    Welcome,
+)
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.numerics import NumericsReport
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
+
+Answer = TypeVar("Answer")
+# Sends a request and returns its answer.
+Send = Callable[[Request[Any]], Awaitable[Any]]
+Progress = Callable[[str], object]
+
+# The version of the format of the data, which the script of the page reads.
+FORMAT = 1
+_WINDOW_LINES = 10_000
+# The number in a name such as `%12` or `%cst_3`.
+_VALUE_NUMBER = re.compile(r"(?<=[%_])\d+")
+# The names of colours, each with the letter that stands for it in the colours of a line.
+SYNTAX_LETTERS = {"": "_", **dict(zip(sorted({*SYNTAX.values()}), ascii_lowercase, strict=False))}
+
+
+class SharedGraph(NamedTuple):
+    """A graph to share: recipe, stages and results. `problem` is the error of a compilation or run that failed."""
+
+    info: GraphInfo
+    recipe: Recipe
+    stages: Sequence[Stage] = ()
+    assignments: Sequence[Assignment] = ()
+    report: RunReport | None = None
+    numerics: NumericsReport | None = None
+    profile: ProfileReport | None = None
+    problem: Diagnostic | None = None
+
+
+class _Numbers(dict[Any, int]):
+    """Numbers values in order of first appearance."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = number = len(self)
+        return number
+
+
+def _line_runs(numbers: Iterable[int]) -> list[int]:
+    """Runs of consecutive numbers, as a flat list: first number, length, first number, length…"""
+    runs: list[int] = []
+    expected = -1
+    for number in numbers:
+        if number == expected:
+            runs[-1] += 1
+        else:
+            runs += [number, 1]
+        expected = number + 1
+    return runs
+
+
+def _equal_runs(numbers: Iterable[int]) -> list[int]:
+    """Runs of equal numbers, as a flat list: number, length, number, length…"""
+    runs: list[int] = []
+    for number in numbers:
+        if runs and runs[-2] == number:
+            runs[-1] += 1
+        else:
+            runs += [number, 1]
+    return runs
+
+
+class _Texts:
+    """Texts as runs of numbers of lines. A line has a number for each language, because its colours depend on it."""
+
+    def __init__(self) -> None:
+        # A language, the quotes of the string that is open at the start of the line, and the line.
+        self._lines: dict[tuple[str, str, str], int] = _Numbers()
+        self.texts: list[dict[str, list[int]]] = []
+
+    def add(self, language: str, lines: Sequence[str], sets: Sequence[int]) -> int:
+        """Add a text whose line `i` comes from the nodes of set `sets[i]`. Returns its number."""
+        numbers, quotes = [], ""
+        for line in lines:
+            numbers.append(self._lines[language, quotes, line])
+            if language == "python":
+                quotes = open_string(line, quotes)
+        self.texts.append({"lines": _line_runs(numbers), "sets": _equal_runs(sets)})
+        return len(self.texts) - 1
+
+    def encode(self) -> dict[str, Any]:
+        """The lines, the number of each line's colours in `colours`, and the colours: letters with lengths, `o12_1`."""
+        colours = _Numbers()
+        known: dict[tuple[str, str, str], str] = {}
+        numbers = []
+        for language, quotes, line in self._lines:
+            # Most lines of a stage differ from others only in the numbers of values, whose colour is the same.
+            key = language, quotes, _VALUE_NUMBER.sub(_zeros, line)
+            if key not in known:
+                known[key] = _colours(*key)
+            numbers.append(colours[known[key]])
+        return {
+            "lines": "\n".join(line.replace("\r", "\u240d") for _, _, line in self._lines),
+            "lineColours": numbers,
+            "colours": list(colours),
+            "texts": self.texts,
+        }
+
+
+def _zeros(match: re.Match[str]) -> str:
+    return "0" * len(match[0])
+
+
+def _colours(language: str, quotes: str, line: str) -> str:
+    runs = python_spans(line, quotes) if language == "python" else spans(language, line)
+    return "".join(f"{SYNTAX_LETTERS[name]}{_length(text)}" for name, text in runs)
+
+
+def _length(text: str) -> int:
+    """The length of a text in JavaScript, which counts UTF-16 units."""
+    return len(text) if text.isascii() else len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+class _GraphTexts:
+    """Adds the texts of one graph: the stages and the Python code. `sets` are lists of indices of the graph's nodes.
+
+    A node that was derived for a line, because a pass had dropped the location of its op, has the index `-1 - index`.
+    """
+
+    def __init__(self, texts: _Texts, send: Send, info: GraphInfo) -> None:
+        self._texts, self._send = texts, send
+        self._rows = {row.stable: number for number, row in enumerate(info.rows)}
+        self._sets: dict[tuple[int, ...], int] = _Numbers({(): 0})
+        self._added: dict[tuple[str, str], int] = {}
+
+    @property
+    def sets(self) -> list[list[int]]:
+        return [list(key) for key in self._sets]
+
+    async def add(self, text: str, language: str) -> int:
+        """Fetch the text with the hash `text`. Returns its number; equal texts have the same one."""
+        if (text, language) not in self._added:
+            lines: list[str] = []
+            sets: list[int] = []
+            while True:
+                window = await self._send(FetchLines(0, text, len(lines), _WINDOW_LINES))
+                derived = frozenset(window.derived)
+                numbers = [self._number(name, index in derived) for index, name in enumerate(window.names)]
+                by_nodes = {nodes: self._set_of(numbers[index] for index in nodes) for nodes in set(window.nodes)}
+                sets += [by_nodes[nodes] for nodes in window.nodes] or [0] * len(window.lines)
+                lines += window.lines
+                if len(lines) >= window.total or not window.lines:
+                    break
+            self._added[text, language] = self._texts.add(language, lines, sets)
+        return self._added[text, language]
+
+    def _number(self, name: str, is_derived: bool) -> int | None:
+        row = self._rows.get(name)
+        return row if row is None or not is_derived else -1 - row
+
+    def _set_of(self, numbers: Iterable[int | None]) -> int:
+        return self._sets[tuple(sorted(number for number in numbers if number is not None))]
+
+
+async def collect(
+    graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress = lambda _text: None,
+    is_shared: Callable[[str], bool] = lambda _path: True,
+) -> Callable[[], dict[str, Any]]:  # fmt: skip
+    """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
+
+    `is_shared` says whether the report has the Python code with that path.
+
+    The function computes the colours of all lines, which takes seconds for large programs, and needs no engine.
+    Raises what `send` raises.
+    """
+    texts = _Texts()
+    encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
+    source, arguments = graphs[0].recipe.source, graphs[0].recipe.arguments
+
+    def encode() -> dict[str, Any]:
+        letters = {letter: name for name, letter in SYNTAX_LETTERS.items()}
+        program = {"source": shown_path(source), "arguments": list(arguments)}
+        return {"format": FORMAT, **program, "syntax": letters, "graphs": encoded, **texts.encode()}
+
+    return encode
+
+
+async def _collect_graph(
+    graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress,
+    is_shared: Callable[[str], bool],
+) -> dict[str, Any]:  # fmt: skip
+    own_texts = _GraphTexts(texts, send, graph.info)
+    stages = []
+    for number, stage in enumerate(graph.stages, 1):
+        progress(f"reading stage {number}/{len(graph.stages)} {stage.name}")
+        stages.append(_stage_values(stage, graph.recipe, await own_texts.add(stage.text, stage.language)))
+    progress("reading the Python code")
+    shared = [path for path in PythonLines(graph.info.rows, graph.info.places).paths if is_shared(path)]
+    paths, files = await _collect_python(graph, shared, own_texts, send)
+    return {
+        "name": graph.info.name,
+        "number": graph.recipe.graph,
+        "stages": stages,
+        "files": files,
+        "nodes": _node_values(graph, paths),
+        "sets": own_texts.sets,
+        "verdict": graph.report.word if graph.report is not None else "",
+        "wrong": graph.problem is not None or (graph.report is not None and graph.report.wrong),
+        "tables": result_tables(graph, welcome),
+    }
+
+
+async def _collect_python(
+    graph: SharedGraph, shared: Sequence[str], texts: _GraphTexts, send: Send
+) -> tuple[list[str], list[dict[str, Any]]]:
+    """The paths and the contents of Python files that nodes come from, without those that cannot be opened."""
+    paths, files = [], []
+    for path in shared:
+        try:
+            opened = await send(OpenPython(0, graph.recipe.source, graph.recipe.arguments, graph.recipe.graph, path))
+        except BuddyError as error:
+            if getattr(error, "cancelled", False):
+                raise
+            continue
+        paths.append(path)
+        files.append({"path": shown_path(path), "text": await texts.add(opened.text, "python")})
+    return paths, files
+
+
+def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, Any]:
+    step = recipe.steps[stage.step] if 0 <= stage.step < len(recipe.steps) else None
+    return {
+        "name": stage.name,
+        "spelling": step.spelling() if step is not None else stage.name,
+        "phase": stage.phase,
+        "language": stage.language,
+        "text": text,
+        "ops": stage.ops,
+        "added": stage.added,
+        "removed": stage.removed,
+        "ms": round(stage.milliseconds, 2),
+        "changed": stage.changed,
+        "state": stage.state,
+    }
+
+
+def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[Any]]:
+    """The columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
+    rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
+    lowered = [assignments.get(row.stable) for row in rows]
+    places = [row.location.rpartition(":") for row in rows]
+    files = {path: number for number, path in enumerate(paths)}
+    columns: dict[str, list[Any]] = {
+        "name": [row.display_name for row in rows],
+        "op": [row.target if row.opcode.startswith("call") else row.opcode for row in rows],
+        "result": [f"{row.dtype}[{row.shape}]" if row.dtype or row.shape else "" for row in rows],
+        "lowering": [assignment.lowering if assignment else "" for assignment in lowered],
+        "function": [assignment.function if assignment else "" for assignment in lowered],
+        "reason": [assignment.reason if assignment else "" for assignment in lowered],
+        "file": [files.get(path, -1) for path, _, _ in places],
+        "line": [int(line) - 1 if line.isdecimal() else -1 for _, _, line in places],
+        "location": [shown_path(row.location) for row in rows],
+    }
+    if graph.profile is not None:
+        times = {time.node: time for time in graph.profile.nodes}
+        columns["ms"] = [_time_of(times.get(row.stable)) for row in rows]
+    if graph.numerics is not None:
+        numbers = graph.numerics.by_node()
+        columns["error"] = [_error_of(numbers.get(row.stable)) for row in rows]
+    return columns
+
+
+def _time_of(time: Any) -> float | None:
+    """The milliseconds of a node that was timed separately."""
+    return None if time is None or time.into else round(time.seconds * 1e3, 6)
+
+
+def _error_of(numbers: Any) -> float | None:
+    """The largest difference of a node from its reference, as a multiple of the tolerance; 1e9 for NaN."""
+    error = numbers.error if numbers is not None else None
+    if error is None:
+        return None
+    return (
+        1e9 if error.of_tolerance < 0 or not math.isfinite(error.of_tolerance) else float(f"{error.of_tolerance:.3g}")
+    )

@@ -1,0 +1,116 @@
+"""Makes the HTML page of a shared report from its contents. The page loads nothing and sends nothing."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from buddy.app.reports.run_report import as_text
+from buddy.app.reports.share.contents import Progress, Send, SharedGraph, collect
+from buddy.app.workspace.files import write_whole_bytes
+from buddy.compiler.protocol import Welcome
+from buddy.themes.palette import themes
+
+_FOLDER = Path(__file__).parent
+# The scripts of the page, in the order in which they run.
+_SCRIPTS = ("data.js", "rows.js", "views.js", "page.js")
+_LIGHT, _DARK = "buddy-light", "buddy-dark"
+# The roles of a theme that the style sheet uses, in addition to all colours of the syntax.
+_ROLES = (
+    "text", "dim", "faint", "title", "accent", "ok", "warn", "bad", "added", "removed", "added-word", "removed-word",
+    "cursor", "match", "linked-line", "bar", "number", "fold",
+)  # fmt: skip
+_HEAD_BYTES = 4096
+# The end of the title of each report.
+_TITLE_END = "· buddy-tui</title>".encode()
+_COLOUR = re.compile(r"(on )?(#[0-9a-fA-F]{6})")
+
+
+def make_page(contents: Mapping[str, Any], summary: str) -> str:
+    """The page as HTML. `summary` is the text that a browser without JavaScript shows."""
+    style = f"{_theme_rules()}\n{_read('page.css')}"
+    script = "\n".join(map(_read, _SCRIPTS))
+    data = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    packed = gzip.compress(data.encode("utf-8", "replace"), 9, mtime=0)
+    # Only this script and this style sheet apply, and nothing is fetched: a text of the program can do neither.
+    policy = f"default-src 'none'; script-src {_hash_of(script)}; style-src {_hash_of(style)}; base-uri 'none'"
+    values = {
+        "TITLE": html.escape(f"{contents['source']} · buddy-tui"),
+        "POLICY": html.escape(policy),
+        "STYLE": style,
+        "SCRIPT": script,
+        "SUMMARY": html.escape(summary),
+        "DATA": base64.b64encode(packed).decode("ascii"),
+    }
+    # One pass, so that a marker inside of a value stays as it is.
+    return re.sub(r"@([A-Z]+)@", lambda match: values[match[1]], _read("page.html"))
+
+
+def is_page(path: Path) -> bool:
+    """Whether `path` may be replaced by a report: it does not exist, or is one. Raises `OSError`."""
+    if not path.exists():
+        return True
+    with path.open("rb") as file:
+        return _TITLE_END in file.read(_HEAD_BYTES)
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / name).read_text("utf-8")
+
+
+def _hash_of(text: str) -> str:
+    """The source expression of a content security policy for an inline script or style sheet."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+def _theme_rules() -> str:
+    """Rules that set the colours of the workbench's light theme, and of the dark one where the reader prefers it."""
+    light, dark = _variables(_LIGHT), _variables(_DARK)
+    tokens = "\n".join(f".syntax-{name} {{ color: var(--syntax-{name}); }}" for name in themes()[_LIGHT].syntax)
+    return (
+        f":root {{ color-scheme: light; {light} }}\n"
+        f"@media screen {{ :root[data-theme=dark] {{ color-scheme: dark; {dark} }} }}\n"
+        f"{tokens}"
+    )
+
+
+def _variables(name: str) -> str:
+    """The colours of a theme as variables: `--ROLE` and `--ROLE-on` for a role, `--syntax-NAME` for a token."""
+    theme = themes()[name]
+    styles = {role: theme.roles[role] for role in _ROLES}
+    styles |= {f"syntax-{token}": style for token, style in theme.syntax.items()}
+    pairs = [("background", theme.colors["background"]), ("panel", theme.colors["panel"])]
+    pairs += [("border", theme.variables["border-blurred"])]
+    for role, style in styles.items():
+        pairs += [(role + ("-on" if ground else ""), colour) for ground, colour in _COLOUR.findall(style)]
+    return " ".join(f"--{key}: {colour};" for key, colour in pairs)
+
+
+async def write_report(
+    path: Path, graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress,
+    is_shared: Callable[[str], bool] = lambda _path: True,
+) -> int:  # fmt: skip
+    """Write a report on `graphs` to `path`, atomically. Returns its size in bytes.
+
+    `is_shared` says whether the report has the Python code with that path. After a cancel, there is no file. Raises
+    `OSError` if the file cannot be written, and what `send` raises.
+    """
+    import asyncio  # a verb that rejects its source does without it
+
+    encode = await collect(graphs, send, welcome, progress, is_shared)
+    progress("colouring the lines")
+    page = await asyncio.to_thread(lambda: make_page(encode(), _summary(graphs)).encode("utf-8", "replace"))
+    await asyncio.to_thread(write_whole_bytes, path, page)
+    return len(page)
+
+
+def _summary(graphs: Sequence[SharedGraph]) -> str:
+    texts = [as_text(graph.info, graph.report, graph.assignments) for graph in graphs if graph.report is not None]
+    return "\n\n".join([*texts, *(str(graph.problem) for graph in graphs if graph.problem is not None)])

@@ -1,0 +1,136 @@
+"""The results of a graph as tables of a shared report: outputs, times and sizes, slow and wrong nodes, the recipe."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
+
+from buddy.app.reports import formatting, numerics, profile
+from buddy.app.reports.run_report import in_eager
+from buddy.app.workspace.inputs import relative_to_current
+from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing, Welcome
+from buddy.compiler.protocol.recipe import to_toml
+
+if TYPE_CHECKING:
+    from buddy.app.reports.share.contents import SharedGraph
+
+# The number of nodes that a table of the slowest, or of the worst, lists.
+_TOP = 20
+Table = dict[str, Any]
+
+
+def shown_path(location: str) -> str:
+    """`location` as it is shared: relative to the current folder if it is inside, with `~` for the home folder."""
+    home = os.path.expanduser("~")
+    short = relative_to_current(location)
+    return f"~{short[len(home) :]}" if len(home) > 1 and short.startswith(f"{home}{os.sep}") else short
+
+
+def result_tables(graph: SharedGraph, welcome: Welcome | None) -> list[Table]:
+    """The tables of a graph, in the order in which the report shows them. A table has either `rows` or a `text`."""
+    return [*_failure(graph.problem), *_results(graph), *_nodes(graph), *_conditions(graph, welcome)]
+
+
+def _table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], right: Sequence[str] = ()) -> Table:
+    """A table whose columns with names in `right` are right-aligned."""
+    cells = [[str(cell) for cell in row] for row in rows]
+    return {"title": title, "columns": list(columns), "right": list(right), "rows": cells}
+
+
+def _failure(problem: Diagnostic | None) -> Iterator[Table]:
+    if problem is None:
+        return
+    rows = [("what", problem.what), ("where", problem.where), ("to do", problem.todo), ("details", problem.detail)]
+    yield {**_table("Failure", ("", ""), [row for row in rows if row[1]]), "bad": True}
+
+
+def _results(graph: SharedGraph) -> Iterator[Table]:
+    report = graph.report
+    if report is None:
+        return
+    heading = ("output", "shape", "dtype", "verdict", "max abs", "max rel", "conditions")
+    rows = [_output_row(output) for output in report.outputs]
+    bad = [number for number, output in enumerate(report.outputs) if output.verdict not in ("ok", "unchecked")]
+    yield {**_table("Outputs", heading, rows, ("max abs", "max rel")), "badRows": bad}
+    yield _table("Figures", ("", ""), list(_figures(report)))
+    if report.notes:
+        yield _table("Notes", ("",), [(note,) for note in report.notes])
+
+
+def _output_row(output: OutputReport) -> tuple[object, ...]:
+    shape = "x".join(map(str, output.shape)) or "scalar"
+    texts = [*formatting.verdict_texts(output), formatting.nan_counts_text(output)]
+    if output.verdict == "mismatch" and output.where:
+        texts.insert(0, f"first differs at {output.where}")
+    errors = ("", "") if output.verdict == "unchecked" else (f"{output.max_abs:.2e}", f"{output.max_rel:.2e}")
+    return output.name, shape, output.dtype, output.verdict, *errors, "; ".join(text for text in texts if text)
+
+
+def _figures(report: RunReport) -> Iterator[tuple[str, str]]:
+    yield "result", f"not compared: {report.not_compared}" if report.not_compared else report.word
+    counts = [f"{report.nodes_compiled} compiled", f"{report.nodes_eager} in eager"]
+    yield "nodes", ", ".join([*counts, *formatting.eager_path_texts(report)])
+    yield "compiled code", _timing_text(report.compiled)
+    if not report.not_compared:
+        yield "eager", _timing_text(report.eager)
+        yield "ratio", f"{report.ratio:.2f} x the time of eager"
+    for side in report.beside:
+        yield side.name, side.problem or f"{_timing_text(side.timing)}, {side.verdict}"
+    yield "compiled in", formatting.seconds(report.compile_seconds)
+    yield "loaded in", formatting.seconds(report.load_seconds)
+    if report.memory is not None:
+        yield "peak memory", f"{formatting.size(report.memory.compiled)}, eager {formatting.size(report.memory.eager)}"
+        if report.memory.packed:
+            yield "packed weights", formatting.size(report.memory.packed)
+    if report.load is not None:
+        yield "load", formatting.load_text(report.load).removeprefix("machine: ")
+
+
+def _timing_text(timing: Timing) -> str:
+    spread = f"{formatting.seconds(timing.low)} to {formatting.seconds(timing.high)}"
+    runs = f"{timing.runs} run{'s' * (timing.runs != 1)}, {formatting.thread_count(timing.threads)}"
+    return f"{formatting.seconds(timing.median)} (quartiles {spread}, {runs})"
+
+
+def _nodes(graph: SharedGraph) -> Iterator[Table]:
+    """Tables of nodes: those in eager, the slowest, and those with the largest errors."""
+    rows = {row.stable: row for row in graph.info.rows}
+    fallbacks = [a for a in in_eager(graph.assignments) if a.node in rows]
+    if fallbacks:
+        cells = [(rows[a.node].display_name, rows[a.node].target, a.reason) for a in fallbacks]
+        yield _table("Nodes in eager", ("node", "op", "reason"), cells)
+    if graph.profile is not None:
+        timed = profile.timed_nodes(graph.profile, graph.info)[:_TOP]
+        whole = graph.profile.whole or 1.0
+        times = [
+            (node.row.display_name, node.row.target, profile.milliseconds(node.time.seconds),
+             f"{node.time.seconds / whole:.1%}", profile.share_text(node))
+            for node in timed
+        ]  # fmt: skip
+        heading = ("node", "op", "ms", "of the run", "of the bound")
+        yield {**_table("Slowest nodes", heading, times, heading[2:]), "note": profile.summary_lines(graph.profile)[0]}
+    if graph.numerics is not None:
+        worst = [
+            (rows[n.node].display_name if n.node in rows else n.node, n.seen, numerics.error_text(n.error),
+             numerics.share_text(n.error), numerics.share_text(n.own_error), n.tolerance)
+            for n in numerics.worst_nodes(graph.numerics, _TOP)
+        ]  # fmt: skip
+        columns = ("node", "value", "error", "of tolerance", "alone", "tolerance")
+        note = numerics.summary_lines(graph.numerics, graph.info)[0]
+        yield {**_table("Nodes with the largest errors", columns, worst, columns[2:5]), "note": note}
+
+
+def _conditions(graph: SharedGraph, welcome: Welcome | None) -> Iterator[Table]:
+    """The program, the machine, the versions, and the recipe."""
+    recipe = graph.recipe
+    program = shlex.join((shown_path(recipe.source), *recipe.arguments))
+    rows = [("program", program), ("graph", f"{recipe.graph}, {graph.info.name}"), ("preset", recipe.preset)]
+    rows.append(("written", datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")))
+    if welcome is not None:
+        rows += [("machine", f"{welcome.target}, {welcome.cores} cores"), ("buddy-tui", welcome.engine)]
+        rows += sorted(welcome.packages.items())
+    yield _table("Program, machine and versions", ("", ""), rows)
+    yield {"title": "Recipe", "text": to_toml(recipe), "file": "recipe.toml"}
