@@ -7,6 +7,7 @@ from buddy.app.actions.situation import (
     needs_captured,
     needs_iree,
     needs_mlir,
+    needs_native,
     needs_presets,
     needs_profile,
     needs_recipe,
@@ -32,6 +33,15 @@ BACKEND_ACTIONS: tuple[Action, ...] = (
         "backend.choose_flag",
         "app",
         needs_iree,
+    ),
+    A(
+        "llvm.passes",
+        ("g L",),
+        "LLVM's passes",
+        "Show a stage for each pass of LLVM's optimiser that changes something, or skip a pass of LLVM",
+        "backend.choose_llvm_pass",
+        "app",
+        needs_native,
     ),
 )
 

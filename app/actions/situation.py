@@ -149,6 +149,13 @@ def needs_report(s: Situation) -> str:
     return needs_captured(s) or ("" if s.has_report else f"no run of this graph yet: press {key_of('run')} to run it")
 
 
+def needs_native(s: Situation) -> str:
+    reason = needs_recipe(s)
+    if reason or s.backend == NATIVE:
+        return reason
+    return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
+
+
 def needs_iree(s: Situation) -> str:
     reason = needs_recipe(s)
     if reason or s.backend == IREE:

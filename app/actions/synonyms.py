@@ -139,6 +139,7 @@ SYNONYMS: dict[str, str] = {
     "outputs.map": "error heatmap where mismatch",
     "backend": "iree compiler target",
     "backend.flags": "options iree",
+    "llvm.passes": "opt print-changed bisect instcombine vectorize toggle disable optimizer stages",
     "export": "object library shared c wheel write save compile aot",
     "target": "cpu architecture cross arm riscv machine",
     "frontend": "dynamo torch.export torch-mlir import",

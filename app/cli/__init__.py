@@ -26,6 +26,7 @@ VERBS = {
     "extract": "extract nodes as a separate graph with their real inputs, and run it",
     "export": "write a compiled program as C, a library, assembly, LLVM IR, MLIR or a wheel",
     "bisect": "find the pass, the lowering and the nodes that make a program fail, differ or run slowly",
+    "reduce": "make a module smaller while a command still fails on it, without a reference",
     "profile": "measure the time of each node in a run",
     "tune": "search for the fastest recipe whose results match eager",
     "reproduce": "write a reproducer: a folder with all files of a compilation and a run",

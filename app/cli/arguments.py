@@ -165,6 +165,7 @@ def add_recipe_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--eager", metavar="NODE", action="append", default=[], help=text)
     text = "checks of values, such as indices in range: raise an error as eager does, or omit the checks"
     group.add_argument("--checks", choices=CHECKS, help=text)
+    add_llvm_options(group)
     text = "number of threads of compiled code and of eager"
     group.add_argument("--threads", type=thread_number, metavar="N", help=text)
     text = "only this graph of the program: its name or its number, starting at 0"
@@ -191,6 +192,14 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)
+
+
+def add_llvm_options(group: argparse._ArgumentGroup) -> None:
+    """Add the options for the passes of LLVM's optimiser."""
+    text = "add a stage for each pass of LLVM's optimiser that changes something (docs/how-to/llvm-passes.md)"
+    group.add_argument("--llvm-passes", action="store_true", help=text)
+    text = "skip a pass of LLVM by name, such as loop-vectorize; may be repeated"
+    group.add_argument("--disable-llvm-pass", metavar="NAME", action="append", default=[], help=text)
 
 
 def _precision_name(text: str) -> str:

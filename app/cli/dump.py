@@ -16,13 +16,18 @@ from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
+# The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
+LLVM_STAGES = "llvm:"
 # What starts a comment in each language.
 _COMMENT_STARTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
 
 
 def make_parser() -> arguments.Parser:
     parser = arguments.source_parser("dump", VERBS["dump"])
-    text = "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), or a number"
+    text = (
+        "a stage by name ('lower', 'canonicalize#2'), a phase for its last stage ('llvm'), a number, or "
+        f"{LLVM_STAGES}3 or {LLVM_STAGES}gvn for the stage after a pass of LLVM's optimiser"
+    )
     parser.add_argument("--stage", metavar="NAME", help=text)
     text = "every stage of every graph, one file each; with --stage, that stage of every graph"
     parser.add_argument("--all", action="store_true", help=text)
@@ -43,6 +48,7 @@ def main(words: Sequence[str]) -> int:
         parser.error("nothing to dump: give --stage NAME, --nodes, or --all -o DIR")
     if not options.stage and not options.nodes and options.output is None:
         parser.error("--all needs -o DIR")
+    options.llvm_passes |= (options.stage or "").startswith(LLVM_STAGES)
     console = Console(options.plain, stdout_is_data=True)
     return run_with_engine(options, console, lambda engine: _dump(engine, options, script))
 
@@ -104,6 +110,22 @@ async def _write(engine: Headless, folder: Path, stages: Sequence[Stage]) -> Non
     engine.console.note(f"wrote {len(stages)} file{'s' * (len(stages) != 1)} to {folder}")
 
 
+def _choose_llvm_stage(stages: Sequence[Stage], selector: str) -> Stage:
+    """The stage of LLVM's optimiser with that number, from 0 for its input, or with that name.
+
+    Raises `UsageError` if it does not exist.
+    """
+    passes = [stage for stage in stages if stage.language == "llvm" and stage.phase == "ir"][1:]
+    if not passes:
+        raise UsageError("no stages of LLVM's passes: add --llvm-passes, with the native backend")
+    if selector.isdigit():
+        if int(selector) < len(passes):
+            return passes[int(selector)]
+        last = f"{LLVM_STAGES}{len(passes) - 1}"
+        raise UsageError(f"no stage {LLVM_STAGES}{selector}: the stages of LLVM's passes end with {last}")
+    return choose_stage(passes, selector)
+
+
 def choose_stage(stages: Sequence[Stage], selector: str) -> Stage:
     """The stage with that number, name or phase. `NAME#2` is the second stage of that name; a phase is its last stage.
 
@@ -111,6 +133,8 @@ def choose_stage(stages: Sequence[Stage], selector: str) -> Stage:
     """
     if selector.isdigit() and int(selector) < len(stages):
         return stages[int(selector)]
+    if selector.startswith(LLVM_STAGES):
+        return _choose_llvm_stage(stages, selector.removeprefix(LLVM_STAGES))
     name, _, number = selector.partition("#")
     with_name = [stage for stage in stages if stage.name == name]
     if number.isdigit() and 1 <= int(number) <= len(with_name):

@@ -79,6 +79,8 @@ def _apply_options(
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag does not apply to the native backend: select another one with --backend")
     changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
+    changes["llvm_stages"] = recipe.llvm_stages or options.llvm_passes
+    changes["llvm_disabled"] = tuple(dict.fromkeys((*recipe.llvm_disabled, *options.disable_llvm_pass)))
     changes["plugins"] = (*recipe.plugins, *plugins_of(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _set_enabled(_set_enabled(recipe, options.disable, False), options.enable, True)

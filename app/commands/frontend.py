@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
@@ -22,6 +23,8 @@ _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
 _BOOLEAN_VALUES = ("true", "false")
 # Answers of a picker: remove the flag; the user will type the flag or its value.
 _REMOVE, _ENTER_BY_HAND = object(), object()
+# The answer of the list of LLVM's passes that shows or hides their stages; and the stages that are no passes.
+_TOGGLE_STAGES, _NO_PASSES = object(), ("translate", "optimiser-input")
 
 
 class BackendCommands:
@@ -72,6 +75,42 @@ class BackendCommands:
         version = next(iter(description.versions.values()), "")
         title = f"Flags of {description.name} {version}; drivers of its runtime: {drivers}"
         self._context.dialogs.open(PickerScreen(title, choices), self._edit_chosen_flag)
+
+    # ---- LLVM's passes -------------------------------------------------------------------------------------------
+
+    def choose_llvm_pass(self) -> None:
+        """List the passes of LLVM that changed something or are skipped; show their stages, or skip one."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        recipe = self._context.workspace.recipe
+        rows = [row.stage for row in self._context.state.board.rows()]
+        counts = Counter(s.name for s in rows if s.phase == "ir" and s.language == "llvm" and s.name not in _NO_PASSES)
+        shows = recipe.llvm_stages
+        summary = "remove the stages of LLVM's passes" if shows else "add a stage for each pass that changes something"
+        choices = [PickerChoice("hide stages" if shows else "show stages", summary, _TOGGLE_STAGES)]
+        choices += [
+            PickerChoice(name, "skipped: choose it to run it again", name, marked=True) for name in recipe.llvm_disabled
+        ]
+        choices += [
+            PickerChoice(name, f"changes {count} stage{'s' * (count != 1)}: choose it to skip it", name)
+            for name, count in sorted(counts.items())
+            if name not in recipe.llvm_disabled
+        ]
+        self._context.dialogs.open(PickerScreen("Passes of LLVM's optimiser", choices), self._toggle_llvm_pass)
+
+    def _toggle_llvm_pass(self, answer: object) -> None:
+        recipe = self._context.workspace.recipe
+        if answer is None:
+            return
+        if answer is _TOGGLE_STAGES:
+            shows = not recipe.llvm_stages
+            self._context.edits.edit(replace(recipe, llvm_stages=shows), f"LLVM's passes {'on' if shows else 'off'}")
+            return
+        name, disabled = str(answer), recipe.llvm_disabled
+        skips = name not in disabled
+        names = (*disabled, name) if skips else tuple(each for each in disabled if each != name)
+        change = f"LLVM's {name} {'skipped' if skips else 'enabled'}"
+        self._context.edits.edit(replace(recipe, llvm_disabled=names), change)
 
     async def _describe_backend(self) -> BackendDescribed | None:
         name = self._context.workspace.recipe.backend

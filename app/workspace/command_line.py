@@ -53,6 +53,8 @@ def _recipe_options(recipe: Recipe, preset: Recipe | None, recipe_file: Path) ->
         if getattr(recipe, name) != getattr(preset, name):
             words += [f"--{name}", str(getattr(recipe, name))]
     words += [f"--backend-flag={flag}" for flag in recipe.backend_flags]
+    words += ["--llvm-passes"] * recipe.llvm_stages
+    words += [word for name in recipe.llvm_disabled for word in ("--disable-llvm-pass", name)]
     switches = _pass_switches(recipe.steps, preset.steps)
     eager_nodes = [choice.node for choice in recipe.choices if choice.lowering == EAGER]
     has_choices = len(eager_nodes) < len(recipe.choices) or bool(recipe.precisions)

@@ -52,7 +52,7 @@ def to_llvm_ir(operation: Any) -> str:
 
 
 @dataclass(frozen=True)
-class _FunctionModule:
+class FunctionModule:
     """A function as a separate module: its bytecode, the location sets of its lines, and that of the whole function."""
 
     name: str
@@ -68,7 +68,7 @@ def compile_functions(
 
     `target` is the recipe's target, "" for this machine. Raises `MachineError` for an unknown target.
     """
-    functions = _separate_functions(operation, locations)
+    functions = separate_functions(operation, locations)
     keys = [_cache_key(function, opt_level, target) for function in functions]
     objects = {key: data for key in keys if (data := OBJECTS.read(key)) is not None}
     missing = {key: function.code for key, function in zip(keys, functions, strict=True) if key not in objects}
@@ -105,7 +105,7 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
 
     Raises `RemarksError` if LLVM cannot print them.
     """
-    functions = _separate_functions(operation, locations)
+    functions = separate_functions(operation, locations)
     keys = [digest(_cache_key(function, opt_level), OPTIONS) for function in functions]
     cached = {key: data for key in keys if (data := OBJECTS.read(key))}
     remarks = {key: msgspec.msgpack.decode(data, type=list[ObjectRemark]) for key, data in cached.items()}
@@ -122,25 +122,25 @@ def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> lis
     ]
 
 
-def _set_of_line(function: _FunctionModule, line: int) -> int:
+def _set_of_line(function: FunctionModule, line: int) -> int:
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
-def _separate_functions(operation: Any, locations: LocationSets) -> list[_FunctionModule]:
+def separate_functions(operation: Any, locations: LocationSets) -> list[FunctionModule]:
     """Returns each function with a body as a separate module."""
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
     bodies = {name: op for name, op in symbols.items() if op.name == "llvm.func" and _has_body(op)}
     with operation.context, ir.Location.unknown():
         return [
-            _FunctionModule(
+            FunctionModule(
                 name, *_separate_module(function, symbols, locations), locations.number_of(function.location)
             )
             for name, function in bodies.items()
         ]
 
 
-def _cache_key(function: _FunctionModule, opt_level: int, target: str = "") -> str:
+def _cache_key(function: FunctionModule, opt_level: int, target: str = "") -> str:
     machine = f"{machine_of(target)!r} {codegen_version()}" if target else host_features()
     return digest(hashlib.sha256(function.code).hexdigest(), opt_level, machine, PACKAGE, version())
 

@@ -190,6 +190,12 @@ def target_machine(machine: Machine, opt_level: int = 2) -> Any:
     )
 
 
+def set_llvm_options(options: Sequence[str]) -> None:
+    """Sets command-line options of llvmlite's LLVM, for the whole process."""
+    for option in options:
+        _llvm().set_option("", option)
+
+
 @lru_cache(maxsize=1)
 def _llvm() -> Any:
     from llvmlite import binding

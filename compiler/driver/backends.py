@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import msgspec
 
-from buddy.compiler.codegen import assembly, calling_convention, functions
+from buddy.compiler.codegen import assembly, calling_convention, functions, llvm_stages
 from buddy.compiler.codegen.calling_convention import EntryConvention
 from buddy.compiler.codegen.functions import FunctionObject
 from buddy.compiler.codegen.gpu.kernels import DeviceError, device_code, holds_kernels
@@ -22,6 +22,7 @@ from buddy.compiler.codegen.iree.options import IreeProgram
 from buddy.compiler.codegen.iree.program import IreeUnsupportedError, program_of
 from buddy.compiler.codegen.machines import MachineError, machine_of
 from buddy.compiler.codegen.objects import ObjectCrash
+from buddy.compiler.codegen.objects.optimiser import OptimiserError
 from buddy.compiler.driver import diagnosis, snapshots
 from buddy.compiler.driver.diagnosis import CompilationError
 from buddy.compiler.driver.snapshots import Snapshot
@@ -166,13 +167,13 @@ class Backend(Protocol[Product]):
     def compile(self, code: Code, on_phase: OnPhase | None = None) -> Product:
         """Compiles a module that has passed `check`.
 
-        Calls `on_phase`, if it is not `None`, with a snapshot for each of `phases`, in order. Raises
+        Calls `on_phase`, if it is not `None`, with one snapshot or more for each of `phases`, in order. Raises
         `CompilationError`.
         """
 
 
 # The fields of a recipe that only the backend reads.
-BACKEND_FIELDS = ("opt_level", "target", "backend_flags")
+BACKEND_FIELDS = ("opt_level", "target", "backend_flags", "llvm_stages", "llvm_disabled")
 _DEFAULT_READS = ("opt_level", "target")
 
 
@@ -203,6 +204,7 @@ class _Native:
     summary = "this compiler, with the recipe's passes"
     takes: Level = "llvm"
     phases: tuple[str, ...] = ("ir", "asm")
+    reads = ("opt_level", "target", "llvm_stages", "llvm_disabled")
 
     def check(self, code: Code) -> None:
         check_code(code.module, code.entry, code.graph, code.recipe, code.locations)
@@ -211,7 +213,10 @@ class _Native:
         if on_phase is not None:
             on_phase(_translate(code))
         start = time.perf_counter()
-        objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
+        if code.recipe.llvm_stages or code.recipe.llvm_disabled:
+            objects = _compile_by_pass(code, on_phase)
+        else:
+            objects = objects_of(code.module, code.locations, code.recipe.opt_level, code.recipe.target)
         seconds = time.perf_counter() - start
         if on_phase is not None:
             text = assembly.assembly_text(objects, code.locations)
@@ -219,6 +224,26 @@ class _Native:
             on_phase(snapshots.of_text("codegen", "asm", text, seconds, "asm", generated))
         assert code.entry is not None
         return artifact_of(code.graph, code.recipe, code.module, code.entry, code.calls, objects)
+
+
+def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObject]:
+    """Returns the objects that llvmlite's LLVM makes; calls `on_phase` with a snapshot for each pass, if requested."""
+    recipe = code.recipe
+    prints = on_phase is not None and recipe.llvm_stages
+    try:
+        result = llvm_stages.compile_by_pass(
+            code.module, code.locations, recipe.opt_level, recipe.target, recipe.llvm_disabled, prints=prints
+        )
+    except OptimiserError as error:
+        raise CompilationError(diagnosis.of_optimiser(error)) from error
+    if unknown := [name for name in recipe.llvm_disabled if name not in result.names]:
+        raise CompilationError(diagnosis.unknown_llvm_pass(unknown[0], result.names))
+    before: llvm_stages.LlvmStage | None = None
+    for stage in result.stages:
+        if on_phase is not None:
+            on_phase(snapshots.of_llvm_pass(stage.name, stage.text, stage.counts, before.counts if before else None))
+        before = stage
+    return result.objects
 
 
 class _Gpu:

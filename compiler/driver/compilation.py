@@ -116,7 +116,8 @@ class Compiler:
         self._locations = LocationSets()
         self._lowered: OrderedDict[str, tuple[Graph, LoweredModule]] = OrderedDict()
         self._snapshots: OrderedDict[str, Snapshot] = OrderedDict()
-        self._artifacts: OrderedDict[str, Artifact] = OrderedDict()
+        # The artifact of each recipe, and the keys of the snapshots that its backend has made.
+        self._artifacts: OrderedDict[str, tuple[Artifact, list[str]]] = OrderedDict()
 
     def assignments(self, recipe: Recipe, on_step: OnStep = lambda _step: None) -> tuple[Assignment, ...]:
         """Returns the lowering of each node under `recipe`.
@@ -233,9 +234,9 @@ class Compiler:
         self, recipe: Recipe, graph: Graph, lowered: LoweredModule, last: Snapshot, key: str, progress: _Progress
     ) -> Artifact:
         backend = backend_of(recipe, last.operation)
-        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags)
-        phase_keys = [key + phase for phase in backend.phases]
-        is_cached = key in self._artifacts and all(phase_key in self._snapshots for phase_key in phase_keys)
+        llvm = (recipe.llvm_stages, recipe.llvm_disabled)
+        key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
+        is_cached = key in self._artifacts and all(name in self._snapshots for name in self._artifacts[key][1])
         if not is_cached:
             progress.on_step(CODE)
             calls = eager_calls(lowered.module.operation)
@@ -243,21 +244,23 @@ class Compiler:
             with report_plugin_errors(backend):
                 backend.check(code)
                 artifact, phases = _run_backend(backend, code)
-            for phase_key, snapshot in zip(phase_keys, phases, strict=True):
-                self._remember(phase_key, snapshot)
-            self._artifacts[key] = artifact
+            snapshot_keys = [f"{key}{number}" for number in range(len(phases))]
+            for snapshot_key, snapshot in zip(snapshot_keys, phases, strict=True):
+                self._remember(snapshot_key, snapshot)
+            self._artifacts[key] = artifact, snapshot_keys
             _trim(self._artifacts, MAX_ARTIFACTS)
-        for phase_key in phase_keys:
-            self._remember(phase_key, self._snapshots[phase_key])
-            progress.add(self._snapshots[phase_key], reused=is_cached)
-        return self._artifacts[key]
+        artifact, snapshot_keys = self._artifacts[key]
+        for snapshot_key in snapshot_keys:
+            self._remember(snapshot_key, self._snapshots[snapshot_key])
+            progress.add(self._snapshots[snapshot_key], reused=is_cached)
+        return artifact
 
 
 def _run_backend(backend: Backend[Artifact], code: Code) -> tuple[Artifact, list[Snapshot]]:
     """Returns the artifact, and the snapshots of the phases. Raises `ValueError` if these are not `backend.phases`."""
     phase_snapshots: list[Snapshot] = []
     artifact = backend.compile(code, phase_snapshots.append)
-    phases = tuple(snapshot.stage.phase for snapshot in phase_snapshots)
+    phases = tuple(dict.fromkeys(snapshot.stage.phase for snapshot in phase_snapshots))
     if phases != tuple(backend.phases):
         raise ValueError(f"its stages are {', '.join(phases) or 'none'}, not {', '.join(backend.phases)}")
     return artifact, phase_snapshots

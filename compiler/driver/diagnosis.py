@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import traceback
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from itertools import pairwise
 from typing import Any
 
 from buddy.compiler.codegen.gpu.host_code import kernel_modules
 from buddy.compiler.codegen.objects import ObjectCrash
+from buddy.compiler.codegen.objects.optimiser import OptimiserError
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops.lowering import NodeError
@@ -112,6 +114,25 @@ def of_crash(error: ObjectCrash) -> Diagnostic:
         f"LLVM crashed ({error.how})",
         f"machine code of @{error.function}",
         "choose another optimization level, or let the nodes of that function run in eager",
+    )
+
+
+def of_optimiser(error: OptimiserError) -> Diagnostic:
+    """Returns the diagnostic for a failure of LLVM's optimiser that runs pass by pass."""
+    todo = "enable the passes of LLVM again, or reset llvm_stages to compile with the bindings' LLVM"
+    return Diagnostic(
+        f"LLVM's optimiser failed: {str(error).splitlines()[0]}", "LLVM's passes", todo, detail=str(error)
+    )
+
+
+def unknown_llvm_pass(name: str, known: Collection[str]) -> Diagnostic:
+    """Returns the diagnostic for a disabled pass that LLVM's pipeline does not have."""
+    similar = get_close_matches(name, known, 3, 0.5)
+    todo = f"did you mean {', '.join(similar)}? " if similar else ""
+    return Diagnostic(
+        f"LLVM's pipeline has no pass {name!r} at this optimization level",
+        "the recipe's llvm_disabled",
+        f"{todo}the stages with llvm_stages name the passes that change something",
     )
 
 

@@ -60,6 +60,17 @@ def of_text(
     return Snapshot(stage, text, Counter())
 
 
+def of_llvm_pass(name: str, text: StageText, counts: Counter[str], before: Counter[str] | None) -> Snapshot:
+    """Returns the snapshot after a pass of LLVM; `counts` and `before` are the numbers of instructions by opcode."""
+    added, removed = _difference(before, counts) if before is not None else (0, 0)
+    deltas = count_deltas(before, counts) if before is not None else ()
+    stage = Stage(
+        0, name, "ir", "", 0, ops=counts.total(), added=added, removed=removed, language="llvm", deltas=deltas,
+        origins=text.origins,
+    )  # fmt: skip
+    return Snapshot(stage, text, counts)
+
+
 def of_graph(
     name: str, graph: Graph, index: int, seconds: float, before: Snapshot | None, remarks: tuple[Remark, ...] = ()
 ) -> Snapshot:

@@ -140,11 +140,20 @@ def _expand(body: str, bodies: dict[str, str], depth: int) -> str:
     return _REFERENCE.sub(lambda m: _expand(bodies.get(m.group(), ""), bodies, depth + 1), body)
 
 
-def print_llvm(text: str, locations: LocationSets) -> StageText:
-    """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line."""
+def print_llvm(
+    text: str, locations: LocationSets, line_sets: Sequence[int] | None = None, whole_set: int = 0
+) -> StageText:
+    """Removes the debug metadata from LLVM IR, and returns it as the sets of nodes of each line.
+
+    The line `n` of a debug location is the number of a set, or with `line_sets` that of the set `line_sets[n - 1]`.
+    `whole_set` is the set of a function without a line.
+    """
     lines = text.splitlines()
     numbers = {m.group(1): int(m.group(2)) for m in map(_LINE.match, lines) if m}
     functions = {m.group(1): int(m.group(2)) for m in map(_SUBPROGRAM.match, lines) if m}
+    if line_sets is not None:
+        numbers = {name: line_sets[n - 1] if 0 < n <= len(line_sets) else 0 for name, n in numbers.items()}
+        functions = dict.fromkeys(functions, whole_set)
     content, sets, instructions, function_set = [], [], [], 0
     for line in lines:
         if _METADATA.match(line):

@@ -143,6 +143,10 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     IREE from top-level IR, by its own phases. `backend_flags` are for the other backends. A recipe for IREE keeps its
     steps, for switching back.
 
+    `llvm_stages` adds a stage for each pass of LLVM's optimiser that changes something, and `llvm_disabled` are the
+    names of passes of LLVM that are skipped. With either of them, llvmlite's LLVM compiles the code, so that the stages
+    are those of the code that runs.
+
     `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
     detected and rejected; with "none" results are then undefined, but no access is out of bounds.
 
@@ -166,6 +170,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     frontend: Frontend = "dynamo"
     backend: Backend = "native"
     backend_flags: tuple[str, ...] = ()
+    llvm_stages: bool = False
+    llvm_disabled: tuple[str, ...] = ()
     checks: Checks = "eager"
     precision: Precision = F32
     precisions: tuple[PrecisionChoice, ...] = ()

@@ -14,7 +14,7 @@ from buddy.compiler.ops import registries
 from buddy.compiler.protocol import WrongLowering
 from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Recipe
 from buddy.compiler.runtime.graph_interpreter import results_of
-from buddy.compiler.tools.bisect.delta import smallest_failing
+from buddy.compiler.support.delta import smallest_failing
 from buddy.compiler.tools.bisect.steps import Judge
 from buddy.compiler.tools.bisect.trials import RecipeTrials, TrialSubject, subject_of
 from buddy.compiler.tools.extract import Subgraph, part_of

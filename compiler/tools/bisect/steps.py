@@ -8,7 +8,7 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.protocol import Culprit
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
-from buddy.compiler.tools.bisect.delta import Verdict, turning_point
+from buddy.compiler.support.delta import Verdict, turning_point
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 # The shortest pipeline to machine code: steps of a recipe that this pipeline has too are required.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from buddy.app.screens.follow import FrontendComparisonScreen
+from buddy.app.screens.picker import PickerScreen
 
 pytestmark = pytest.mark.slow
 Open = Callable[..., Any]
@@ -156,3 +157,27 @@ async def test_the_frontend_is_chosen_and_undone(workbench: Open, program: Path)
         await bench.press("r")
         await bench.until(lambda: app.state.report is not None, "the run")
         assert app.state.report.ok
+
+
+async def test_llvms_passes_are_shown_and_skipped(workbench: Open, program: Path) -> None:
+    async with workbench(program, size=(160, 50)) as bench:
+        app = bench.app
+
+        def llvm_stages() -> list[str]:
+            return [row.stage.name for row in app.session.state.board.rows() if row.stage.phase == "ir"]
+
+        await bench.until(lambda: llvm_stages() == ["translate"], "LLVM IR")
+        await bench.press("g", "L")
+        await bench.until(lambda: isinstance(app.screen, PickerScreen), "the list")
+        await bench.sees("show stages")
+        await bench.press("enter")
+        await bench.until(lambda: "instcombine" in llvm_stages(), "the stages of LLVM's passes")
+        assert llvm_stages()[:2] == ["translate", "optimiser-input"]
+        await bench.press("g", "L")
+        await bench.until(lambda: isinstance(app.screen, PickerScreen), "the list")
+        await bench.press(*"instcombine", "enter")
+        await bench.until(lambda: "instcombine" not in llvm_stages(), "the code without the pass")
+        assert app.session.workspace.recipe.llvm_disabled == ("instcombine",)
+        await bench.press("u")
+        await bench.until(lambda: "instcombine" in llvm_stages(), "the pass again")
+        assert app.session.workspace.recipe.llvm_stages

@@ -8,8 +8,8 @@ import pytest
 
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.support.delta import Verdict
 from buddy.compiler.tools.bisect import steps
-from buddy.compiler.tools.bisect.delta import Verdict
 from buddy.compiler.tools.bisect.trials import RecipeOutcome
 
 RECIPE = default_recipe()

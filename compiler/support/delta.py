@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Literal, TypeVar
 
@@ -11,21 +11,29 @@ Verdict = Literal["good", "bad", "neither"]
 
 
 def smallest_failing(items: Sequence[Item], fails: Callable[[Sequence[Item]], bool]) -> list[Item]:
-    """Returns a 1-minimal failing subset of `items`, which fail together: it does not fail without any one item.
+    """Returns a 1-minimal failing subset of `items`, which fail together: it does not fail without any one item."""
+    return smallest_failing_by(items, lambda subsets: next((subset for subset in subsets if fails(subset)), None))
 
-    The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating Failure-Inducing Input", 2002.
+
+def smallest_failing_by(
+    items: Sequence[Item], first_failing: Callable[[Iterable[Sequence[Item]]], Sequence[Item] | None]
+) -> list[Item]:
+    """Like `smallest_failing`; `first_failing` returns the first of several subsets that fails, or `None`.
+
+    It may try several at once. The algorithm is `ddmin` of Zeller and Hildebrandt, "Simplifying and Isolating
+    Failure-Inducing Input", 2002.
     """
     subset, part_count = list(items), 2
     while len(subset) > 1:
         chunks = _split(subset, part_count)
-        failing_chunk = next((chunk for chunk in chunks if fails(chunk)), None)
+        failing_chunk = first_failing(chunks)
         if failing_chunk is not None:
-            subset, part_count = failing_chunk, 2
+            subset, part_count = list(failing_chunk), 2
             continue
         complements = (_without(subset, chunk) for chunk in chunks) if part_count > 2 else iter(())
-        failing_complement = next((complement for complement in complements if fails(complement)), None)
+        failing_complement = first_failing(complements)
         if failing_complement is not None:
-            subset, part_count = failing_complement, max(part_count - 1, 2)
+            subset, part_count = list(failing_complement), max(part_count - 1, 2)
         elif part_count == len(subset):
             break
         else:

@@ -1,0 +1,221 @@
+"""`buddy-tui reduce FILE.mlir`: makes a module smaller as long as a command still fails on it, without a reference."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from buddy.app.cli import FAILURE, INTERRUPTED, USAGE_ERROR, VERBS, arguments
+from buddy.app.cli.console import Console
+from buddy.app.cli.headless import reporting_write_errors
+from buddy.app.cli.recipes import UsageError
+from buddy.compiler.mlir import mlir_tool
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.tools.reduce.failure import (
+    Failure,
+    FailureKind,
+    describe,
+    reproduction_script,
+    resolved_command,
+    shows,
+)
+from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, execute_on
+
+EPILOG = """
+The command gets the path of a module in place of {}, or as its last argument. Examples:
+
+  buddy-tui reduce bad.mlir --test './crashes.sh'
+  buddy-tui reduce bad.mlir --crash --command 'mlir-opt -pass-pipeline="builtin.module(canonicalize)" {}'
+  buddy-tui reduce bad.mlir --verifier --mlir-opt ~/llvm/bin/mlir-opt -- -convert-scf-to-cf
+  buddy-tui reduce bad.mlir --contains 'failed to legalize' -- -convert-arith-to-llvm
+  buddy-tui reduce slow.mlir --test 'false' --timeout 5 --timeout-is-interesting -o hang.mlir
+
+Ctrl-C stops a reduction and writes the smallest module so far.
+"""
+
+
+def make_parser() -> arguments.Parser:
+    parser = arguments.Parser("reduce", VERBS["reduce"], EPILOG)
+    parser.add_argument("source", type=Path, metavar="FILE", help="a module in MLIR that shows the failure")
+    group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=True)
+    text = "a command that exits with 0 if the module is interesting"
+    group.add_argument("--test", type=arguments.shell_words, metavar="COMMAND", help=text)
+    group.add_argument(
+        "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
+    )
+    group.add_argument("--verifier", action="store_true", help="the command reports the same error")
+    group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
+    group = parser.add_argument_group("command").add_mutually_exclusive_group()
+    text = "the command for --crash, --verifier and --contains, with {} for the module"
+    group.add_argument("--command", type=arguments.shell_words, metavar="COMMAND", help=text)
+    text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
+    group.add_argument("--mlir-opt", metavar="PATH", help=text)
+    text = "time limit of each run of the command (default: 30)"
+    parser.add_argument("--timeout", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
+    text = "a run that exceeds the time limit is interesting too"
+    parser.add_argument("--timeout-is-interesting", action="store_true", help=text)
+    text = "number of processes that try modules in parallel (default: one per core)"
+    parser.add_argument("-j", "--jobs", type=arguments.positive_number, metavar="N", help=text)
+    text = (
+        "write the reduced module to FILE, and a script that shows the failure to FILE.sh (default: NAME.reduced.mlir)"
+    )
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
+    arguments.add_output_options(parser)
+    return parser
+
+
+def main(words: Sequence[str]) -> int:
+    own, _, flags = list(words), "", list[str]()
+    if "--" in own:
+        cut = own.index("--")
+        own, flags = own[:cut], own[cut + 1 :]
+    options = make_parser().parse_args(own)
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        return _reduce(options, flags, console)
+    except (UsageError, mlir_tool.ToolError) as error:
+        console.error(Diagnostic(str(error), todo="run buddy-tui reduce --help"))
+        return USAGE_ERROR
+    except ReductionError as error:
+        console.error(error.diagnostic)
+        return FAILURE
+
+
+def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
+    text, failure = _read(options.source), _failure(options, flags)
+    output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
+    if output.resolve() == options.source.resolve():
+        raise UsageError(f"{output} is the module itself: give another file with -o")
+    with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
+        try:
+            original = execute_on(text, failure, folder)
+        except OSError as error:
+            raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
+        if not shows(failure, original):
+            raise ReductionError(
+                f"{options.source} does not show the failure: {describe(failure)} is expected, but the command "
+                f"{original.describe()}",
+                shlex.join(failure.words(str(options.source))),
+                "run this command; check the options for the failure",
+            )
+        reduction = Reduction(
+            text, failure, options.jobs or 0, lambda: _generic_form(failure, text, folder), _progress(console)
+        )
+        with reduction:
+            reduction.start(original)
+            console.note(f"{describe(reduction.failure)}; {_form_text(reduction.progress)}")
+            code = _run(reduction)
+        console.clear_progress()
+    with reporting_write_errors(output):
+        script = _write(output, reduction)
+    _report(options, reduction, output, script, console)
+    return code
+
+
+def _run(reduction: Reduction) -> int:
+    """Run the reduction up to its end or `ctrl+c`. Returns the exit code."""
+    try:
+        reduction.run()
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return 0
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        todo = "print it as text first, such as with `mlir-opt`"
+        raise UsageError(f"{path} is not text in UTF-8 (byte {error.start}): {todo}") from error
+
+
+def _failure(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
+    kind: FailureKind = "contains"
+    if options.test is not None:
+        if options.command or options.mlir_opt or flags:
+            raise UsageError("--test is the whole command: it cannot be combined with --command, --mlir-opt or flags")
+        kind, command = "test", shlex.split(options.test)
+    else:
+        kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
+        command = shlex.split(options.command) if options.command else [_tool(options.mlir_opt)]
+    if not command:
+        raise UsageError("the command is empty")
+    try:
+        words = resolved_command([*command, *flags])
+    except FileNotFoundError:
+        raise UsageError(f"{command[0]} is neither a program on the path nor an executable file") from None
+    hang = options.timeout_is_interesting
+    return Failure(kind, words, os.getcwd(), options.contains or "", options.timeout, hang)
+
+
+def _tool(path: str | None) -> str:
+    """The `mlir-opt` to run. Raises `UsageError` if none is found."""
+    if path:
+        return os.path.expanduser(path)
+    tool = mlir_tool.tool()
+    if tool is None:
+        raise UsageError(f"no mlir-opt on the path: give --command, or --mlir-opt PATH, or set {mlir_tool.VARIABLE}")
+    return tool.path
+
+
+def _generic_form(failure: Failure, text: str, folder: str) -> str:
+    """The module in generic form, as the user's tool prints it; empty if the command is no tool like `mlir-opt`."""
+    program = failure.command[0]
+    if "opt" not in Path(program).name or failure.kind == "test":
+        return ""
+    path = Path(folder, "original.mlir")
+    path.write_text(text, encoding="utf-8")
+    command = [program, str(path), "--mlir-print-op-generic", "--allow-unregistered-dialect"]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=failure.timeout, text=True, check=False)
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _progress(console: Console):  # type: ignore[no-untyped-def]
+    def show(state: Progress) -> None:
+        sizes = f"{state.original} -> {state.current} {state.unit}"
+        rejected = f", {state.rejected} invalid" if state.rejected else ""
+        costs = f"{state.tests} tests{rejected}, {state.hits} known, {state.seconds:.0f} s"
+        console.progress(f"reducing {sizes}; {costs}; {state.step}")
+
+    return show
+
+
+def _form_text(progress: Progress) -> str:
+    return f"{progress.original} {progress.unit}; {progress.form}"
+
+
+def _write(output: Path, reduction: Reduction) -> Path:
+    output.write_text(reduction.best, encoding="utf-8")
+    script = output.with_name(f"{output.name}.sh")
+    script.write_text(reproduction_script(reduction.failure, output), encoding="utf-8")
+    script.chmod(0o755)
+    return script
+
+
+def _report(options: argparse.Namespace, reduction: Reduction, output: Path, script: Path, console: Console) -> None:
+    state = reduction.progress
+    if options.json:
+        summary = {
+            "file": str(options.source), "failure": describe(reduction.failure), "form": state.form, "unit": state.unit,
+            "original": state.original, "reduced": state.current, "minimal": reduction.minimal, "tests": state.tests,
+            "invalid": state.rejected, "known": state.hits, "seconds": round(state.seconds, 2), "output": str(output),
+            "script": str(script),
+        }  # fmt: skip
+        print(json.dumps(summary, indent=2))
+        return
+    how = "no single step makes it smaller" if reduction.minimal else "interrupted; smaller modules may exist"
+    console.print_output(
+        f"{state.original} -> {state.current} {state.unit} in {state.seconds:.1f} s, {state.tests} tests ({how})\n"
+        f"wrote {output}\nwrote {script}, which exits with 0 while {output.name} fails\n"
+    )

@@ -1,0 +1,325 @@
+"""Edits of a module in generic form that keep its values defined: what replaces a removed value or argument.
+
+A removed value is replaced by a new argument of the enclosing function, so that all that remains keeps its types. Calls
+of the function get a new argument of their own function. Each edit returns False if it does not apply.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterator
+from typing import Any, NamedTuple
+
+from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, Op, Region, Scanner, Value, split_list
+
+_FUNCTION_TYPE = "function_type"
+_LLVM_FUNCTION = "!llvm.func<"
+_CALLEE = "callee"
+_SEGMENTS = "operandSegmentSizes"
+_SEGMENT_SIZES = re.compile(r"array<i32: ([\d, ]+)>")
+_RETURN = re.compile(r"\.return$")
+_YIELD = re.compile(r"yield|\.terminator$|in_parallel$")
+
+
+class Signature(NamedTuple):
+    """The types of a function; `is_llvm` if it is a type of the LLVM dialect."""
+
+    inputs: list[str]
+    results: list[str]
+    is_llvm: bool = False
+
+    def __str__(self) -> str:
+        inputs = ", ".join(self.inputs)
+        if self.is_llvm:
+            return f"{_LLVM_FUNCTION}{self.results[0] if self.results else 'void'} ({inputs})>"
+        single = len(self.results) == 1 and not self.results[0].startswith("(")
+        return f"({inputs}) -> {self.results[0] if single else '(' + ', '.join(self.results) + ')'}"
+
+
+def signature_of(function: Op) -> Signature | None:
+    """Returns the signature of a function, `None` for other ops and functions of variable arguments."""
+    text = function.properties.get(_FUNCTION_TYPE) or function.attributes.get(_FUNCTION_TYPE, "")
+    scanner = Scanner(text.removeprefix(_LLVM_FUNCTION))
+    if not text or "..." in text:
+        return None
+    if text.startswith(_LLVM_FUNCTION):
+        result = scanner.balanced(" (")
+        if not scanner.take("("):
+            return None
+        return Signature(split_list(scanner.balanced("")), [] if result == "void" else [result], True)
+    if not scanner.take("("):
+        return None
+    inputs = split_list(scanner.balanced(""))
+    if not scanner.take(")") or not scanner.take("->"):
+        return None
+    if not scanner.take("("):
+        return Signature(inputs, [scanner.balanced("")])
+    return Signature(inputs, split_list(scanner.balanced("")))
+
+
+def _set_signature(function: Op, signature: Signature) -> None:
+    entries = function.properties if _FUNCTION_TYPE in function.properties else function.attributes
+    entries[_FUNCTION_TYPE] = str(signature)
+
+
+def _edit_list(function: Op, name: str, edit: Callable[[list[str]], None]) -> None:
+    """Edits the list attribute `name` of an op, such as the attributes of a function's arguments."""
+    for entries in (function.properties, function.attributes):
+        text = entries.get(name, "")
+        if text.startswith("["):
+            items = split_list(text[1:-1])
+            edit(items)
+            entries[name] = f"[{', '.join(items)}]"
+
+
+def parents(module: GenericModule) -> dict[Op, Op | None]:
+    """Returns the op around each op."""
+    result: dict[Op, Op | None] = dict.fromkeys(module.ops)
+
+    def visit(op: Op) -> None:
+        for block in op.blocks:
+            for nested in block.ops:
+                result[nested] = op
+                visit(nested)
+
+    for op in module.ops:
+        visit(op)
+    return result
+
+
+def all_blocks(module: GenericModule) -> Iterator[Block]:
+    """Returns all blocks in pre-order."""
+    return (block for op in module.walk() for block in op.blocks)
+
+
+class Rewriter:
+    """Edits one module; `parents` are those before the edits."""
+
+    def __init__(self, module: GenericModule) -> None:
+        self.module, self.parents = module, parents(module)
+        self._added: dict[tuple[Op, Value], Value] = {}
+
+    def function_around(self, op: Op) -> Op | None:
+        """Returns the innermost function with a body around `op`."""
+        current: Op | None = op
+        while current is not None and not (current.regions and signature_of(current) is not None):
+            current = self.parents.get(current)
+        return current
+
+    def remove(self, removed: Collection[Op]) -> bool:
+        """Removes ops with all that they contain; arguments replace the values that are still used."""
+        gone = {nested for op in removed for nested in op.walk()}
+        values = {value for op in gone for value in op.results}
+        values |= {value for op in gone for block in op.blocks for value in block.arguments}
+        self.module.ops = [op for op in self.module.ops if op not in gone]
+        for block in all_blocks(self.module):
+            block.ops = [op for op in block.ops if op not in gone]
+        return bool(self.module.ops) and self.replace_by_arguments(values)
+
+    def replace_by_arguments(self, values: Collection[Value]) -> bool:
+        """Replaces all uses of `values` by new arguments of the functions around the uses."""
+        for op in list(self.module.walk()):
+            for number, value in enumerate(op.operands):
+                if value in values:
+                    function = self.function_around(op)
+                    if function is None:
+                        return False
+                    op.operands[number] = self._argument(function, value)
+        return True
+
+    def _argument(self, function: Op, value: Value) -> Value:
+        key = (function, value)
+        if key not in self._added:
+            self._added[key] = argument = Value(value.type, added=True)
+            self._append_argument(function, argument, value)
+        return self._added[key]
+
+    def _append_argument(self, function: Op, argument: Value, value: Value) -> None:
+        """Appends an argument that stands for `value`, which callers get as an argument too."""
+        signature = signature_of(function)
+        assert signature is not None
+        if not function.regions[0].blocks:
+            return
+        function.regions[0].blocks[0].arguments.append(argument)
+        _set_signature(function, signature._replace(inputs=[*signature.inputs, argument.type]))
+        _edit_list(function, "arg_attrs", lambda items: items.append("{}"))
+        for call in self.calls_of(function):
+            caller = self.function_around(call)
+            if caller is not None:
+                call.operands.append(self._argument(caller, value))
+                _resize_segment(call, len(call.operands) - 1, +1)
+
+    def calls_of(self, function: Op) -> list[Op]:
+        symbol = (function.properties.get("sym_name") or function.attributes.get("sym_name", "")).strip('"')
+        names = {f"@{symbol}", f'@"{symbol}"'}
+        return [op for op in self.module.walk() if op.properties.get(_CALLEE, op.attributes.get(_CALLEE)) in names]
+
+    def remove_arguments(self, function: Op, numbers: Collection[int]) -> bool:
+        """Removes arguments of a function, which arguments of other numbers may replace, and those of its calls."""
+        signature = signature_of(function)
+        if signature is None or not numbers:
+            return False
+        blocks = function.regions[0].blocks
+        if blocks:
+            used = {value for op in function.walk() for value in op.operands}
+            if any(blocks[0].arguments[number] in used for number in numbers):
+                return False
+            blocks[0].arguments = _without(blocks[0].arguments, numbers)
+        _set_signature(function, signature._replace(inputs=_without(signature.inputs, numbers)))
+        _edit_list(function, "arg_attrs", lambda items: _delete(items, numbers))
+        for call in self.calls_of(function):
+            for number in sorted(numbers, reverse=True):
+                _resize_segment(call, number, -1)
+                del call.operands[number : number + 1]
+        return True
+
+    def remove_function_result(self, function: Op, number: int) -> bool:
+        """Removes a result of a function from its type, its returns and its calls."""
+        signature = signature_of(function)
+        if signature is None or number >= len(signature.results):
+            return False
+        for block in function.regions[0].blocks:
+            if block.ops and _RETURN.search(block.ops[-1].name):
+                if len(block.ops[-1].operands) != len(signature.results):
+                    return False
+                del block.ops[-1].operands[number]
+        _set_signature(function, signature._replace(results=_without(signature.results, [number])))
+        _edit_list(function, "res_attrs", lambda items: _delete(items, [number]))
+        lost = [call.results.pop(number) for call in self.calls_of(function)]
+        return self.replace_by_arguments(lost)
+
+    def remove_result(self, op: Op, number: int, *, carried: bool) -> bool:
+        """Removes a result of an op, and the operand of the terminators of its regions that yields it.
+
+        If it is `carried`, the operand and the block arguments at the same distance from the end are removed too, as in
+        loops.
+        """
+        count = len(op.results)
+        lost = [op.results.pop(number)]
+        for block in op.blocks:
+            end = block.ops[-1] if block.ops else None
+            if end is not None and _YIELD.search(end.name) and len(end.operands) == count:
+                del end.operands[number]
+        if carried:
+            position = len(op.operands) - count + number
+            if position < 0:
+                return False
+            _resize_segment(op, position, -1)
+            del op.operands[position]
+            for region in op.regions:
+                arguments = region.blocks[0].arguments if region.blocks else []
+                if len(arguments) >= count:
+                    lost.append(arguments.pop(len(arguments) - count + number))
+        return self.replace_by_arguments(lost)
+
+    def remove_operand(self, op: Op, number: int) -> bool:
+        _resize_segment(op, number, -1)
+        del op.operands[number]
+        return True
+
+    def unwrap(self, op: Op, region: Region) -> bool:
+        """Replaces an op by the ops of a region's only block, without the terminator."""
+        block = self._block_of(op)
+        if block is None or len(region.blocks) != 1:
+            return False
+        (body,) = region.blocks
+        kept = body.ops[:-1] if body.ops and _is_terminator(body.ops[-1]) else body.ops
+        position = block.ops.index(op)
+        block.ops[position : position + 1] = kept
+        around = self.parents[op]
+        for nested in kept:
+            self.parents[nested] = around
+        ended = body.ops[-1] if len(kept) < len(body.ops) else None
+        if ended is not None and len(ended.operands) == len(op.results):
+            # The op's results become the values that its body yields.
+            self._substitute(dict(zip(op.results, ended.operands, strict=True)))
+        return self.replace_by_arguments({*op.results, *body.arguments})
+
+    def jump_to(self, op: Op, successor: Block) -> bool:
+        """Replaces a branch by an unconditional one to `successor`, whose arguments become function arguments."""
+        values = list(successor.arguments)
+        op.name, op.operands, op.successors = op.name.partition(".")[0] + ".br", [], [successor]
+        op.properties, op.attributes = {}, {}
+        for user in self.module.walk():
+            if user is not op and successor in user.successors:
+                # Another branch passes values: the block keeps its arguments, and this branch passes new ones.
+                op.operands = [Value(value.type) for value in values]
+                return self.replace_by_arguments(op.operands) and self.remove_unreachable()
+        successor.arguments = []
+        return self.replace_by_arguments(values) and self.remove_unreachable()
+
+    def remove_unreachable(self) -> bool:
+        """Removes blocks without predecessors, and joins blocks that have one predecessor, which jumps to no other."""
+        lost: set[Value] = set()
+        for region in [region for op in self.module.walk() for region in op.regions]:
+            reached, waiting = set[Block](), region.blocks[:1]
+            while waiting:
+                block = waiting.pop()
+                if block not in reached:
+                    reached.add(block)
+                    waiting += block.ops[-1].successors if block.ops else []
+            removed = [block for block in region.blocks if block not in reached]
+            region.blocks = [block for block in region.blocks if block in reached]
+            lost |= {value for block in removed for op in block.ops for value in op.results}
+            lost |= {value for block in removed for value in block.arguments}
+            self._join_blocks(region)
+        return self.replace_by_arguments(lost)
+
+    def _join_blocks(self, region: Region) -> None:
+        for block in list(region.blocks):
+            while block.ops and len(block.ops[-1].successors) == 1 and block in region.blocks:
+                (target,) = block.ops[-1].successors
+                others = sum(op.successors.count(target) for other in region.blocks for op in other.ops)
+                arguments = target.arguments
+                if others != 1 or target is block or target is region.blocks[0]:
+                    break
+                if len(block.ops[-1].operands) != len(arguments):
+                    break
+                self._substitute(dict(zip(arguments, block.ops[-1].operands, strict=True)))
+                block.ops[-1:] = target.ops
+                region.blocks.remove(target)
+
+    def _substitute(self, replacements: dict[Value, Value]) -> None:
+        for op in self.module.walk():
+            op.operands = [replacements.get(value, value) for value in op.operands]
+
+    def _block_of(self, op: Op) -> Block | None:
+        return next((block for block in all_blocks(self.module) if op in block.ops), None)
+
+
+def remove_unused_added(module: GenericModule) -> None:
+    """Removes the arguments that stood for removed values and are no longer used."""
+    used = {value for op in module.walk() for value in op.operands}
+    rewriter = Rewriter(module)
+    for function in list(module.walk()):
+        if function.regions and function.regions[0].blocks and signature_of(function) is not None:
+            arguments = function.regions[0].blocks[0].arguments
+            unused = [n for n, value in enumerate(arguments) if value.added and value not in used]
+            rewriter.remove_arguments(function, unused)
+
+
+def _is_terminator(op: Op) -> bool:
+    return bool(op.successors or _YIELD.search(op.name) or _RETURN.search(op.name))
+
+
+def _resize_segment(op: Op, position: int, change: int) -> None:
+    """Changes the size of the segment that operand number `position` belongs to."""
+    for entries in (op.properties, op.attributes):
+        found = _SEGMENT_SIZES.fullmatch(entries.get(_SEGMENTS, ""))
+        if found is None:
+            continue
+        sizes, end = [int(word) for word in found[1].split(",")], 0
+        for number, size in enumerate(sizes):
+            end += size
+            if position < end or number == len(sizes) - 1:
+                sizes[number] += change
+                break
+        entries[_SEGMENTS] = f"array<i32: {', '.join(map(str, sizes))}>"
+
+
+def _without(items: list[Value] | list[str], numbers: Collection[int]) -> list[Any]:
+    return [item for number, item in enumerate(items) if number not in numbers]
+
+
+def _delete(items: list[str], numbers: Collection[int]) -> None:
+    items[:] = _without(items, numbers)

@@ -1,0 +1,180 @@
+"""The failure that a reduction keeps: the command that shows it, how its result is judged, and a script for it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Literal
+
+import msgspec
+
+from buddy.compiler.support.processes.lifetime import describe_exit, kill_group
+
+PLACEHOLDER = "{}"
+# `test`: the command exits with 0. `crash`: a signal ends it. `verifier`: it reports an error. `contains`: its output
+# contains a text. In each case the part of the output that names the failure must stay the same.
+FailureKind = Literal["test", "crash", "verifier", "contains"]
+
+_SIGNAL_CODES = 128  # a shell exits with this code plus the number of the signal
+_ASSERTION = re.compile(r"Assertion `.*' failed|LLVM ERROR: .*|UNREACHABLE executed.*|Assertion failed: [^,\n]*")
+_ERROR = re.compile(r"error: (?!unexpected error)(.*)")
+# What differs between messages on the same fault: numbers, types, and names of values and symbols.
+_VARIABLE_PART = re.compile(r"[%@^#][\w$.-]+|\d+|'(?:[^'\s]*[<>][^'\n]*|[if]\d+|index)'")
+_MAX_OUTPUT_BYTES = 1 << 20
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """A command and what its failure is. `command` has the path of the module in place of `{}`.
+
+    `text` must be in the output for `contains`; for `crash` and `verifier` it is the message of the original failure,
+    without its variable parts, "" if unknown. A command that exceeds `timeout` seconds is stopped; this is the failure
+    if `hang_fails`. It runs in `folder`.
+    """
+
+    kind: FailureKind
+    command: tuple[str, ...]
+    folder: str
+    text: str = ""
+    timeout: float = 30.0
+    hang_fails: bool = False
+
+    def words(self, path: str) -> list[str]:
+        """Returns the command for the module at `path`."""
+        if any(PLACEHOLDER in word for word in self.command):
+            return [word.replace(PLACEHOLDER, path) for word in self.command]
+        return [*self.command, path]
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """How a command ended: its exit code, negative for a signal, `None` after a timeout; and its output."""
+
+    code: int | None
+    output: str
+
+    def describe(self) -> str:
+        """Returns a sentence for an error message, with the last line of the output."""
+        how = (
+            "timed out" if self.code is None else f"ended with {describe_exit(self.code)}" if self.code else "succeeded"
+        )
+        lines = [line for line in self.output.splitlines() if line.strip()]
+        return how + (f": {lines[0][:200]}" if lines else "")
+
+
+def execute(failure: Failure, path: str) -> Execution:
+    """Runs the command on the file at `path`; kills it and all its children at the time limit. Raises `OSError`."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            failure.words(path), cwd=failure.folder, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+            start_new_session=True,
+        )  # fmt: skip
+        code: int | None
+        try:
+            code = process.wait(failure.timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            kill_group(process.pid)
+            process.wait()
+        return Execution(code, _tail(output))
+
+
+def _tail(output: IO[bytes]) -> str:
+    size = output.seek(0, os.SEEK_END)
+    output.seek(max(0, size - _MAX_OUTPUT_BYTES))
+    return output.read().decode(errors="replace")
+
+
+def shows(failure: Failure, result: Execution) -> bool:
+    """True if the command has failed as `failure` says."""
+    if result.code is None:
+        return failure.hang_fails
+    if failure.kind == "test":
+        return result.code == 0
+    if failure.kind == "contains":
+        return failure.text in result.output
+    if failure.kind == "crash":
+        crashed = result.code < 0 or result.code > _SIGNAL_CODES or _ASSERTION.search(result.output) is not None
+        return crashed and (not failure.text or failure.text == crash_message(result.output))
+    return result.code != 0 and (error_message(result.output) == failure.text if failure.text else _has_error(result))
+
+
+def _has_error(result: Execution) -> bool:
+    return _ERROR.search(result.output) is not None
+
+
+def with_message(failure: Failure, original: Execution) -> Failure:
+    """Returns `failure` with the message of its original, so that a reduction does not end at another failure."""
+    if failure.kind == "crash":
+        return msgspec.structs.replace(failure, text=crash_message(original.output))
+    if failure.kind == "verifier":
+        return msgspec.structs.replace(failure, text=error_message(original.output))
+    return failure
+
+
+def crash_message(output: str) -> str:
+    """Returns the failed assertion or fatal error in an output without its variable parts, or an empty string."""
+    found = _ASSERTION.search(output)
+    return _VARIABLE_PART.sub("_", found[0]) if found else ""
+
+
+def error_message(output: str) -> str:
+    """Returns the first error in an output without its variable parts, or an empty string."""
+    found = _ERROR.search(output)
+    return _VARIABLE_PART.sub("_", found[1]).strip() if found else ""
+
+
+def resolved_command(command: Sequence[str]) -> tuple[str, ...]:
+    """Returns a command with the full path of its program, to run in any folder. Raises `FileNotFoundError`."""
+    program = shutil.which(command[0])
+    if program is None:
+        raise FileNotFoundError(command[0])
+    return (os.path.abspath(program), *command[1:])
+
+
+def reproduction_script(failure: Failure, path: Path) -> str:
+    """Returns a shell script that exits with 0 if the module at `path`, in the folder of the script, still fails."""
+    run = " ".join(map(_shell_word, failure.words(PLACEHOLDER)))
+    lines = [
+        "#!/bin/sh",
+        f"# Exits with 0 if {path.name} still fails: {describe(failure)}.",
+        f'file=$(CDPATH= cd -- "$(dirname -- "$0")" && pwd)/{shlex.quote(path.name)}',
+        f"cd {shlex.quote(failure.folder)} || exit 2",
+        f"output=$(timeout -s KILL {failure.timeout:g} {run} 2>&1 </dev/null)",
+        "code=$?",
+        "printf '%s\\n' \"$output\"",
+    ]
+    if failure.hang_fails:
+        lines.append("[ $code -eq 137 ] && exit 0")
+    if failure.kind == "test":
+        lines.append("exit $code")
+    elif failure.kind == "contains":
+        lines.append(f"printf '%s\\n' \"$output\" | grep -qF -- {shlex.quote(failure.text)}")
+    elif failure.kind == "crash":
+        lines.append(f"[ $code -gt {_SIGNAL_CODES} ] || printf '%s\\n' \"$output\" | grep -qE 'Assertion|LLVM ERROR:'")
+    else:
+        lines.append("[ $code -ne 0 ] && printf '%s\\n' \"$output\" | grep -q 'error: '")
+    return "\n".join([*lines, ""])
+
+
+def _shell_word(word: str) -> str:
+    """Returns a word of the command for a shell, with the file in place of `{}`."""
+    return '"$file"'.join(shlex.quote(part) if part else "" for part in word.split(PLACEHOLDER)) or "''"
+
+
+def describe(failure: Failure) -> str:
+    """Returns what the failure is, as the end of a sentence."""
+    what = {
+        "test": "the test exits with 0",
+        "crash": "the command crashes",
+        "verifier": "the command reports an error",
+        "contains": f"the output contains {failure.text!r}",
+    }[failure.kind]
+    message = f" ({failure.text})" if failure.text and failure.kind in ("crash", "verifier") else ""
+    hang = f", or takes more than {failure.timeout:g} s" if failure.hang_fails else ""
+    return what + message + hang

@@ -1,0 +1,450 @@
+"""Modules in MLIR's generic form as a tree that can be edited and printed again, without MLIR.
+
+The tree knows ops, regions, blocks, values and types as text, so it represents every dialect of every MLIR version,
+also invalid IR. Locations are dropped.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from buddy.compiler.protocol.errors import BuddyError
+
+_SPACE = re.compile(r"(?:\s|//[^\n]*)+")
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"')
+_VALUE = re.compile(r"%[\w$.-]+")
+_VALUE_USE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_BLOCK = re.compile(r"\^[\w$.-]+")
+_ENTRY_NAME = re.compile(r'"(?:[^"\\]|\\.)*"|[\w$.-]+')
+_ALIAS = re.compile(r"[#!][\w$.-]+")
+_ALIAS_DEFINITION = re.compile(r"[#!][\w$.-]+\s*=")
+_NUMBER = re.compile(r"\d+")
+_LINE_END = "\n"
+_OPENING, _CLOSING = "([{<", ")]}>"
+# `>` of these does not close a bracket: function types and affine maps, and affine sets.
+_ARROWS = ("->", ">=")
+
+
+class GenericFormError(BuddyError):
+    """A text is not a module in MLIR's generic form."""
+
+
+@dataclass(eq=False)
+class Value:
+    """An SSA value. `added` marks a function argument that stands for a removed value."""
+
+    type: str
+    added: bool = False
+
+
+@dataclass(eq=False)
+class Block:
+    arguments: list[Value] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Region:
+    blocks: list[Block] = field(default_factory=list)
+
+
+@dataclass(eq=False)
+class Op:
+    """An op; properties and attributes map names to the text of their value, "" for a unit attribute."""
+
+    name: str
+    operands: list[Value] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list)
+    successors: list[Block] = field(default_factory=list)
+    properties: dict[str, str] = field(default_factory=dict)
+    attributes: dict[str, str] = field(default_factory=dict)
+    regions: list[Region] = field(default_factory=list)
+
+    @property
+    def blocks(self) -> Iterator[Block]:
+        """Returns the blocks of all regions."""
+        return (block for region in self.regions for block in region.blocks)
+
+    def walk(self) -> Iterator[Op]:
+        """Returns this op and all nested ones, in pre-order."""
+        yield self
+        for block in self.blocks:
+            for op in block.ops:
+                yield from op.walk()
+
+
+@dataclass(eq=False)
+class GenericModule:
+    """The top-level ops of a file, with the definitions of aliases before them and the resources after them."""
+
+    ops: list[Op] = field(default_factory=list)
+    aliases: list[str] = field(default_factory=list)
+    resources: str = ""
+
+    def walk(self) -> Iterator[Op]:
+        """Returns all ops in pre-order."""
+        for op in self.ops:
+            yield from op.walk()
+
+    @property
+    def op_count(self) -> int:
+        """Returns the number of ops without the modules around them."""
+        return sum(op.name != "builtin.module" for op in self.walk())
+
+    def clone(self) -> GenericModule:
+        """Returns a copy whose ops have the same order."""
+        return _Cloner().module(self)
+
+    def __str__(self) -> str:
+        return _Printer().module(self)
+
+
+class _Cloner:
+    def __init__(self) -> None:
+        self._values: dict[Value, Value] = {}
+        self._blocks: dict[Block, Block] = {}
+
+    def module(self, module: GenericModule) -> GenericModule:
+        return GenericModule([self._op(op) for op in module.ops], list(module.aliases), module.resources)
+
+    def _value(self, value: Value) -> Value:
+        copy = self._values.get(value)
+        if copy is None:
+            copy = self._values[value] = Value(value.type, value.added)
+        return copy
+
+    def _block(self, block: Block) -> Block:
+        return self._blocks.setdefault(block, Block())
+
+    def _op(self, op: Op) -> Op:
+        return Op(
+            op.name, [self._value(value) for value in op.operands], [self._value(value) for value in op.results],
+            [self._block(block) for block in op.successors], dict(op.properties), dict(op.attributes),
+            [self._region(region) for region in op.regions],
+        )  # fmt: skip
+
+    def _region(self, region: Region) -> Region:
+        blocks = [self._block(block) for block in region.blocks]
+        for copy, block in zip(blocks, region.blocks, strict=True):
+            copy.arguments = [self._value(value) for value in block.arguments]
+            copy.ops = [self._op(op) for op in block.ops]
+        return Region(blocks)
+
+
+# ---- printing --------------------------------------------------------------------------------------------------------
+
+
+class _Printer:
+    def __init__(self) -> None:
+        self._names: dict[Value, str] = {}
+        self._labels: dict[Block, str] = {}
+        self._lines: list[str] = []
+        self._counts = {"": 0, "arg": 0}
+
+    def module(self, module: GenericModule) -> str:
+        for op in module.ops:
+            self._op(op, "")
+        text = "\n".join(self._lines)
+        used, aliases = {*_ALIAS.findall(text)}, []
+        # An alias may use those before it.
+        for alias in reversed(module.aliases):
+            name, _, value = alias.partition("=")
+            if name.strip() in used:
+                aliases.append(alias)
+                used.update(_ALIAS.findall(value))
+        return "\n".join([*reversed(aliases), text, *([module.resources] if module.resources else []), ""])
+
+    def _name(self, value: Value) -> str:
+        # The name of a value that nothing defines, which only invalid IR has, is new too.
+        return self._names.get(value) or self._define([value], "")
+
+    def _define(self, values: Sequence[Value], prefix: str) -> str:
+        name = f"%{prefix}{self._counts[prefix]}"
+        self._counts[prefix] += 1
+        for index, value in enumerate(values):
+            self._names.setdefault(value, name if len(values) == 1 else f"{name}#{index}")
+        return name if len(values) == 1 else f"{name}:{len(values)}"
+
+    def _op(self, op: Op, indent: str) -> None:
+        parts = [f'{indent}"{op.name}"']
+        parts.append(f"({', '.join(map(self._name, op.operands))})")
+        if op.results:
+            # A result may have been used before this op.
+            known = [value for value in op.results if value in self._names]
+            if known and len(op.results) == 1:
+                parts[0] = f"{indent}{self._names[known[0]]} = {parts[0].lstrip()}"
+            else:
+                parts[0] = f"{indent}{self._define(op.results, '')} = {parts[0].lstrip()}"
+        if op.successors:
+            parts.append(f"[{', '.join(map(self._label, op.successors))}]")
+        if op.properties:
+            parts.append(f" <{{{_entries(op.properties)}}}>")
+        if op.regions:
+            parts.append(" (")
+            for number, region in enumerate(op.regions):
+                self._lines.append("".join(parts) + "{")
+                self._region(region, indent)
+                parts = [f"{indent}}}" + (", " if number + 1 < len(op.regions) else ")")]
+        if op.attributes:
+            parts.append(f" {{{_entries(op.attributes)}}}")
+        operands = ", ".join(value.type for value in op.operands)
+        results = [value.type for value in op.results]
+        single = len(results) == 1 and not results[0].startswith("(")
+        parts.append(f" : ({operands}) -> {results[0] if single else '(' + ', '.join(results) + ')'}")
+        self._lines.append("".join(parts))
+
+    def _label(self, block: Block) -> str:
+        return self._labels.setdefault(block, f"^bb{len(self._labels)}")
+
+    def _region(self, region: Region, indent: str) -> None:
+        for number, block in enumerate(region.blocks):
+            if number or block.arguments:
+                arguments = ", ".join(f"{self._define([value], 'arg')}: {value.type}" for value in block.arguments)
+                self._lines.append(f"{indent}{self._label(block)}" + (f"({arguments}):" if arguments else ":"))
+            for op in block.ops:
+                self._op(op, indent + "  ")
+
+
+def _entries(entries: dict[str, str]) -> str:
+    return ", ".join(f"{name} = {value}" if value else name for name, value in entries.items())
+
+
+# ---- parsing ---------------------------------------------------------------------------------------------------------
+
+
+def parse(text: str) -> GenericModule:
+    """Parses a file in generic form. Raises `GenericFormError`, with the line, for any other text."""
+    parser = _Parser(text)
+    try:
+        return parser.module()
+    except RecursionError:
+        raise GenericFormError("regions are nested too deeply") from None
+
+
+def split_list(text: str) -> list[str]:
+    """Splits a text at the commas outside brackets and strings, such as the elements of an attribute's list."""
+    scanner, items = Scanner(text), []
+    while not scanner.at_end:
+        items.append(scanner.balanced(","))
+        if not scanner.take(",") and not scanner.at_end:
+            raise scanner.error("expected ','")
+    return items
+
+
+class Scanner:
+    """Reads a text from `position` on, skipping white space and comments."""
+
+    def __init__(self, text: str) -> None:
+        self.text, self.position = text, 0
+        self._skip()
+
+    @property
+    def at_end(self) -> bool:
+        return self.position >= len(self.text)
+
+    def peek(self, word: str) -> bool:
+        return self.text.startswith(word, self.position)
+
+    def take(self, word: str) -> bool:
+        """Reads `word` if it is next."""
+        if not self.peek(word):
+            return False
+        self.position += len(word)
+        self._skip()
+        return True
+
+    def expect(self, word: str) -> None:
+        if not self.take(word):
+            raise self.error(f"expected {word!r}")
+
+    def match(self, pattern: re.Pattern[str]) -> str:
+        """Reads a match of `pattern`; returns an empty string without one."""
+        found = pattern.match(self.text, self.position)
+        if found is None:
+            return ""
+        self.position = found.end()
+        self._skip()
+        return found[0]
+
+    def require(self, pattern: re.Pattern[str], what: str) -> str:
+        found = self.match(pattern)
+        if not found:
+            raise self.error(f"expected {what}")
+        return found
+
+    def balanced(self, stops: str) -> str:
+        """Reads up to one of the characters `stops`, or a closing bracket, outside brackets and strings."""
+        text, start, position, depth = self.text, self.position, self.position, 0
+        while position < len(text):
+            character = text[position]
+            if character == '"':
+                found = _STRING.match(text, position)
+                if found is None:
+                    raise self.error("a string without end")
+                position = found.end()
+                continue
+            if text[position : position + 2] in _ARROWS:
+                position += 2
+                continue
+            if depth == 0 and (character in stops or character in _CLOSING):
+                break
+            depth += (character in _OPENING) - (character in _CLOSING)
+            position += 1
+        self.position = position
+        self._skip()
+        return text[start:position].strip()
+
+    def error(self, problem: str) -> GenericFormError:
+        line = self.text.count("\n", 0, self.position) + 1
+        return GenericFormError(f"line {line}: {problem}, found {self.text[self.position : self.position + 20]!r}")
+
+    def _skip(self) -> None:
+        found = _SPACE.match(self.text, self.position)
+        if found is not None:
+            self.position = found.end()
+
+
+class _Scope:
+    """The values and blocks that a region defines, by name, and the uses that wait for a later definition."""
+
+    def __init__(self, parent: _Scope | None) -> None:
+        self._parent = parent
+        self._values: dict[str, list[Value]] = {}
+        self._blocks: dict[str, Block] = {}
+        self._uses: list[tuple[Op, int, str]] = []
+
+    def define(self, name: str, values: list[Value]) -> None:
+        self._values[name] = values
+
+    def block(self, name: str) -> Block:
+        return self._blocks.setdefault(name, Block())
+
+    def use(self, op: Op, number: int, name: str) -> None:
+        self._uses.append((op, number, name))
+
+    def resolve(self) -> None:
+        """Sets the operands whose values are known; the others are uses of the enclosing region."""
+        for op, number, name in self._uses:
+            base, _, index = name.partition("#")
+            values = self._values.get(base)
+            if values is not None and int(index or 0) < len(values):
+                op.operands[number] = values[int(index or 0)]
+            elif self._parent is not None:
+                self._parent.use(op, number, name)
+        self._uses.clear()
+
+
+class _Parser(Scanner):
+    def module(self) -> GenericModule:
+        module, scope = GenericModule(), _Scope(None)
+        while not self.at_end:
+            if self.peek("{-#"):
+                module.resources, self.position = self.text[self.position :].rstrip(), len(self.text)
+            elif name := self.match(_ALIAS_DEFINITION):
+                module.aliases.append(f"{name} {self.balanced(_LINE_END)}")
+            else:
+                module.ops.append(self._op(scope))
+        scope.resolve()
+        if not module.ops:
+            raise GenericFormError("the file has no op")
+        module.aliases = [alias for alias in module.aliases if not alias.startswith("#loc")]
+        return module
+
+    def _op(self, scope: _Scope) -> Op:
+        defined = []
+        if self.peek("%"):
+            while True:
+                name = self.require(_VALUE, "a value")
+                count = int(self.require(_NUMBER, "a number")) if self.take(":") else 1
+                defined.append((name, count))
+                if not self.take(","):
+                    break
+            self.expect("=")
+        op = Op(self.require(_STRING, "an op in generic form")[1:-1])
+        self.expect("(")
+        uses = []
+        while not self.take(")"):
+            uses.append(self.require(_VALUE_USE, "an operand"))
+            self.take(",")
+        if self.take("["):
+            while not self.take("]"):
+                op.successors.append(scope.block(self.require(_BLOCK, "a block")))
+                self.take(",")
+        if self.take("<{"):
+            op.properties = self._entries()
+            self.expect("}")
+            self.expect(">")
+        if self.peek("("):
+            self.expect("(")
+            while not self.take(")"):
+                op.regions.append(self._region(scope))
+                self.take(",")
+        if self.take("{"):
+            op.attributes = self._entries()
+            self.expect("}")
+        self.expect(":")
+        inputs, outputs = self._function_type()
+        if len(inputs) != len(uses) or (len(outputs) != sum(count for _, count in defined) and defined):
+            raise self.error(f"{op.name} has another number of types than values")
+        op.operands = [Value(type_) for type_ in inputs]
+        op.results = [Value(type_) for type_ in outputs]
+        for number, use in enumerate(uses):
+            scope.use(op, number, use)
+        first = 0
+        for name, count in defined:
+            scope.define(name, op.results[first : first + count])
+            first += count
+        self._location()
+        return op
+
+    def _entries(self) -> dict[str, str]:
+        entries = {}
+        while not self.peek("}"):
+            name = self.require(_ENTRY_NAME, "the name of an attribute")
+            entries[name] = self.balanced(",") if self.take("=") else ""
+            self.take(",")
+        return entries
+
+    def _function_type(self) -> tuple[list[str], list[str]]:
+        self.expect("(")
+        inputs = split_list(self.balanced(""))
+        self.expect(")")
+        self.expect("->")
+        if not self.take("("):
+            return inputs, [self.balanced(" \t\r\n,")]
+        outputs = split_list(self.balanced(""))
+        self.expect(")")
+        return inputs, outputs
+
+    def _region(self, parent: _Scope) -> Region:
+        scope, region = _Scope(parent), Region()
+        self.expect("{")
+        while not self.take("}"):
+            name = self.match(_BLOCK)
+            block = scope.block(name) if name else Block()
+            region.blocks.append(block)
+            if name:
+                if self.take("("):
+                    while not self.take(")"):
+                        self._argument(block, scope)
+                        self.take(",")
+                self.expect(":")
+            while not self.peek("}") and not self.peek("^"):
+                block.ops.append(self._op(scope))
+        scope.resolve()
+        return region
+
+    def _argument(self, block: Block, scope: _Scope) -> None:
+        name = self.require(_VALUE, "a block argument")
+        self.expect(":")
+        value = Value(self.balanced(" \t\r\n,"))
+        self._location()
+        block.arguments.append(value)
+        scope.define(name, [value])
+
+    def _location(self) -> None:
+        if self.take("loc("):
+            self.balanced("")
+            self.expect(")")

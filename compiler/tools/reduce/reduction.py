@@ -1,0 +1,409 @@
+"""Searches for a minimal module that fails: delta debugging on its ops, then single steps up to a fixpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Generic as GenericType
+from typing import NamedTuple, Protocol, TypeVar
+
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.support.delta import smallest_failing_by
+from buddy.compiler.support.processes.interpreters import BlockingWorker
+from buddy.compiler.tools.reduce import steps
+from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, with_message
+from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
+from buddy.compiler.tools.reduce.worker import Form, Generic, ToGeneric, Tried, TryModule
+
+_WORKER = "buddy.compiler.tools.reduce.worker:serve"
+# A worker that has not answered this long after the time limit of the command has been stopped from outside.
+_EXTRA_SECONDS = 30.0
+_START_SECONDS = 60.0
+Item = TypeVar("Item")
+
+
+class ReductionError(BuddyError):
+    """A reduction cannot start; `diagnostic` says why and what to do."""
+
+
+@dataclass
+class Progress:
+    """The state of a reduction: the sizes of the original and of the smallest module so far, in `unit`, and its costs.
+
+    `tests` counts commands that were run, `rejected` candidates that the bindings found invalid, and `hits` candidates
+    that had been tried before. `form` says how the module is represented, `step` what is being tried.
+    """
+
+    original: int
+    current: int
+    unit: str
+    form: str
+    tests: int = 0
+    rejected: int = 0
+    hits: int = 0
+    step: str = ""
+    seconds: float = 0.0
+
+
+class Subject(Protocol):
+    """A module that can be reduced: its text, and what can be removed from it."""
+
+    @property
+    def text(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+    def levels(self) -> int:
+        """Returns the number of levels of nesting, from the outside."""
+
+    def items(self, level: int) -> Sequence[int]:
+        """Returns the numbers of the items on a level that may be removed."""
+
+    def without(self, numbers: Sequence[int]) -> Subject | None:
+        """Returns a copy without the items with these numbers, `None` if they cannot be removed."""
+
+    def single_steps(self) -> Iterator[Iterator[Attempt]]:
+        """Returns the single steps on it, kind by kind."""
+
+
+class Attempt(NamedTuple):
+    """A single step: its description, and a function that returns the changed copy, or `None` if it does not apply."""
+
+    what: str
+    make: Callable[[], Subject | None]
+
+
+class IrSubject:
+    """A module in generic form."""
+
+    unit = "ops"
+
+    def __init__(self, module: GenericModule) -> None:
+        self.module, self.text = module, str(module)
+
+    @property
+    def size(self) -> int:
+        return self.module.op_count
+
+    def levels(self) -> int:
+        return len(steps.removable_by_depth(self.module))
+
+    def items(self, level: int) -> Sequence[int]:
+        levels = steps.removable_by_depth(self.module)
+        return levels[level] if level < len(levels) else []
+
+    def without(self, numbers: Sequence[int]) -> Subject | None:
+        return self._after(steps.Step("", partial(steps.remove_ops, numbers)))
+
+    def single_steps(self) -> Iterator[Iterator[Attempt]]:
+        for kind in steps.KINDS:
+            yield (Attempt(step.what, partial(self._after, step)) for step in kind(self.module))
+
+    def _after(self, step: steps.Step) -> Subject | None:
+        module = steps.after(self.module, step)
+        return None if module is None else IrSubject(module)
+
+
+class LineSubject:
+    """A text whose lines can be removed, one by one or with the lines up to the closing bracket."""
+
+    unit = "lines"
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self._lines = text.splitlines()
+
+    @property
+    def size(self) -> int:
+        return sum(bool(line.strip()) for line in self._lines)
+
+    def levels(self) -> int:
+        return max((depth for depth in self._depths()), default=-1) + 1
+
+    def items(self, level: int) -> Sequence[int]:
+        depths = self._depths()
+        return [n for n, depth in enumerate(depths) if depth == level and not self._lines[n].lstrip().startswith("}")]
+
+    def without(self, numbers: Sequence[int]) -> Subject | None:
+        depths, removed = self._depths(), set[int]()
+        for number in numbers:
+            removed.add(number)
+            end = number + 1
+            while end < len(depths) and depths[end] > depths[number]:
+                end += 1
+            if end > number + 1 or self._lines[number].rstrip().endswith("{"):
+                closes = end < len(depths) and self._lines[end].lstrip().startswith("}")
+                removed |= set(range(number, end + closes))
+        return LineSubject("\n".join([line for n, line in enumerate(self._lines) if n not in removed] + [""]))
+
+    def single_steps(self) -> Iterator[Iterator[Attempt]]:
+        numbers = range(len(self._lines) - 1, -1, -1)
+        yield (Attempt(f"remove lines from {n + 1}", partial(self.without, [n])) for n in numbers)
+        yield (Attempt(f"remove line {n + 1}", partial(self._without_line, n)) for n in numbers)
+
+    def _without_line(self, number: int) -> Subject:
+        return LineSubject("\n".join([*self._lines[:number], *self._lines[number + 1 :], ""]))
+
+    def _depths(self) -> list[int]:
+        depths, depth = [], 0
+        for line in self._lines:
+            depth -= line.lstrip().startswith("}")
+            depths.append(depth)
+            depth += line.count("{") - line.count("}") + line.lstrip().startswith("}")
+        return depths
+
+
+# ---- tests -----------------------------------------------------------------------------------------------------------
+
+
+class _Pool(GenericType[Item]):
+    """Workers that try modules in parallel. A worker that crashes or hangs is replaced; its module does not fail."""
+
+    def __init__(self, failure: Failure, count: int) -> None:
+        self.failure = failure
+        self._idle: queue.SimpleQueue[BlockingWorker | None] = queue.SimpleQueue()
+        self._workers: set[BlockingWorker] = set()
+        self._lock = threading.Lock()
+        self._executor = ThreadPoolExecutor(count, "reduce")
+        self._closed = False
+        for _ in range(count):
+            self._idle.put(None)
+
+    def submit(self, request: TryModule | ToGeneric) -> Future[Tried | Generic | None]:
+        return self._executor.submit(self._ask, request)
+
+    def _ask(self, request: TryModule | ToGeneric) -> Tried | Generic | None:
+        worker = self._idle.get()
+        try:
+            if self._closed:
+                return None
+            if worker is None or not worker.alive:
+                worker = self._start()
+            worker.send(request)
+            answer: Tried | Generic | None = worker.receive(self.failure.timeout + _EXTRA_SECONDS + _START_SECONDS)
+        except (OSError, TimeoutError):
+            answer = None
+        if answer is None and worker is not None:
+            worker.end()
+            worker = None
+        self._idle.put(worker)
+        return answer
+
+    def _start(self) -> BlockingWorker:
+        worker = BlockingWorker(_WORKER, Tried | Generic)
+        with self._lock:
+            self._workers.add(worker)
+        return worker
+
+    def close(self) -> None:
+        self._closed = True
+        self._executor.shutdown(wait=False, cancel_futures=True)
+        with self._lock:
+            for worker in self._workers:
+                worker.kill()
+        self._executor.shutdown(wait=True)
+        for worker in self._workers:
+            worker.end()
+
+
+@dataclass
+class Reduction:
+    """One reduction of the module `text`. `best` is the smallest module that fails so far, as the command reads it.
+
+    `generic` returns the module in generic form, printed by the user's tool, or "". Call `start`, then `run`; `run` may
+    be interrupted, and `close` ends the workers.
+    """
+
+    text: str
+    failure: Failure
+    jobs: int = 0
+    generic: Callable[[], str] = lambda: ""
+    report: Callable[[Progress], None] = lambda progress: None
+    best: str = field(init=False, default="")
+    minimal: bool = field(init=False, default=False)
+
+    def __post_init__(self) -> None:
+        self.jobs = self.jobs or os.cpu_count() or 1
+        self._pool: _Pool[object] = _Pool(self.failure, self.jobs)
+        self._known: dict[bytes, bool] = {}
+        self._began = time.monotonic()
+        self.progress = Progress(0, 0, "", "")
+        self._form: Form = "plain"
+
+    def __enter__(self) -> Reduction:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.close()
+
+    # ---- start
+
+    def start(self, original: Execution) -> None:
+        """Chooses the representation in which the module still fails. `original` is the command's result on `text`.
+
+        Raises `ReductionError` if the command does not fail again on the same text.
+        """
+        self.failure = self._pool.failure = with_message(self.failure, original)
+        for name, form, subject in self._representations():
+            self._form = form
+            tried = self._pool.submit(TryModule(subject.text, form, self.failure)).result()
+            self.progress.tests += 1
+            if isinstance(tried, Tried) and tried.fails:
+                self._subject: Subject = subject
+                self.best = tried.written
+                size, unit = subject.size, getattr(subject, "unit", "")
+                self.progress.original = self.progress.current = size
+                self.progress.unit, self.progress.form = unit, name
+                self._report("")
+                return
+        raise ReductionError(
+            "the failure does not occur again on the same file", "the command",
+            "check that the command does not depend on chance, the time, or the name of the file",
+        )  # fmt: skip
+
+    def _representations(self) -> Iterator[tuple[str, Form, Subject]]:
+        """Yields the ways to represent the module: first those that can simplify most."""
+        answer = self._pool.submit(ToGeneric(self.text)).result()
+        if isinstance(answer, Generic) and answer.text:
+            module = self._parse(answer.text)
+            if module is not None:
+                yield "MLIR, read by the bindings", "printed", module
+                yield "MLIR in generic form, checked by the bindings", "checked", module
+        for name, text in (("printed by the tool", self.generic), ("as it is in the file", lambda: self.text)):
+            module = self._parse(text())
+            if module is not None:
+                yield f"MLIR in generic form, {name}", "plain", module
+        yield (
+            "lines of text: neither the bindings nor the tool print this file in generic form",
+            "plain",
+            LineSubject(self.text),
+        )
+
+    @staticmethod
+    def _parse(text: str) -> IrSubject | None:
+        try:
+            return IrSubject(parse(text)) if text else None
+        except GenericFormError:
+            return None
+
+    # ---- search
+
+    def run(self) -> None:
+        """Reduces until no single step applies and keeps the failure; then `minimal` is True."""
+        level = 0
+        while level < self._subject.levels():
+            self._remove_on_level(level)
+            level += 1
+        while self._take_single_steps():
+            pass
+        self.minimal = True
+        self._report("minimal")
+
+    def _remove_on_level(self, level: int) -> None:
+        """Removes items of one level by delta debugging."""
+        subject = self._subject
+        items = list(subject.items(level))
+        if not items:
+            return
+        what = f"remove from {len(items)} {self.progress.unit} at depth {level}"
+
+        def first_failing(subsets: Iterable[Sequence[int]]) -> Sequence[int] | None:
+            def attempts() -> Iterator[tuple[Attempt, Sequence[int]]]:
+                for kept in subsets:
+                    removed = sorted(set(items) - set(kept))
+                    yield Attempt(what, partial(subject.without, removed)), kept
+
+            found = self._first_failing(attempts())
+            return found[1] if found is not None else None
+
+        if first_failing([[]]) is None:
+            smallest_failing_by(items, first_failing)
+
+    def _take_single_steps(self) -> bool:
+        """Takes each single step that keeps the failure; returns whether there was one."""
+        changed = False
+        number, kinds = 0, len(list(self._subject.single_steps()))
+        while number < kinds:
+            # After a step, the same kind goes on where it was: the steps before do not keep the failure.
+            position = 0
+            while True:
+                attempts = next(kind for n, kind in enumerate(self._subject.single_steps()) if n == number)
+                numbered = ((attempt, n) for n, attempt in enumerate(attempts) if n >= position)
+                found = self._first_failing(numbered)
+                if found is None:
+                    break
+                changed, position = True, found[1]
+            number += 1
+        return changed
+
+    def _first_failing(self, attempts: Iterable[tuple[Attempt, Item]]) -> tuple[Attempt, Item] | None:
+        """Tries `attempts` in parallel; makes the first of them that fails the current module, and returns it."""
+        waiting: deque[tuple[Attempt, Item, Subject, Future[Tried | Generic | None]]] = deque()
+        source = iter(attempts)
+        try:
+            while True:
+                while len(waiting) < self.jobs + 1:
+                    attempt, item = next(source, (None, None))
+                    if attempt is None:
+                        break
+                    if (job := self._submit(attempt)) is not None:
+                        waiting.append((attempt, item, *job))  # type: ignore[arg-type]
+                if not waiting:
+                    return None
+                attempt, item, subject, future = waiting.popleft()
+                if self._fails(subject, future):
+                    self._subject = subject
+                    self.progress.current = subject.size
+                    self._report(attempt.what)
+                    return attempt, item
+                self._report(attempt.what)
+        finally:
+            for *_, future in waiting:
+                future.cancel()
+
+    def _submit(self, attempt: Attempt) -> tuple[Subject, Future[Tried | Generic | None]] | None:
+        """Starts a test of the changed module, unless the step changes nothing or the result is known."""
+        subject = attempt.make()
+        if subject is None or subject.text == self._subject.text:
+            return None
+        if self._known.get(_key(subject.text)) is False:
+            self.progress.hits += 1
+            return None
+        return subject, self._pool.submit(TryModule(subject.text, self._form, self.failure))
+
+    def _fails(self, subject: Subject, future: Future[Tried | Generic | None]) -> bool:
+        tried = future.result()
+        fails = isinstance(tried, Tried) and tried.fails
+        if isinstance(tried, Tried) and tried.execution is None:
+            self.progress.rejected += 1
+        else:
+            self.progress.tests += 1
+        self._known[_key(subject.text)] = fails
+        if fails:
+            assert isinstance(tried, Tried)
+            self.best = tried.written
+        return fails
+
+    def _report(self, step: str) -> None:
+        self.progress.step, self.progress.seconds = step, time.monotonic() - self._began
+        self.report(self.progress)
+
+
+def _key(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def execute_on(text: str, failure: Failure, folder: str) -> Execution:
+    """Runs the command on a file with `text` in `folder`. Raises `OSError`."""
+    path = os.path.join(folder, "candidate.mlir")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+    return execute(failure, path)

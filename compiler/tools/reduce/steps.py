@@ -1,0 +1,329 @@
+"""The single steps of a reduction: each makes a module in generic form smaller or simpler.
+
+A module is minimal if no single step still applies and keeps the failure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from buddy.compiler.tools.reduce.edits import Rewriter, remove_unused_added, signature_of
+from buddy.compiler.tools.reduce.generic_ir import GenericModule, Op, Value
+
+# The attributes that cannot be removed without another change.
+_NEEDED = frozenset({"function_type", "sym_name", "operandSegmentSizes", "resultSegmentSizes", "callee"})
+# The sizes of a tensor, memref or vector (`4x?x` in `tensor<4x?xf32>`), and those of a torch tensor.
+_SHAPE = re.compile(r"(?<=<)(?:(?:\d+|\?)x)+(?=[a-z!])|(?<=tensor<\[)[\d,?]+(?=\])")
+_SIZE = re.compile(r"\d+")
+_INTEGER = re.compile(r"-?\d+( : (?:i|si|ui)\d+| : index)")
+_FLOAT = re.compile(r"(?:-?\d\.\d+[eE][+-]\d+|0x[0-9A-F]+)( : \w+)")
+_DENSE = re.compile(r"dense(?:_resource)?<.*>( : \w+<(?:[^<>]|<[^<>]*>)*>)", re.DOTALL)
+_FLOAT_ELEMENT = re.compile(r"x?(?:f|bf|tf)\d+[\w]*(?:,|>)")
+_SIZE_LIST = re.compile(r"array<i(?:32|64): [-\d, ]+>")
+
+
+class Step(NamedTuple):
+    """A change of a module, and its description. `apply` returns False if it does not apply."""
+
+    what: str
+    apply: Callable[[GenericModule], bool]
+
+
+# A kind of step: returns the steps of this kind on a module.
+Kind = Callable[[GenericModule], Iterator[Step]]
+
+
+def after(module: GenericModule, step: Step) -> GenericModule | None:
+    """Returns a changed copy of `module`, or `None` if the step does not apply."""
+    copy = module.clone()
+    if not step.apply(copy):
+        return None
+    remove_unused_added(copy)
+    return copy
+
+
+# ---- ops -------------------------------------------------------------------------------------------------------------
+
+
+def removable_by_depth(module: GenericModule) -> list[list[int]]:
+    """Returns the numbers (in pre-order) of the ops that may be removed, by their depth; terminators may not."""
+    levels: list[list[int]] = []
+    numbers = {op: number for number, op in enumerate(module.walk())}
+
+    def visit(ops: Sequence[Op], depth: int, *, in_block: bool) -> None:
+        if len(levels) <= depth:
+            levels.append([])
+        kept = ops[:-1] if in_block and ops and is_terminator(ops[-1]) else ops
+        levels[depth] += [numbers[op] for op in kept]
+        for op in ops:
+            for block in op.blocks:
+                visit(block.ops, depth + 1, in_block=True)
+
+    visit(module.ops, 0, in_block=False)
+    return [level for level in levels if level]
+
+
+def is_terminator(op: Op) -> bool:
+    """True for an op that must end its block, as far as its name and its form tell."""
+    return bool(op.successors) or op.name.rpartition(".")[2] in _TERMINATORS
+
+
+_TERMINATORS = frozenset({"return", "yield", "br", "terminator", "condition", "unreachable", "in_parallel", "reduce"})
+
+
+def remove_ops(numbers: Iterable[int], module: GenericModule) -> bool:
+    """Removes the ops with these numbers from `module`."""
+    chosen = set(numbers)
+    return bool(chosen) and Rewriter(module).remove([op for n, op in enumerate(module.walk()) if n in chosen])
+
+
+def _ops(module: GenericModule) -> Iterator[Step]:
+    # The users are before the ops that define their operands, so that chains disappear in one pass.
+    ops = list(module.walk())
+    for level in reversed(removable_by_depth(module)):
+        for number in reversed(level):
+            yield Step(f"remove {ops[number].name}", partial(remove_ops, [number]))
+    for number, op in enumerate(ops):
+        # Blocks may end with an op that is unknown here, or need no terminator.
+        if is_terminator(op) and not op.results:
+            yield Step(f"remove {op.name}", partial(remove_ops, [number]))
+
+
+def _regions(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        for index, region in enumerate(op.regions):
+            if region.blocks and number:
+                yield _on_op(number, f"unwrap {op.name}", partial(_unwrap, index))
+        for index, region in enumerate(op.regions):
+            if region.blocks:
+                yield _on_op(number, f"empty a region of {op.name}", partial(_empty_region, index))
+
+
+def _unwrap(index: int, rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.unwrap(op, op.regions[index])
+
+
+def _empty_region(index: int, rewriter: Rewriter, op: Op) -> bool:
+    op.regions[index].blocks = []
+    return True
+
+
+def _blocks(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        if len(op.successors) > 1:
+            for index in range(len(op.successors)):
+                yield _on_op(number, f"always take branch {index} of {op.name}", partial(_jump, index))
+
+
+def _jump(index: int, rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.jump_to(op, op.successors[index])
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def _unused_arguments(module: GenericModule) -> Iterator[Step]:
+    used = {value for op in module.walk() for value in op.operands}
+    for number, op in enumerate(module.walk()):
+        signature = signature_of(op)
+        if signature is None or not op.regions:
+            continue
+        arguments = op.regions[0].blocks[0].arguments if op.regions[0].blocks else [None] * len(signature.inputs)
+        unused = [index for index, value in enumerate(arguments) if value not in used]
+        if len(unused) > 1:
+            yield _on_op(number, f"remove unused arguments of {op.name}", partial(_remove_arguments, unused))
+        for index in unused:
+            yield _on_op(number, f"remove argument {index} of {op.name}", partial(_remove_arguments, [index]))
+
+
+def _remove_arguments(numbers: list[int], rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.remove_arguments(op, numbers)
+
+
+def _equal_arguments(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        if signature_of(op) is None or not op.regions or not op.regions[0].blocks:
+            continue
+        first: dict[str, int] = {}
+        for index, value in enumerate(op.regions[0].blocks[0].arguments):
+            if first.setdefault(value.type, index) != index:
+                merge = partial(_merge_arguments, first[value.type], index)
+                yield _on_op(number, f"use argument {first[value.type]} of {op.name} for {index}", merge)
+
+
+def _merge_arguments(target: int, index: int, rewriter: Rewriter, op: Op) -> bool:
+    arguments = op.regions[0].blocks[0].arguments
+    for user in op.walk():
+        user.operands = [arguments[target] if value is arguments[index] else value for value in user.operands]
+    return rewriter.remove_arguments(op, [index])
+
+
+def _results(module: GenericModule) -> Iterator[Step]:
+    used = {value for op in module.walk() for value in op.operands}
+    for number, op in enumerate(module.walk()):
+        signature = signature_of(op)
+        if signature is not None and op.regions:
+            for index in reversed(range(len(signature.results))):
+                yield _on_op(number, f"remove result {index} of {op.name}", partial(_remove_function_result, index))
+        for index, value in reversed(list(enumerate(op.results))):
+            if value not in used or op.regions:
+                for carried in (True, False) if op.regions else (False,):
+                    removal = partial(_remove_result, index, carried)
+                    yield _on_op(number, f"remove result {index} of {op.name}", removal)
+
+
+def _remove_function_result(index: int, rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.remove_function_result(op, index)
+
+
+def _remove_result(index: int, carried: bool, rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.remove_result(op, index, carried=carried)
+
+
+def _operands(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        for index in reversed(range(len(op.operands))):
+            yield _on_op(number, f"remove operand {index} of {op.name}", partial(_remove_operand, index))
+
+
+def _remove_operand(index: int, rewriter: Rewriter, op: Op) -> bool:
+    return rewriter.remove_operand(op, index)
+
+
+# ---- attributes and types --------------------------------------------------------------------------------------------
+
+
+def _all_attributes(module: GenericModule) -> Iterator[Step]:
+    if any(op.attributes.keys() - _NEEDED for op in module.walk()):
+        yield Step("remove all attributes that are no properties", _remove_attributes_of_all)
+    if module.resources:
+        yield Step("remove the resources", _remove_resources)
+
+
+def _remove_attributes_of_all(module: GenericModule) -> bool:
+    for op in module.walk():
+        op.attributes = {name: value for name, value in op.attributes.items() if name in _NEEDED}
+    return True
+
+
+def _remove_resources(module: GenericModule) -> bool:
+    module.resources = ""
+    return True
+
+
+def _attributes(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        for name in [name for name in (*op.attributes, *op.properties) if name not in _NEEDED]:
+            yield _on_op(number, f"remove {name} of {op.name}", partial(_remove_attribute, name))
+
+
+def _remove_attribute(name: str, rewriter: Rewriter, op: Op) -> bool:
+    op.attributes.pop(name, None)
+    op.properties.pop(name, None)
+    return True
+
+
+def _constants(module: GenericModule) -> Iterator[Step]:
+    for number, op in enumerate(module.walk()):
+        for name, text in (*op.properties.items(), *op.attributes.items()):
+            for simpler in _simpler_constants(text):
+                yield _on_op(number, f"set {name} of {op.name} to {simpler}", partial(_set_attribute, name, simpler))
+
+
+def _simpler_constants(text: str) -> list[str]:
+    """Returns simpler constants of the same type, up to the constant itself."""
+    if found := _INTEGER.fullmatch(text):
+        choices = [f"0{found[1]}", f"1{found[1]}"]
+    elif found := _FLOAT.fullmatch(text):
+        choices = [f"0.000000e+00{found[1]}", f"1.000000e+00{found[1]}"]
+    elif found := _DENSE.fullmatch(text):
+        is_bool, is_float = found[1].endswith("i1>"), _FLOAT_ELEMENT.search(found[1])
+        zero = "false" if is_bool else "0.000000e+00" if is_float else "0"
+        choices = [f"dense<{zero}>{found[1]}"]
+    else:
+        return []
+    return choices[: choices.index(text)] if text in choices else choices
+
+
+def _set_attribute(name: str, text: str, rewriter: Rewriter, op: Op) -> bool:
+    (op.properties if name in op.properties else op.attributes)[name] = text
+    return True
+
+
+def _sizes(module: GenericModule) -> Iterator[Step]:
+    sizes: Counter[int] = Counter()
+    types = {value.type for op in module.walk() for value in _values(op)}
+    for type_ in types:
+        sizes.update(int(word) for shape in _SHAPE.findall(type_) for word in _SIZE.findall(shape))
+    for size in sorted(sizes, reverse=True):
+        for smaller in dict.fromkeys((1, 2, size // 2, size - 1)):
+            if 0 < smaller < size:
+                for everywhere in (False, True):
+                    where = "types and attributes" if everywhere else "types"
+                    yield Step(f"size {size} becomes {smaller} in {where}", partial(_resize, size, smaller, everywhere))
+    for type_ in sorted(types):
+        for size in sorted({int(w) for shape in _SHAPE.findall(type_) for w in _SIZE.findall(shape)}, reverse=True):
+            if size > 1:
+                changed = _resize_type(type_, size, 1)
+                yield Step(f"{type_} becomes {changed}", partial(_replace_type, type_, changed))
+
+
+def _resize_type(text: str, size: int, smaller: int) -> str:
+    def change(shape: re.Match[str]) -> str:
+        return _SIZE.sub(lambda word: str(smaller) if int(word[0]) == size else word[0], shape[0])
+
+    return _SHAPE.sub(change, text)
+
+
+def _resize(size: int, smaller: int, everywhere: bool, module: GenericModule) -> bool:
+    def resize(text: str) -> str:
+        text = _resize_type(text, size, smaller)
+        if everywhere and (_INTEGER.fullmatch(text) or _SIZE_LIST.fullmatch(text)):
+            return re.sub(rf"(?<![\w-]){size}\b", str(smaller), text)
+        return text
+
+    _change_texts(module, resize)
+    return True
+
+
+def _replace_type(type_: str, changed: str, module: GenericModule) -> bool:
+    _change_texts(module, lambda text: text.replace(type_, changed))
+    return True
+
+
+def _change_texts(module: GenericModule, change: Callable[[str], str]) -> None:
+    """Changes the text of each type and each attribute of `module`."""
+    module.aliases = [change(alias) for alias in module.aliases]
+    for op in module.walk():
+        op.properties = {name: change(text) for name, text in op.properties.items()}
+        op.attributes = {name: change(text) for name, text in op.attributes.items()}
+        for value in _values(op):
+            value.type = change(value.type)
+
+
+def _values(op: Op) -> Iterator[Value]:
+    """Returns the values that an op defines: its results and the arguments of its blocks."""
+    yield from op.results
+    for block in op.blocks:
+        yield from block.arguments
+
+
+def _on_op(number: int, what: str, edit: Callable[[Rewriter, Op], bool]) -> Step:
+    """Returns a step that edits the op with this number."""
+
+    def apply(module: GenericModule) -> bool:
+        op = next(op for n, op in enumerate(module.walk()) if n == number)
+        return edit(Rewriter(module), op)
+
+    return Step(what, apply)
+
+
+# All kinds of steps, in the order in which they are tried: first those that remove most.
+KINDS: tuple[Kind, ...] = (
+    _unused_arguments, _all_attributes, _blocks, _ops, _regions, _results, _equal_arguments, _operands, _attributes,
+    _constants, _sizes,
+)  # fmt: skip

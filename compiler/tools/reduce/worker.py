@@ -1,0 +1,103 @@
+"""A worker of a reduction: checks and prints a candidate by MLIR's bindings, and runs the command on it."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, shows
+
+# How a candidate is written: as MLIR's bindings print it, in generic form after a check by the bindings, or as it is.
+Form = Literal["printed", "checked", "plain"]
+
+
+class TryModule(Message, frozen=True):
+    """Run the command of `failure` on the module `text`, written in `form`; answered by `Tried`."""
+
+    text: str
+    form: Form
+    failure: Failure
+
+
+class Tried(Message, frozen=True):
+    """The result on one module: whether it fails in the right way, the file that was tested, and how the command ended.
+
+    `execution` is `None` if the bindings reject the module, so that the command was not run; `problem` has the reason.
+    """
+
+    fails: bool
+    written: str = ""
+    execution: Execution | None = None
+    problem: str = ""
+
+
+class ToGeneric(Message, frozen=True):
+    """Print the module `text` in generic form; answered by `Generic`."""
+
+    text: str
+
+
+class Generic(Message, frozen=True):
+    """A module in generic form, or the reason why the bindings cannot read it."""
+
+    text: str = ""
+    problem: str = ""
+
+
+@serves(TryModule | ToGeneric)
+def serve(channel: Channel) -> None:
+    """Answers requests until the channel closes."""
+    with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
+        path = Path(folder, "candidate.mlir")
+        while (request := channel.receive()) is not None:
+            channel.send(_generic(request) if isinstance(request, ToGeneric) else _try(request, path))
+
+
+def _try(request: TryModule, path: Path) -> Tried:
+    text = request.text
+    if request.form != "plain":
+        module, problem = _parsed(text)
+        if module is None:
+            return Tried(False, problem=problem)
+        if request.form == "printed":
+            text = f"{module.operation.get_asm(assume_verified=True).rstrip()}\n"
+    path.write_text(text, encoding="utf-8")
+    try:
+        execution = execute(request.failure, str(path))
+    except OSError as error:
+        return Tried(False, text, problem=f"{request.failure.command[0]}: {error.strerror or error}")
+    return Tried(shows(request.failure, execution), text, execution)
+
+
+def _generic(request: ToGeneric) -> Generic:
+    module, problem = _parsed(request.text)
+    if module is None:
+        return Generic(problem=problem)
+    return Generic(module.operation.get_asm(print_generic_op_form=True, assume_verified=True))
+
+
+def _parsed(text: str) -> tuple[Any, str]:
+    """Returns the module, or `None` and the reason why it is not valid."""
+    try:
+        from buddy.compiler.mlir.bindings import ir
+
+        with contextlib.redirect_stderr(io.StringIO()):
+            return ir.Module.parse(text, _context()), ""
+    except Exception as error:
+        return None, next(iter(str(error).splitlines()), type(error).__name__)
+
+
+@lru_cache(maxsize=1)
+def _context() -> Any:
+    from buddy.compiler.mlir.bindings import ir, register_external_dialects
+
+    context = ir.Context()
+    context.allow_unregistered_dialects = True
+    register_external_dialects(context)
+    return context
