@@ -19,45 +19,35 @@ from buddy.compiler.protocol.recipe import Recipe
 _EPILOG = """\
 A script is run two times: its graphs are captured and compiled, and it is run as Python runs it, with the backends
 that it names, while graph breaks, guards and recompilations are recorded. `--only` leaves one of the two out.
-With --trace, nothing is run: `buddy-tui explain --trace DIR` reads what another run has written."""
+With --trace instead of SOURCE, nothing is run: what another run has written is read."""
 
 
 def make_parser() -> arguments.Parser:
-    parser = arguments.source_parser("explain", VERBS["explain"], _EPILOG)
+    parser = arguments.source_parser("explain", VERBS["explain"], _EPILOG, optional=True)
     arguments.add_recipe_options(parser)
     text = "run the program, and give the share of the time of each node in eager; without it, the size of its results"
     parser.add_argument("--measure", action="store_true", help=text)
     group = parser.add_argument_group("recompilations")
     text = "list only what is not compiled, or only graph breaks, guards and recompilations (default: both)"
     group.add_argument("--only", choices=("fallbacks", "recompilations"), default="", help=text)
-    _add_trace_option(group)
-    arguments.add_output_options(parser)
-    return parser
-
-
-def make_trace_parser() -> arguments.Parser:
-    """The parser of a command line with `--trace`, which has no SOURCE."""
-    parser = arguments.Parser("explain", VERBS["explain"])
-    _add_trace_option(parser)
-    arguments.add_engine_options(parser)
-    arguments.add_output_options(parser)
-    return parser
-
-
-def _add_trace_option(parser: argparse._ActionsContainer) -> None:
     text = (
         "read a folder of TORCH_TRACE=DIR, one of its files, or a log of TORCH_LOGS=recompiles,graph_breaks,guards, "
-        "instead of running a script"
+        "instead of running SOURCE"
     )
-    parser.add_argument("--trace", metavar="PATH", default="", help=text)
+    group.add_argument("--trace", metavar="PATH", default="", help=text)
+    arguments.add_output_options(parser)
+    return parser
 
 
 def main(words: Sequence[str]) -> int:
-    if any(word.partition("=")[0] == "--trace" for word in words):
-        options = make_trace_parser().parse_args(words)
-        console = Console(options.plain, stdout_is_data=True)
-        return run_with_engine(options, console, lambda engine: _explain_trace(engine, options))
-    return run_verb_on_program(make_parser(), words, _explain)
+    parser = make_parser()
+    options, _ = arguments.parse_with_script_arguments(parser, words)
+    if bool(options.trace) == bool(options.source):
+        parser.error("SOURCE or --trace PATH is required, and not both")
+    if options.source:
+        return run_verb_on_program(parser, words, _explain)
+    console = Console(options.plain, stdout_is_data=True)
+    return run_with_engine(options, console, lambda engine: _explain_trace(engine, options))
 
 
 async def _explain_trace(engine: Headless, options: argparse.Namespace) -> int:

@@ -26,6 +26,7 @@ _RECORD = "buddy.compiler.tools.explain.recorder:serve"
 _READ = "buddy.compiler.tools.explain.traces:serve"
 # The pause in seconds between two frames about what has been recorded so far.
 _PROGRESS_SECONDS = 1.0
+_TIMED_OUT = object()
 _Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceRefused
 
 
@@ -65,19 +66,25 @@ class DynamoHandler:
                 raise JobFailed(Diagnostic(f"the process that reads {frame.trace} ended with {answer}", frame.trace))
 
     async def _record(self, process: OneShotProcess, frame: ExplainDynamo, job: Job) -> DynamoReport:
-        """The report of a run. A script that crashes, or that exceeds the time limit, is reported up to its end."""
-        builder, deadline = ReportBuilder(), time.monotonic() + frame.timeout
+        """The report of a run. A script that crashes, or that exceeds the time limit, is reported up to its end.
+
+        The time starts with the first record, when torch has been imported.
+        """
+        builder = ReportBuilder()
         self._send(Progress(job.request, f"running {frame.source}", part="script"))
-        sent, sent_at = 0, time.monotonic()
+        sent, sent_at, timer = 0, time.monotonic(), None
         while True:
-            try:
-                answer = await asyncio.wait_for(process.messages.get(), max(0.0, deadline - time.monotonic()))
-            except asyncio.TimeoutError:
+            # The time limit is a message too: `wait_for` would lose a cancellation that arrives with a message.
+            answer = await process.messages.get()
+            if isinstance(answer, TraceRecord):
+                builder.take(answer)
+                if timer is None:
+                    loop = asyncio.get_running_loop()
+                    timer = loop.call_later(frame.timeout, process.messages.put_nowait, _TIMED_OUT)
+            elif answer is _TIMED_OUT:
                 what = f"{frame.source} was stopped after {frame.timeout:g} s"
                 todo = "the report ends there; give the script more time, or make it end"
                 return builder.report(problem=Diagnostic(what, frame.source, todo))
-            if isinstance(answer, TraceRecord):
-                builder.take(answer)
             elif isinstance(answer, ScriptEnded):
                 return builder.report(problem=answer.problem)
             else:

@@ -155,5 +155,7 @@ class DynamoProgress(Frame, frozen=True):
 
 
 class DynamoExplained(Frame, frozen=True):
+    """What was recorded, or read from the trace."""
+
     request: int
     report: DynamoReport

@@ -410,6 +410,8 @@ class ReportBuilder:
                 before = facts.of(reason.kind) or before
             if (facts := _facts(now, source)) is not None:
                 after = facts.of(reason.kind) or after
+            if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
+                after = _with_size(after, int(index[1]), reason.after)
             return differing_keys(before, after) if reason.kind == "device" else (before, after)
         if reason.kind == "symbolic size" and (
             match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
@@ -537,6 +539,12 @@ def _facts(compile_: _Compile | None, source: str) -> TensorFacts | None:
 def _size_at(facts: TensorFacts | None, index: int) -> str:
     sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
     return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""
+
+
+def _with_size(sizes: str, index: int, size: str) -> str:
+    """`[3, 4]` for the sizes `[*, 4]`, the index 0 and the size 3."""
+    parts = sizes.strip("[]").split(", ")
+    return f"[{', '.join([*parts[:index], size, *parts[index + 1 :]])}]" if index < len(parts) else sizes
 
 
 def _texts(before: Mapping[str, Any], after: Mapping[str, Any], kind: str = "") -> tuple[str, str]:
