@@ -81,6 +81,7 @@ SYNONYMS: dict[str, str] = {
     "source.extend-up": "range several lines copy",
     "open": "load switch recent program file model",
     "fallbacks": "eager graph breaks guards not compiled",
+    "recompilations": "explain dynamo torch.compile recompile graph breaks guards why dynamic shapes",
     "passes.details": "statistics time ops remarks",
     "passes.delete": "delete drop erase",
     "passes.down": "order later",

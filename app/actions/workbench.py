@@ -169,6 +169,15 @@ ACTIONS: tuple[Action, ...] = (
         needs_captured,
     ),
     A(
+        "recompilations",
+        ("g D",),
+        "Recompilations",
+        "Run the script as Python does, and list graph breaks, recompilations with the values that changed, and guards",
+        "graphs.show_recompilations",
+        "app",
+        needs_recipe,
+    ),
+    A(
         "graph-back",
         ("g b",),
         "Back to full graph",

@@ -18,7 +18,7 @@ VERBS = {
     "dump": "write the IR of one stage, or of all",
     "stages": "list the stages of a program's compilation, and what each pass changed",
     "trace": "show which lines of each stage come from a node or a Python line, or which nodes a line comes from",
-    "explain": "list what is not compiled: nodes in eager with their reason and cost, graph breaks, and guards",
+    "explain": "list what is not compiled, graph breaks with a fix, guards, and why functions were compiled again",
     "why": "show what each pass did to a node, or why the pass left it unchanged",
     "diff": "compare a stage under two recipes, or two stages",
     "trials": "preview what each known pass would change in a stage",

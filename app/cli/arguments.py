@@ -57,10 +57,13 @@ class Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message} (`{self.prog} --help` lists the options)\n")
 
 
-def source_parser(verb: str, summary: str, epilog: str = "") -> Parser:
-    """A parser for a verb with a SOURCE argument, with the options that all such verbs share."""
+def source_parser(verb: str, summary: str, epilog: str = "", *, optional: bool = False) -> Parser:
+    """A parser for a verb with a SOURCE argument, with the options that all such verbs share.
+
+    If the source is `optional`, it is "" when it is left out.
+    """
     parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS}" if epilog else _SCRIPT_ARGUMENTS)
-    parser.add_argument("source", metavar="SOURCE", help=_SOURCE)
+    parser.add_argument("source", metavar="SOURCE", help=_SOURCE, **({"nargs": "?", "default": ""} if optional else {}))
     add_engine_options(parser)
     add_plugin_option(parser)
     return parser

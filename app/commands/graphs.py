@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING
 from buddy.app.panes.layout import PhaseTab, tab_labels, tab_role
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts
+from buddy.app.reports.recompilations import DynamoRow
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells
 from buddy.app.workspace.workspace import Workspace
-from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.protocol import ExplainDynamo, GraphInfo
 from buddy.compiler.protocol.recipe import EAGER
 
 if TYPE_CHECKING:
@@ -188,6 +189,18 @@ class GraphCommands:
             self._context.selection.select_node(row.node)
         elif row.line:
             self._provenance.open_line(row.line, row.name)
+
+    def show_recompilations(self) -> None:
+        """Run the script as Python does, and list graph breaks, recompilations and guards; enter shows a row's line."""
+        from buddy.app.screens.tables import RecompilationsScreen
+
+        context, workspace = self._context, self._context.workspace
+        frame = ExplainDynamo(0, workspace.source, workspace.arguments, context.session.directory)
+        context.dialogs.open(RecompilationsScreen(context.session, frame), self._go_to_event)
+
+    def _go_to_event(self, row: DynamoRow | None) -> None:
+        if row is not None:
+            self._provenance.open_line(row.line, row.title)
 
     def run_all(self) -> None:
         """Run every graph under the recipe of that graph."""

@@ -11,12 +11,12 @@ from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER
+from buddy.compiler.protocol.text.graph_breaks import DEFAULT_FIX as BREAK_FIX
 
 Kind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
 # The order of the rows of a program. A graph that is not compiled yet is first, because its nodes are unknown.
 _ORDER: tuple[Kind, ...] = ("not compiled", "eager", "break", "slow path", "error path", "guard")
 GUARD_FIX = "with another value, TorchDynamo compiles the function again; see torch.compile's dynamic= for sizes"
-BREAK_FIX = "move the line out of the compiled function, or replace it by tensor operations"
 CHOICE_FIX = "remove the choice from the recipe"
 EAGER_FIX = "add a lowering (docs/how-to/adding-an-operator.md), or use other ops"
 

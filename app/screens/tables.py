@@ -1,4 +1,4 @@
-"""Screens with a table: runs, fallbacks, and passes tried on a stage."""
+"""Screens with a table: runs, fallbacks, recompilations, and passes tried on a stage."""
 
 from __future__ import annotations
 
@@ -13,12 +13,23 @@ from textual.binding import Binding, BindingType
 from buddy.app.panes.pane import Column, TableView
 from buddy.app.reports import formatting
 from buddy.app.reports.fallbacks import Fallback, GraphFacts, explanation, fallbacks, summary
+from buddy.app.reports.recompilations import DynamoRow, dynamo_rows, dynamo_summary
 from buddy.app.reports.searches import PassPreview, deltas_text, rank_previews
 from buddy.app.screens.modal import ListScreen
 from buddy.app.session.requests import Requester
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.workspace.session_file import RunRecord, recipe_summary
-from buddy.compiler.protocol import Assigned, Compile, Preset, Tried, TryPasses
+from buddy.compiler.protocol import (
+    Assigned,
+    Compile,
+    DynamoProgress,
+    DynamoReport,
+    ExplainDynamo,
+    Preset,
+    Progress,
+    Tried,
+    TryPasses,
+)
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 
 if TYPE_CHECKING:
@@ -246,6 +257,89 @@ _FALLBACK_COLUMNS: tuple[Column[Fallback], ...] = (
     Column("node, break or condition", 0, lambda row: (row.title, "accent" if row.node else "text")),
     Column("cost", 13, lambda row: (row.cost, "number"), right=True),
     Column("line", 24, lambda row: (formatting.short_place(row.line), "dim"), min_pane_width=90),
+)
+
+# What `f` shows, one after the other: the kinds of rows, and the name in the title; all kinds first.
+_SELECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("all", ()),
+    ("graph breaks", ("break",)),
+    ("recompilations", ("recompiled", "limit", "error")),
+    ("guards", ("guard",)),
+)
+
+
+class RecompilationsScreen(TableScreen[DynamoRow]):
+    """Runs the script as Python does, and lists graph breaks, recompilations and guards as TorchDynamo reports them.
+
+    Returns the chosen row, or `None`. Closing it stops the script.
+    """
+
+    TITLE_TEXT = "Recompilations"
+    KEYS_TEXT = "enter goes to the line, f selects a kind, / searches, s sorts, q closes"
+    FOOT_LINES = 5
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("f", "select", "Select", show=False)]
+
+    def __init__(self, session: Session, request: ExplainDynamo) -> None:
+        super().__init__(_RECOMPILATION_COLUMNS)
+        self._session, self._request = session, request
+        self._report = DynamoReport()
+        self._selection, self._status = 0, ""
+
+    def on_mount(self) -> None:
+        self._run_script()
+
+    def about(self, row: DynamoRow) -> str:
+        place = formatting.short_place(row.line)
+        return " · ".join(
+            part for part in (f"{place}: {row.title}" if place else row.title, row.change, row.about) if part
+        )
+
+    @work(exclusive=True, group="recompilations")
+    async def _run_script(self) -> None:
+        self._status = f"running {self._request.source}"
+        self._update_title()
+        requester = Requester(self._session, self._show_status)
+        answer = await requester.request(self._request, self._show_frame)
+        if answer is not None:
+            problem = answer.report.problem
+            self._status = str(problem) if problem is not None else dynamo_summary(answer.report)
+            self.show_report(answer.report)
+
+    def _show_frame(self, frame: object) -> None:
+        if isinstance(frame, DynamoProgress):
+            self.show_report(frame.report)
+        elif isinstance(frame, Progress):
+            self._show_status(frame.what)
+
+    def _show_status(self, status: str) -> None:
+        self._status = status
+        self._update_title()
+
+    def show_report(self, report: DynamoReport) -> None:
+        """Show the rows of a report that are of the selected kinds."""
+        self._report = report
+        _, kinds = _SELECTIONS[self._selection]
+        self.show([row for row in dynamo_rows(report) if not kinds or row.kind in kinds])
+        self._update_title()
+
+    def action_select(self) -> None:
+        """Show the rows of the next selection of kinds."""
+        self._selection = (self._selection + 1) % len(_SELECTIONS)
+        self.show_report(self._report)
+
+    def _update_title(self) -> None:
+        name, kinds = _SELECTIONS[self._selection]
+        self.show_progress(f"only {name}: {self._status}" if kinds else self._status)
+
+
+_EVENT_ROLES = {"break": "bad", "recompiled": "warn", "limit": "bad", "error": "bad"}
+_RECOMPILATION_COLUMNS: tuple[Column[DynamoRow], ...] = (
+    Column("kind", 10, lambda row: (row.kind, _EVENT_ROLES.get(row.kind, "dim"))),
+    Column("function", 18, lambda row: (row.function, "accent"), min_pane_width=90),
+    Column("reason or guard", 0, lambda row: (row.title, "text")),
+    Column("before -> after", 26, lambda row: (row.change, "number")),
+    Column("cost", 9, lambda row: (row.cost, "dim"), right=True, key=lambda row: max(row.seconds, row.failed)),
+    Column("line", 20, lambda row: (formatting.short_place(row.line), "dim"), min_pane_width=90),
 )
 # The time limit in seconds for all passes together.
 _TRIAL_SECONDS = 60.0

@@ -30,10 +30,9 @@ from buddy.compiler.protocol.one_shot_messages import (
 )
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore, text_name
-from buddy.compiler.protocol.wire import FrameDecoder, encode
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
+from buddy.compiler.support.processes.worker_process import OneShotProcess
 
 # The time limit for a one-shot process.
 _CALL_SECONDS = 60.0
@@ -151,14 +150,14 @@ class PassTrialHandler:
 
         Returns the number of candidates that were tried, including that one. `first` is the number of the first one.
         """
-        process = _TrialProcess(request)
+        process = OneShotProcess(_TRIALS, request, TrialStarted | TrialOutcome)
         try:
             return await self._listen(process, len(request.candidates), frame, job, first, deadline)
         finally:
             await process.close()
 
     async def _listen(
-        self, process: _TrialProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
+        self, process: OneShotProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
         started, reported = False, 0
         while reported < count:
@@ -185,31 +184,3 @@ class PassTrialHandler:
 
     def _report_failure(self, job: Job, number: int, problem: str) -> None:
         self._send(Tried(job.request, number, problem=problem))
-
-
-class _TrialProcess:
-    """A process that answers one request; `messages` are its answers, then how it exited. Its output is discarded."""
-
-    def __init__(self, request: PassTrials) -> None:
-        self.messages: asyncio.Queue[TrialStarted | TrialOutcome | str] = asyncio.Queue()
-        self._ended = asyncio.Event()
-        self._decoder = FrameDecoder(TrialStarted | TrialOutcome)
-        events = ProcessEvents(
-            body=lambda body: self.messages.put_nowait(self._decoder.decode(body)),
-            printed=lambda _stream, _data: None,
-            stopped=lambda _stopped: None,
-            ended=self._end,
-            congested=lambda: False,
-        )
-        self._process = WorkerProcess(_TRIALS, events)
-        self._process.send(encode(request))
-
-    def _end(self, how: str) -> None:
-        self.messages.put_nowait(how)
-        self._ended.set()
-
-    async def close(self) -> None:
-        """Kills the process, and waits for its end."""
-        if not self._ended.is_set():
-            self._process.kill()
-            await self._ended.wait()

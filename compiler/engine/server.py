@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
+from functools import partial
 from importlib import metadata
 from typing import Any, Literal, cast
 
@@ -17,6 +18,7 @@ import msgspec
 from buddy.compiler.engine.backends import reject_other_backends
 from buddy.compiler.engine.catalogue import CatalogueHandler, presets_of_plugins
 from buddy.compiler.engine.connection import ClientConnection
+from buddy.compiler.engine.explanations import DynamoHandler
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler, resolve_plugins
 from buddy.compiler.engine.ir_requests import PassTrialHandler, ProbeHandler, ReprintHandler
@@ -41,6 +43,7 @@ from buddy.compiler.protocol import (
     DescribeOp,
     Diagnostic,
     ExplainCode,
+    ExplainDynamo,
     Export,
     Extract,
     Failed,
@@ -115,6 +118,7 @@ class Server:
         self._connection = connection
         self._store = TextStore()
         listener = Listener(self._send, self._send_output, lambda: connection.backlog > _MAX_BACKLOG_BYTES)
+        self._dynamo = DynamoHandler(self._send, partial(self._send_output, "script"), listener.congested)
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
         self._reprinting = ReprintHandler(self._store, self._send)
@@ -248,6 +252,7 @@ class Server:
             Tune: self._tuning.tune,
             DescribeBackend: session.backends.describe,
             CheckFlags: session.backends.check,
+            ExplainDynamo: self._dynamo.explain,
         }
         answer = answers[type(frame)]
         if (what := _NATIVE_ONLY.get(type(frame), "")) and not frame.recipe.runs_passes:
@@ -280,10 +285,11 @@ class Server:
 
     def _send_output(self, worker: str, stream: str, data: bytes) -> None:
         text = self._decode(worker + stream, data)
-        if worker == "host":
+        is_program = worker in ("host", "script")
+        if is_program:
             self._send(Printout(text, cast(Stream, stream)))
         # The output of a program may be private: it is logged only at the most detailed level.
-        log.log(logging.DEBUG if worker == "host" else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
+        log.log(logging.DEBUG if is_program else logging.INFO, "%s %s: %s", worker, stream, text.rstrip())
 
     def _decode(self, key: str, data: bytes) -> str:
         """Decodes UTF-8 that arrives in arbitrary pieces; invalid bytes are replaced."""

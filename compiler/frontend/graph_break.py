@@ -14,20 +14,10 @@ from torch.fx import GraphModule
 from buddy.compiler.frontend.aten import AtenGraph, origins_of
 from buddy.compiler.frontend.names import is_library, source_name
 from buddy.compiler.protocol import Guard
+from buddy.compiler.protocol.text.graph_breaks import read_break
 
-# The start of Dynamo's reason for a branch on a tensor, and the text to show instead; other reasons are readable.
-_JUMP, _BRANCH = "generic_jump", "a branch on a tensor's value"
-_BRANCH_FIX = "compute both sides and select with torch.where, or use torch.cond"
 # The end of the reason for a cut at a node that reads a number, and how to avoid the cut.
 _READS_NUMBER, _NUMBER_FIX = "reads a number out of a tensor", "keep the number in a tensor, without .item() or int()"
-_HINT = re.compile(r"^\s*Hint: (.*)$", re.MULTILINE)
-# Hints that do not say how to change the program.
-_OTHER_HINTS = (
-    "Please report",
-    "It may be possible to write",
-    "This graph break may have occurred",
-    "This is likely to",
-)
 
 # Guards on values of the caller: with another value, Dynamo compiles the function again. Those on types, modules,
 # functions and global settings rarely fail.
@@ -65,22 +55,8 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
         return NO_BREAK
     frames = [frame for frame in reason.user_stack if not is_library(frame.filename)]
     line = f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
-    text = str(reason.reason)
-    return GraphBreak(_first_line(text), line, _fix(text))
-
-
-def _first_line(reason: str) -> str:
-    """The first line of Dynamo's message; hints and links follow it."""
-    line = next((text.strip() for text in reason.splitlines() if text.strip()), "")
-    return _BRANCH if line.startswith(_JUMP) else line
-
-
-def _fix(reason: str) -> str:
-    """What Dynamo's message says on how to change the program, "" if it says nothing."""
-    if reason.startswith(_JUMP):
-        return _BRANCH_FIX
-    hints = (hint.strip() for hint in _HINT.findall(reason))
-    return next((hint for hint in hints if not hint.startswith(_OTHER_HINTS)), "")
+    message = read_break(str(reason.reason))
+    return GraphBreak(message.reason, line, next(iter(message.fixes), ""))
 
 
 def guards_in_progress(module: GraphModule, inputs: Sequence[Any]) -> Callable[[], tuple[Guard, ...]]:

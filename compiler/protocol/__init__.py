@@ -45,6 +45,16 @@ from buddy.compiler.protocol.connection import Watch as Watch
 from buddy.compiler.protocol.connection import Welcome as Welcome
 from buddy.compiler.protocol.connection import WorkerState as WorkerState
 from buddy.compiler.protocol.connection import answer_type as answer_type
+from buddy.compiler.protocol.dynamo import DynamoBreak as DynamoBreak
+from buddy.compiler.protocol.dynamo import DynamoCompile as DynamoCompile
+from buddy.compiler.protocol.dynamo import DynamoExplained as DynamoExplained
+from buddy.compiler.protocol.dynamo import DynamoGuard as DynamoGuard
+from buddy.compiler.protocol.dynamo import DynamoProgress as DynamoProgress
+from buddy.compiler.protocol.dynamo import DynamoReport as DynamoReport
+from buddy.compiler.protocol.dynamo import ExplainDynamo as ExplainDynamo
+from buddy.compiler.protocol.dynamo import GuardFailure as GuardFailure
+from buddy.compiler.protocol.dynamo import RecompileLimit as RecompileLimit
+from buddy.compiler.protocol.dynamo import UserFrame as UserFrame
 from buddy.compiler.protocol.errors import Diagnostic as Diagnostic
 from buddy.compiler.protocol.exports import EXPORT_KINDS as EXPORT_KINDS
 from buddy.compiler.protocol.exports import Export as Export
@@ -199,6 +209,7 @@ ClientFrame = (
     | Tune
     | DescribeBackend
     | CheckFlags
+    | ExplainDynamo
     | Ping
     | Shutdown
 )
@@ -250,5 +261,7 @@ EngineFrame = (
     | Tuned
     | BackendDescribed
     | FlagsChecked
+    | DynamoProgress
+    | DynamoExplained
     | Pong
 )

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import msgspec
 
+from buddy.compiler.protocol.dynamo import DynamoReport
+from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.worker_messages import Message
 
@@ -56,3 +58,51 @@ class IrProblem(msgspec.Struct, frozen=True):
     line: int = 0
     column: int = 0
     message: str = ""
+
+
+class RecordScript(Message, frozen=True):
+    """Run a script as Python does; answered by a `TraceRecord` for each event, then `ScriptEnded`."""
+
+    source: str
+    arguments: tuple[str, ...] = ()
+    directory: str = ""
+
+
+class ReadTrace(Message, frozen=True):
+    """Read a trace or a log; answered by `TraceProgress`, then `TraceRead` or `TraceRefused`."""
+
+    path: str
+    directory: str = ""
+
+
+class TraceRecord(Message, frozen=True):
+    """A record of Dynamo's structured trace, or of this project's hooks. `fields` are JSON.
+
+    `compile` is Dynamo's number of the compilation, "" outside one. `process` tells processes of one run apart.
+    """
+
+    name: str
+    compile: str = ""
+    fields: bytes = b"{}"
+    payload: str = ""
+    process: str = ""
+
+
+class ScriptEnded(Message, frozen=True):
+    problem: Diagnostic | None = None
+
+
+class TraceProgress(Message, frozen=True):
+    """The part of the trace that has been read, in 0..1."""
+
+    done: float
+
+
+class TraceRead(Message, frozen=True):
+    report: DynamoReport
+
+
+class TraceRefused(Message, frozen=True):
+    """The trace cannot be read."""
+
+    diagnostic: Diagnostic

@@ -41,7 +41,7 @@ from buddy.app.screens.profile import FlameScreen, HotSpotScreen
 from buddy.app.screens.programs import ProgramScreen
 from buddy.app.screens.results import LoggedResult, LogScreen, ResultScreen
 from buddy.app.screens.search_results import SearchResultsScreen
-from buddy.app.screens.tables import FallbacksScreen, RunsScreen, TableScreen, TrialsScreen
+from buddy.app.screens.tables import FallbacksScreen, RecompilationsScreen, RunsScreen, TableScreen, TrialsScreen
 from buddy.app.screens.values import ValuesScreen
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import BenchScreen
@@ -51,15 +51,23 @@ from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (
     Assignment,
     BisectionResult,
+    DynamoBreak,
+    DynamoCompile,
+    DynamoGuard,
+    DynamoReport,
+    ExplainDynamo,
     GraphInfo,
     Guard,
+    GuardFailure,
     HotSpot,
     NodeRow,
     NodeTrace,
+    RecompileLimit,
     Sampling,
     Stage,
     Tried,
     Tuned,
+    UserFrame,
 )
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.commands.test_tune import TRIES
@@ -128,6 +136,24 @@ SAMPLING = Sampling(1000, 900, 997, (
     HotSpot("main", 64, 600, "vfmadd231ps zmm0, zmm1, [rax]", 4, ("add",)),
     HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
 ))  # fmt: skip
+FRAME = UserFrame("/net.py", 6, "forward", "y = self.linear(x) * n")
+DYNAMO = DynamoReport(
+    (
+        DynamoCompile("0/0", "forward", "/net.py", 5, seconds=0.5, calls=2),
+        DynamoCompile(
+            "0/1", "forward", "/net.py", 5, 2, UserFrame("/net.py", 12, "main", "net(y)"), 0.25,
+            failures=(
+                GuardFailure(
+                    0, "size", "size(0) of x is 2", "x", "local", "[2, 4]", "[3, 4]", FRAME,
+                    "mark the dimension by torch._dynamo.mark_dynamic(x, 0)", (("n", "1", "2"),),
+                ),
+            ),
+        ),
+    ),
+    (DynamoBreak(0, "Failed to trace builtin operator", "print is not supported", ("use logging",), (FRAME,)),),
+    (DynamoGuard(0, "value", "n == 1", "n", "local", FRAME, 3, 1), DynamoGuard(0, "type", "type of x is Tensor", "x")),
+    (RecompileLimit("forward", "/net.py:5", "recompile_limit", 8, 1),),
+)  # fmt: skip
 FALLBACKS = [GraphFacts(
     0,
     GraphInfo(
@@ -235,6 +261,10 @@ SCREENS = {
         PresetsScreen, made=lambda app: PresetsScreen(app.session, ()), filled=lambda screen: screen.show(PRESETS)
     ),
     "fallbacks": Shown(FallbacksScreen, made=lambda app: FallbacksScreen(app.session, FALLBACKS, ())),
+    "recompilations": Shown(
+        RecompilationsScreen, made=lambda app: RecompilationsScreen(app.session, ExplainDynamo(0, trace="none")),
+        text="cannot be read", filled=lambda screen: screen.show_report(DYNAMO),
+    ),
     "trials": Shown(
         TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0/0 tried",
         filled=lambda screen: screen.show(ATTEMPTS),

@@ -1,4 +1,4 @@
-"""One worker process on the event loop: its pipes, messages, output and exit."""
+"""Worker processes on the event loop: their pipes, messages, output and exit."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from buddy.compiler.protocol.wire import FrameBuffer, WireError
+from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, WireError, encode
 from buddy.compiler.support.processes.interpreters import python_command
 from buddy.compiler.support.processes.lifetime import LifetimePipe, describe_exit, kill_group, start_with_pipe
 
@@ -178,6 +179,46 @@ class WorkerProcess:
         for stream in (self._popen.stdout, self._popen.stderr):
             assert stream is not None
             stream.close()
+
+
+class OneShotProcess:
+    """A process that answers one request; `messages` are its answers, of the types `answers`, then how it ended.
+
+    `printed` gets the name of an output stream and the bytes; by default, output is discarded.
+    """
+
+    def __init__(
+        self, function: str, request: Any, answers: Any,
+        printed: Callable[[str, bytes], None] = lambda _stream, _data: None,
+        congested: Callable[[], bool] = lambda: False,
+    ) -> None:  # fmt: skip
+        self.messages: asyncio.Queue[Any] = asyncio.Queue()
+        self._ended = asyncio.Event()
+        decoder = FrameDecoder(answers)
+        events = ProcessEvents(
+            body=lambda body: self.messages.put_nowait(decoder.decode(body)),
+            printed=printed,
+            stopped=lambda _stopped: None,
+            ended=self._end,
+            congested=congested,
+        )
+        self._process = WorkerProcess(function, events)
+        self._process.send(encode(request))
+
+    @property
+    def tail(self) -> str:
+        """The end of the process's stderr."""
+        return self._process.tail
+
+    def _end(self, how: str) -> None:
+        self.messages.put_nowait(how)
+        self._ended.set()
+
+    async def close(self) -> None:
+        """Kills the process, and waits for its end."""
+        if not self._ended.is_set():
+            self._process.kill()
+            await self._ended.wait()
 
 
 def _spawn(function: str) -> tuple[subprocess.Popen[bytes], LifetimePipe, int, int]:

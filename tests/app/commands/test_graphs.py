@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from itertools import groupby
@@ -18,8 +19,10 @@ from buddy.app.widgets.look import CellLine, length
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.recipe import Recipe
+from tests.support.engine_processes import command, everything_below
 
 Open = Callable[..., Any]
+RECOMPILING = Path(__file__).parents[2] / "tools" / "explain" / "data" / "model.py"
 BROKEN = p.GraphInfo("Gate", (), broke="a branch on a tensor's value", broke_at="/home/me/two.py:13")
 TIMING = p.Timing(0.1, 0.09, 0.11, 10)
 
@@ -264,6 +267,20 @@ async def test_the_shown_stage_stays_when_the_graph_changes(workbench: Open) -> 
         assert bench.app.ir.key == key
 
 
+# A script that ends only if it is opened for its graphs, not if it is run like Python does.
+LOOPING = """\
+import torch
+
+net = torch.nn.Linear(4, 4)
+compiled = torch.compile(lambda x: net(x), backend="eager", dynamic=False)
+compiled(torch.ones(2, 4))
+compiled(torch.ones(3, 4))
+import sys, time
+while "buddy.compiler.tools.explain.recorder" in sys.modules:
+    time.sleep(0.05)
+"""
+
+
 async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -> None:
     async with workbench("two_models.py", size=(120, 40)) as bench:
         app = bench.app
@@ -287,6 +304,42 @@ async def test_the_list_of_fallbacks_leads_to_nodes_and_lines(workbench: Open) -
         await bench.until(lambda: app.focused is app.source, "the Python line")
         assert app.source.text_to_copy().strip().startswith("print(f")
         assert app.state.graph == 0
+
+
+@pytest.mark.slow
+async def test_the_list_of_recompilations_leads_to_python_lines(workbench: Open) -> None:
+    async with workbench(RECOMPILING, size=(140, 40)) as bench:
+        app = bench.app
+        await bench.press("g", "D")
+        await bench.sees("recompile_limit reached by step")
+        rows = app.screen._table.rows
+        changes = [(row.function, row.change) for row in rows if row.kind == "recompiled"]
+        assert ("forward", "[2, 4] -> [3, 4]") in changes
+        assert ("<lambda>", "3 -> 4") in changes
+        await bench.press("f")
+        await bench.sees("only graph breaks")
+        assert {row.kind for row in app.screen._table.rows} == {"break"}
+        await bench.press("f", "f")
+        await bench.sees("only guards")
+        assert {row.kind for row in app.screen._table.rows} == {"guard"}
+        await bench.press("f", "enter")
+        await bench.until(lambda: app.focused is app.source, "the Python line")
+        assert app.source.text_to_copy().strip() == 'print("scaled")'
+
+
+async def test_closing_the_list_of_recompilations_stops_the_script(workbench: Open, tmp_path: Path) -> None:
+    script = tmp_path / "looping.py"
+    script.write_text(LOOPING)
+
+    def recorders() -> list[int]:
+        return [pid for pid in everything_below(os.getpid()) if "explain.recorder" in command(pid)]
+
+    async with workbench(script, size=(120, 40)) as bench:
+        await bench.press("g", "D")
+        await bench.until(lambda: any(row.kind == "recompiled" for row in bench.app.screen._table.rows), "a row")
+        assert recorders()
+        await bench.press("q")
+        await bench.until(lambda: not recorders(), "the end of the script")
 
 
 @pytest.mark.slow

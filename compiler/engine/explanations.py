@@ -1,0 +1,103 @@
+"""Runs a script, or reads a trace, in a process of its own, and reports what TorchDynamo did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+from buddy.compiler.protocol import Diagnostic, DynamoExplained, DynamoProgress, DynamoReport, ExplainDynamo, Progress
+from buddy.compiler.protocol.one_shot_messages import (
+    ReadTrace,
+    RecordScript,
+    ScriptEnded,
+    TraceProgress,
+    TraceRead,
+    TraceRecord,
+    TraceRefused,
+)
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.processes.worker_process import OneShotProcess
+from buddy.compiler.tools.explain.report import ReportBuilder
+
+# Functions that the processes run, by name: importing the first one here would load torch into the engine.
+_RECORD = "buddy.compiler.tools.explain.recorder:serve"
+_READ = "buddy.compiler.tools.explain.traces:serve"
+# The pause in seconds between two frames about what has been recorded so far.
+_PROGRESS_SECONDS = 1.0
+_TIMED_OUT = object()
+_Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceRefused
+
+
+class DynamoHandler:
+    """Answers `ExplainDynamo`. `printed` gets the name of a stream and the output of the script."""
+
+    def __init__(
+        self, send: Callable[[Any], None], printed: Callable[[str, bytes], None], congested: Callable[[], bool]
+    ) -> None:
+        self._send, self._printed, self._congested = send, printed, congested
+
+    async def explain(self, frame: ExplainDynamo, job: Job) -> None:
+        if frame.trace:
+            process = OneShotProcess(_READ, ReadTrace(frame.trace, frame.directory), _Answer)
+            work = self._read(process, frame, job)
+        else:
+            request = RecordScript(frame.source, frame.arguments, frame.directory)
+            process = OneShotProcess(_RECORD, request, _Answer, self._printed, self._congested)
+            work = self._record(process, frame, job)
+        try:
+            report = await work
+        finally:
+            await process.close()
+        self._send(DynamoExplained(job.request, report))
+
+    async def _read(self, process: OneShotProcess, frame: ExplainDynamo, job: Job) -> DynamoReport:
+        self._send(Progress(job.request, f"reading {frame.trace}"))
+        while True:
+            answer = await process.messages.get()
+            if isinstance(answer, TraceProgress):
+                self._send(Progress(job.request, f"reading {frame.trace}", answer.done))
+            elif isinstance(answer, TraceRead):
+                return answer.report
+            elif isinstance(answer, TraceRefused):
+                raise JobFailed(answer.diagnostic)
+            else:
+                raise JobFailed(Diagnostic(f"the process that reads {frame.trace} ended with {answer}", frame.trace))
+
+    async def _record(self, process: OneShotProcess, frame: ExplainDynamo, job: Job) -> DynamoReport:
+        """The report of a run. A script that crashes, or that exceeds the time limit, is reported up to its end.
+
+        The time starts with the first record, when torch has been imported.
+        """
+        builder = ReportBuilder()
+        self._send(Progress(job.request, f"running {frame.source}", part="script"))
+        sent, sent_at, timer = 0, time.monotonic(), None
+        while True:
+            # The time limit is a message too: `wait_for` would lose a cancellation that arrives with a message.
+            answer = await process.messages.get()
+            if isinstance(answer, TraceRecord):
+                builder.take(answer)
+                if timer is None:
+                    loop = asyncio.get_running_loop()
+                    timer = loop.call_later(frame.timeout, process.messages.put_nowait, _TIMED_OUT)
+            elif answer is _TIMED_OUT:
+                what = f"{frame.source} was stopped after {frame.timeout:g} s"
+                todo = "the report ends there; give the script more time, or make it end"
+                return builder.report(problem=Diagnostic(what, frame.source, todo))
+            elif isinstance(answer, ScriptEnded):
+                return builder.report(problem=answer.problem)
+            else:
+                what = f"the process of {frame.source} ended with {answer}"
+                todo = "the report ends there; see what the script printed"
+                return builder.report(problem=Diagnostic(what, frame.source, todo, detail=process.tail))
+            if builder.size > sent and time.monotonic() - sent_at > _PROGRESS_SECONDS:
+                sent, sent_at = builder.size, time.monotonic()
+                report = builder.report()
+                self._send(DynamoProgress(job.request, report))
+                self._send(Progress(job.request, _progress_text(frame.source, report)))
+
+
+def _progress_text(source: str, report: DynamoReport) -> str:
+    recompiled = len(report.recompilations)
+    return f"running {source}: {len(report.compiles)} compiled, {recompiled} of them again"

@@ -1,0 +1,1 @@
+"""Explains what TorchDynamo did: records a script, or reads a trace, and reports graph breaks and recompilations."""

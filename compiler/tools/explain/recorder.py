@@ -1,0 +1,438 @@
+"""Runs a script as Python does, and records what TorchDynamo compiles in it: all uses of Dynamo's private parts.
+
+Dynamo's structured trace names graph breaks, guards and compilations. Hooks add the values that guards check, and how
+often they are checked. Checked with PyTorch 2.11, 2.12 and 2.13; what another version lacks is a note in the report.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import json
+import linecache
+import logging
+import os
+import re
+import threading
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial, wraps
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch._dynamo import convert_frame
+from torch._dynamo import guards as dynamo_guards
+
+from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
+from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
+from buddy.compiler.protocol.source_files import kind_of, locate
+from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, is_user_file
+from buddy.compiler.tools.explain.traces import structured_record
+
+Send = Callable[[Any], None]
+# Sources whose values never change, or are not the user's, are not described.
+_LIBRARY_SOURCES = ("G['__import_", "G['__builtins")
+_MAX_SOURCES = 2000
+_MAX_CHANGES = 20
+_MAX_TEXT = 80
+_LIMIT = re.compile(r"torch\._dynamo hit config\.(\w+)")
+_FUNCTION = re.compile(r"'(.+)' \((.+):(\d+)\)")
+
+
+@serves(RecordScript)
+def serve(channel: Channel) -> None:
+    """Runs the script that the first message names."""
+    request: RecordScript = channel.receive()
+    recorder = Recorder(channel.send)
+    with recorder.recording():
+        problem = _run(request)
+    channel.send(ScriptEnded(problem))
+
+
+def _run(request: RecordScript) -> Diagnostic | None:
+    """Runs the script like `python script.py`, or `python -m module`. Returns its error, if any."""
+    from buddy.compiler.importers.sources.script import (
+        execute,
+        prepare,
+        reporting_user_errors,
+        script_environment,
+    )
+
+    try:
+        os.chdir(request.directory or os.getcwd())
+        location = locate(request.source)
+        if location.path is not None and (found := kind_of(location.path)).kind != "script":
+            what = f"{request.source} is no script ({found.kind}): no function is compiled when it is opened"
+            return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")
+        with script_environment(location.path, request.arguments):
+            if location.path is not None:
+                execute(location.path, prepare(location.path, "__main__"))
+            else:
+                import runpy
+
+                with reporting_user_errors(None, location.module):
+                    runpy.run_module(location.module, run_name="__main__", alter_sys=True)
+    except SystemExit as stop:
+        return (
+            None if stop.code in (None, 0) else Diagnostic(f"{request.source} exited with {stop.code}", request.source)
+        )
+    except BaseException as error:
+        return diagnostic_of(error, f"{request.source} could not be run", request.source, "check the path")
+    return None
+
+
+@dataclass
+class _Entry:
+    """Compiled code whose guards are counted: its checks, the calls that passed all guards, the described values."""
+
+    serial: int
+    sources: Mapping[str, types.CodeType]
+    values: dict[str, dict[str, Any]]
+    is_paused: Callable[[], bool]
+    checked: int = 0
+    calls: int = 0
+
+    def check(self, *_: Any) -> bool:
+        self.checked += not self.is_paused()
+        return True
+
+    def call(self, *_: Any) -> bool:
+        self.calls += not self.is_paused()
+        return True
+
+
+class Recorder:
+    """Sends a `TraceRecord` for each event of Dynamo while `recording` is active."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._lock, self._owner = send, threading.Lock(), os.getpid()
+        self._entries: weakref.WeakKeyDictionary[Any, _Entry] = weakref.WeakKeyDictionary()
+        self._all_entries: list[tuple[_Entry, Any]] = []
+        self._problems: set[str] = set()
+        # While Dynamo looks for the guard that failed, it checks guards again.
+        self._is_explaining = False
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Records what Dynamo does inside. At the end, the checks of guards are counted."""
+        trace, limits = logging.getLogger("torch.__trace"), logging.getLogger("torch._dynamo.convert_frame")
+        with ExitStack() as stack:
+            for logger, take in ((trace, self._take_record), (limits, self._take_warning)):
+                handler = _Handler(take)
+                logger.addHandler(handler)
+                stack.callback(logger.removeHandler, handler)
+            manager = dynamo_guards.CheckFunctionManager
+            stack.enter_context(patch.object(manager, "__init__", self._wrap_guards(manager.__init__)))
+            name = "get_and_maybe_log_recompilation_reasons"
+            explain = self._wrap_recompilation(getattr(convert_frame, name))
+            stack.enter_context(patch.object(convert_frame, name, explain))
+            self._record("buddy_start", {"folder": str(Path(__file__).parents[2]), "torch": torch.__version__})
+            try:
+                yield
+            finally:
+                self._send_counts()
+
+    def _record(self, name: str, fields: Any, compile_id: str = "", payload: str = "") -> None:
+        self._send_record(TraceRecord(name, compile_id, json.dumps(fields, default=repr).encode(), payload))
+
+    def _send_record(self, record: TraceRecord) -> None:
+        """Sends a record, unless this process is a fork that the script has made."""
+        if os.getpid() == self._owner:
+            with self._lock:
+                self._send(record)
+
+    # ---- logs ----
+
+    def _take_record(self, record: logging.LogRecord) -> None:
+        fields = getattr(record, "metadata", None)
+        if not isinstance(fields, dict):
+            return
+        name = next(iter(fields), "")
+        artifact = fields.get("artifact")
+        if name in READ_RECORDS or (isinstance(artifact, dict) and artifact.get("name") in READ_ARTIFACTS):
+            if name == "compilation_metrics":
+                fields = {**fields, name: {k: v for k, v in fields[name].items() if not str(k).endswith("_config")}}
+            if name == "dynamo_start":
+                fields = {**fields, name: {**fields[name], "callers": _callers()}}
+            self._send_record(structured_record(fields, getattr(record, "payload", None) or ""))
+
+    def _take_warning(self, record: logging.LogRecord) -> None:
+        match = _LIMIT.search(str(record.msg) % record.args if record.args else str(record.msg))
+        arguments = record.args if isinstance(record.args, tuple) else ()
+        function = next((found for a in arguments if (found := _FUNCTION.fullmatch(str(a)))), None)
+        if match and function and len(arguments) > 1:
+            fields = {
+                "setting": match[1], "limit": int(str(arguments[1])), "function": function[1], "file": function[2],
+                "line": int(function[3]),
+            }  # fmt: skip
+            self._record("buddy_limit", fields, _current_compile())
+
+    # ---- hooks ----
+
+    def _wrap_guards(self, build: Callable[..., None]) -> Callable[..., None]:
+        """`CheckFunctionManager.__init__`, after which the checked values are described, and checks are counted."""
+
+        @wraps(build)
+        def build_guards(manager: Any, code: types.CodeType, output_graph: Any, *args: Any, **kwargs: Any) -> None:
+            build(manager, code, output_graph, *args, **kwargs)
+            with self._reporting("the values that guards check are not recorded"):
+                self._add_entry(manager.guard_manager, code, output_graph)
+
+        return build_guards
+
+    def _add_entry(self, guards: Any, code: types.CodeType, output_graph: Any) -> None:
+        sources = dict[str, types.CodeType]()
+        for guard_source in _sources(guards.root):
+            if not guard_source.startswith(_LIBRARY_SOURCES) and len(sources) < _MAX_SOURCES:
+                with contextlib.suppress(SyntaxError, ValueError):
+                    sources[guard_source] = compile(guard_source, "<guard>", "eval")
+        values = _describe_sources(sources, guards, output_graph.local_scope)
+        entry = _Entry(len(self._all_entries), sources, values, lambda: self._is_explaining)
+        self._entries[guards] = entry
+        self._all_entries.append((entry, weakref.ref(guards)))
+        fields = {
+            "serial": entry.serial, "values": entry.values, "closure": list(code.co_freevars),
+            "frames": _frames_of(output_graph.guards),
+        }  # fmt: skip
+        self._record("buddy_values", fields, _current_compile())
+        with self._reporting("checks of guards are not counted"):
+            guards.root.add_lambda_guard(entry.check, ["True"], None)
+            guards.root.add_epilogue_lambda_guard(entry.call, ["True"], None)
+
+    def _wrap_recompilation(self, explain: Callable[..., Any]) -> Callable[..., Any]:
+        """Dynamo's function that finds why cached code was not reused; before it, the changed values are recorded."""
+
+        @wraps(explain)
+        def explain_recompilation(cache_entries: Any, frame: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_explaining = True
+            try:
+                with self._reporting("the values at failed guards are not recorded"):
+                    failures = [self._failure(entry, frame, backend) for entry in _cache_entries(cache_entries)]
+                    self._record("buddy_failures", failures, _current_compile())
+                return explain(cache_entries, frame, backend, *args, **kwargs)
+            finally:
+                self._is_explaining = False
+
+        return explain_recompilation
+
+    def _failure(self, cache_entry: Any, frame: Any, backend: Any) -> dict[str, Any]:
+        guards = cache_entry.guard_manager
+        reason = dynamo_guards.get_guard_fail_reason(
+            guards, cache_entry.code, frame.f_locals, cache_entry.compile_id, backend, skip_logging=True
+        )
+        compile_id, _, text = reason.partition(": ")
+        failure: dict[str, Any] = {"entry": compile_id, "reason": text}
+        entry = self._entries.get(guards)
+        if entry is None:
+            return failure
+        now = _describe_sources(entry.sources, guards, frame.f_locals)
+        changed = {
+            source: (value, now.get(source, {}))
+            for source, value in entry.values.items()
+            if value != now.get(source, {})
+        }
+        info = guards.check_verbose(frame.f_locals)
+        stack = getattr(info, "user_stack", None) or ()
+        return {
+            **failure, "serial": entry.serial, "frames": [_frame(frame) for frame in stack],
+            "changes": _leaf_changes(changed),
+        }  # fmt: skip
+
+    def _send_counts(self) -> None:
+        counts = []
+        for entry, reference in self._all_entries:
+            guards = reference()
+            failed = dict[str, int]()
+            if guards is not None:
+                with self._reporting("failures of guards are not counted"):
+                    _count_failures(guards.root, failed)
+            counts.append((entry.serial, entry.checked, entry.calls, failed))
+        self._record("buddy_counts", counts)
+
+    @contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        """Makes an error inside a note: the script must run on, whatever this version of Dynamo lacks."""
+        try:
+            yield
+        except Exception as error:
+            if what not in self._problems:
+                self._problems.add(what)
+                note = f"{what}: PyTorch {torch.__version__}: {type(error).__name__}: {error}"
+                self._record("buddy_note", {"note": note})
+
+
+class _Handler(logging.Handler):
+    """Passes records on to a function."""
+
+    def __init__(self, take: Callable[[logging.LogRecord], None]) -> None:
+        super().__init__(logging.DEBUG)
+        self._take = take
+
+    def emit(self, record: logging.LogRecord) -> None:
+        with contextlib.suppress(Exception):
+            self._take(record)
+
+
+def _callers() -> list[tuple[str, int, str, str]]:
+    """The Python frames that wait for a compilation, the innermost last: Dynamo's own record lacks some of them."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_stack(None)]
+    return [
+        (code.co_filename, line, code.co_name, linecache.getline(code.co_filename, line).strip())
+        for code, line in reversed(frames) if is_user_file(code.co_filename)
+    ]  # fmt: skip
+
+
+def _current_compile() -> str:
+    compile_id = torch._guards.CompileContext.current_compile_id()
+    return "" if compile_id is None else f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
+
+
+def _cache_entries(entries: Any) -> Sequence[Any]:
+    """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
+    if isinstance(entries, list | tuple):
+        return entries
+    chain = []
+    while entries is not None:
+        chain.append(entries)
+        entries = entries.next
+    return chain
+
+
+def _managers(root: Any) -> Iterator[Any]:
+    """All guard managers of a tree, which check one value each."""
+    pending = [root]
+    while pending:
+        manager = pending.pop()
+        yield manager
+        pending.extend(manager.get_child_managers())
+        if hasattr(manager, "get_key_value_managers"):
+            pending += [child for pair in manager.get_key_value_managers().values() for child in pair if child]
+
+
+def _sources(root: Any) -> dict[str, None]:
+    """The sources of a tree that have guards of their own, which those on dicts do not list."""
+    return {
+        source: None for manager in _managers(root)
+        if (source := manager.get_source())[:2] in ("L[", "G[")
+        and (manager.get_leaf_guards() or hasattr(manager, "get_key_value_managers"))
+    }  # fmt: skip
+
+
+def _count_failures(manager: Any, failed: dict[str, int]) -> int:
+    """Adds the failures of the guards on each source; returns those of the whole tree."""
+    below = sum(_count_failures(child, failed) for child in manager.get_child_managers())
+    total = int(manager.fail_count())
+    if (source := manager.get_source()) and total > below:
+        failed[source] = failed.get(source, 0) + total - below
+    return total
+
+
+def _frames_of(guards: Any) -> dict[str, tuple[str, int, str, str]]:
+    """The innermost of the user's lines that reads each source."""
+    frames = dict[str, tuple[str, int, str, str]]()
+    for guard in guards:
+        name = guard.name() if callable(guard.name) else guard.name
+        user = [frame for frame in guard.user_stack or () if is_user_file(frame.filename)]
+        if user and name not in frames:
+            frames[name] = _frame(user[-1])
+    return frames
+
+
+def _frame(frame: Any) -> tuple[str, int, str, str]:
+    return frame.filename, int(frame.lineno or 0), frame.name, (frame.line or "").strip()
+
+
+# ---- values ----------------------------------------------------------------------------------------------------------
+
+
+def _describe_sources(
+    sources: Mapping[str, types.CodeType], guards: Any, local_scope: Mapping[str, Any]
+) -> dict[str, dict[str, Any]]:
+    """The values of sources in a scope; a source that cannot be evaluated there is left out."""
+    names = {**(guards.closure_vars or {}), **(guards.global_scope or {}), "L": local_scope}
+    values = {f"{name}": {"text": text} for name, text in _global_state().items()}
+    for source, code in sources.items():
+        with contextlib.suppress(Exception):
+            values[source] = describe(eval(code, names))
+    return values
+
+
+def _leaf_changes(changed: Mapping[str, Any]) -> dict[str, Any]:
+    """The changes, without those of objects that contain another changed value."""
+    names = sorted(changed, key=len, reverse=True)
+    kept = [n for n in names if not any(o != n and o.startswith(n) and not _has_text_change(changed[n]) for o in names)]
+    return {name: changed[name] for name in reversed(kept[-_MAX_CHANGES:])}
+
+
+def _has_text_change(change: tuple[Mapping[str, Any], Mapping[str, Any]]) -> bool:
+    return change[0].get("text") != change[1].get("text")
+
+
+def describe(value: Any) -> dict[str, Any]:
+    """A value as data: a short text, its type, and what guards check of it."""
+    described: dict[str, Any] = {"text": _text(value), "type": type(value).__qualname__}
+    if isinstance(value, torch.Tensor):
+        described["tensor"] = _tensor(value)
+    elif isinstance(value, list | tuple | dict | set | frozenset | str):
+        described["length"] = len(value)
+    if not isinstance(value, (*_PLAIN, list, tuple, dict, set, frozenset)):
+        described["id"] = id(value)
+    return described
+
+
+_PLAIN = (int, float, complex, bool, str, bytes, types.NoneType, torch.dtype, torch.Tensor, torch.device, enum.Enum)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"{_tensor(value)['dtype']} {_tensor(value)['size']}"
+    if isinstance(value, _PLAIN) or (
+        isinstance(value, list | tuple) and all(isinstance(v, _PLAIN) for v in value[:20])
+    ):
+        text = repr(value)
+        if not isinstance(value, list | tuple) or len(text) <= _MAX_TEXT:
+            return text if len(text) <= _MAX_TEXT else f"{text[: _MAX_TEXT - 1]}…"
+    if isinstance(value, dict) and value and all(isinstance(key, str) for key in value):
+        return f"{type(value).__name__} with {', '.join(list(value)[:8])}{', …' if len(value) > 8 else ''}"
+    if isinstance(value, list | tuple | dict | set | frozenset):
+        return f"{type(value).__name__} of {len(value)}"
+    code = getattr(value, "__code__", None) if not isinstance(value, types.CodeType) else value
+    if isinstance(code, types.CodeType):
+        return f"{getattr(value, '__qualname__', code.co_name)} ({code.co_filename}:{code.co_firstlineno})"
+    if isinstance(value, type | types.BuiltinFunctionType):
+        return str(getattr(value, "__qualname__", value))
+    if isinstance(value, types.ModuleType):
+        return f"module {value.__name__}"
+    return f"{type(value).__qualname__} object"
+
+
+def _tensor(value: torch.Tensor) -> dict[str, str]:
+    facts = {
+        "dtype": str(value.dtype).removeprefix("torch."), "requires_grad": str(value.requires_grad),
+        "device": str(value.device), "size": str(list(value.shape)), "stride": "",
+    }  # fmt: skip
+    with contextlib.suppress(RuntimeError):
+        facts["stride"] = str(list(value.stride()))
+    return facts
+
+
+def _global_state() -> dict[str, str]:
+    """The global state that Dynamo's guards check, by Dynamo's names of it."""
+    readers: dict[str, Callable[[], Any]] = {
+        "grad_mode": torch.is_grad_enabled,
+        "inference_mode": torch.is_inference_mode_enabled,
+        "default_dtype": torch.get_default_dtype,
+        "num_threads": torch.get_num_threads,
+        "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
+        "deterministic_algorithms_warn_only": torch.is_deterministic_algorithms_warn_only_enabled,
+        **{f"autocast({d})_enabled": partial(torch.is_autocast_enabled, d) for d in ("cpu", "cuda")},
+        **{f"autocast({d})_dtype": partial(torch.get_autocast_dtype, d) for d in ("cpu", "cuda")},
+    }  # fmt: skip
+    return {name: str(read()).removeprefix("torch.") for name, read in readers.items()}

@@ -1,0 +1,575 @@
+"""Builds the report of a run from the records of TorchDynamo's trace."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+
+from buddy.compiler.protocol.dynamo import (
+    DynamoBreak,
+    DynamoCompile,
+    DynamoGuard,
+    DynamoReport,
+    GuardFailure,
+    RecompileLimit,
+    UserFrame,
+)
+from buddy.compiler.protocol.errors import Diagnostic
+from buddy.compiler.protocol.one_shot_messages import TraceRecord
+from buddy.compiler.protocol.text.graph_breaks import DEFAULT_FIX, read_break
+from buddy.compiler.tools.explain.guards import (
+    GuardTree,
+    Reason,
+    TensorFacts,
+    differing_keys,
+    fix_for,
+    plain,
+    read_reason,
+    read_tree,
+    scope_of,
+)
+
+# The records of the structured trace that the report is built from, and the artifacts among them by name.
+READ_RECORDS = frozenset(
+    ("str", "dynamo_start", "dynamo_cpp_guards_str", "describe_tensor", "describe_source", "create_symbol",
+     "compilation_metrics")
+)  # fmt: skip
+READ_ARTIFACTS = frozenset(("dynamo_graph_break_reason", "recompile_reasons", "torch_version"))
+_TENSOR_KINDS = dict.fromkeys(("size", "rank", "stride", "dtype", "requires_grad", "device"), "tensor")
+# A large model has some thousand guards per compilation.
+MAX_GUARDS = 5000
+MAX_BREAKS = 1000
+_LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?!ipython)|^[^/<]|/torch/_dynamo/")
+_FRAME = re.compile(
+    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?:\s+(?P<text>(?!File ").*)\n?)?',
+    re.MULTILINE,
+)
+_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
+_RESUMED_TITLE = re.compile(r" after line (\d+)$")
+_STACK_TITLE, _SKIPS = "User stack trace:", "which results in a skip"
+_TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
+
+
+@dataclass
+class _Values:
+    """What is known of the values of a compilation, by source as the user writes it. `own` are those of our hooks."""
+
+    tensors: dict[str, TensorFacts] = field(default_factory=dict)
+    numbers: dict[str, str] = field(default_factory=dict)
+    own: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Compile:
+    """A compilation that is being recorded."""
+
+    index: int
+    info: DynamoCompile
+    process: str
+    tree: GuardTree = field(default_factory=GuardTree)
+    values: _Values = field(default_factory=_Values)
+    reasons: list[Mapping[str, Any]] = field(default_factory=list)
+    frames: dict[str, UserFrame] = field(default_factory=dict)
+    closure: frozenset[str] = frozenset()
+    counts: tuple[int, int] = (-1, -1)
+    failed: dict[str, int] = field(default_factory=dict)
+    tensor_sources: dict[tuple[int, int], str] = field(default_factory=dict)
+    tensor_facts: dict[tuple[int, int], TensorFacts] = field(default_factory=dict)
+    closed: bool = False
+
+
+class ReportBuilder:
+    """Takes records in their order. `report` returns what they say so far."""
+
+    def __init__(self) -> None:
+        self._compiles: list[_Compile] = []
+        self._by_id: dict[tuple[str, str], _Compile] = {}
+        self._serials: dict[int, _Compile] = {}
+        self._breaks: list[DynamoBreak] = []
+        self._limits: list[RecompileLimit] = []
+        self._strings: dict[tuple[str, int], str] = {}
+        self._files: dict[str, str] = {}
+        self._torch = ""
+        # The folder of the package that runs the script: its frames are on every stack.
+        self._runner = ""
+        self._notes: list[str] = []
+        self._handlers = {
+            "buddy_start": self._take_runner,
+            "str": self._take_string,
+            "torch_version": self._take_version,
+            "dynamo_start": self._take_start,
+            "buddy_function": self._take_function,
+            "dynamo_graph_break_reason": self._take_break,
+            "recompile_reasons": self._take_reasons,
+            "buddy_failures": self._take_failures,
+            "describe_tensor": self._take_tensor,
+            "describe_source": self._take_source,
+            "create_symbol": self._take_symbol,
+            "dynamo_cpp_guards_str": self._take_guards,
+            "buddy_values": self._take_values,
+            "buddy_counts": self._take_counts,
+            "buddy_limit": self._take_limit,
+            "buddy_note": self._take_note,
+            "compilation_metrics": self._take_metrics,
+            "buddy_compiled": self._close,
+        }
+
+    @property
+    def size(self) -> int:
+        """A number that grows with the report."""
+        return len(self._compiles) + len(self._breaks) + len(self._limits)
+
+    def take(self, record: TraceRecord) -> None:
+        """Adds a record; those that the report does not need are ignored."""
+        handler = self._handlers.get(record.name)
+        if handler is not None:
+            fields = json.loads(record.fields or b"{}")
+            handler(record, fields)
+
+    # ---- records ----
+
+    def _of(self, record: TraceRecord) -> _Compile:
+        """The compilation of a record; a record after its end starts another one, because Dynamo was reset."""
+        key = (record.process, record.compile)
+        known = self._by_id.get(key)
+        if known is None or known.closed:
+            name = f"{record.process} {record.compile}".strip() or "?"
+            number = int(record.compile.rpartition("/")[2] or 0) + 1 if record.compile else 1
+            known = _Compile(len(self._compiles), DynamoCompile(name, "", number=number), record.process)
+            self._compiles.append(known)
+            self._by_id[key] = known
+        return known
+
+    def _take_string(self, record: TraceRecord, fields: Any) -> None:
+        text, number = fields
+        self._strings[record.process, int(number)] = text
+        self._note_file(text)
+
+    def _take_runner(self, _record: TraceRecord, fields: Any) -> None:
+        self._runner, self._torch = fields["folder"], fields["torch"]
+
+    def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
+        """The frames of the user's code."""
+        runner = self._runner
+        return [f for f in frames if is_user_file(f.file) and not (runner and f.file.startswith(runner))]
+
+    def _note_file(self, path: str) -> None:
+        self._files.setdefault(path, path)
+
+    def _take_version(self, record: TraceRecord, _fields: Any) -> None:
+        self._torch = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
+
+    def _take_start(self, record: TraceRecord, fields: Any) -> None:
+        compile_ = self._of(record)
+        frames = [self._frame(record.process, frame) for frame in fields.get("stack") or ()]
+        callers = [_tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
+        # The last frame is the function itself.
+        user = self._user_frames(callers or frames[:-1])
+        if frames and (resumed := _RESUMED.match(fields["stack"][-1].get("name", ""))):
+            while user and user[-1].function.partition(" after line ")[0] == resumed[1]:
+                user.pop()
+        compile_.info = msgspec.structs.replace(compile_.info, call=user[-1] if user else None)
+        if frames:
+            own = fields["stack"][-1]
+            self._take_function(
+                record, {"function": own.get("name", ""), "file": frames[-1].file, "line": frames[-1].line}
+            )
+
+    def _frame(self, process: str, fields: Mapping[str, Any]) -> UserFrame:
+        file = fields.get("filename")
+        path = self._strings.get((process, file), "") if isinstance(file, int) else str(file or "")
+        return _tidy(
+            UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or "")
+        )
+
+    def _take_function(self, record: TraceRecord, fields: Any) -> None:
+        compile_ = self._of(record)
+        self._note_file(fields["file"])
+        function = function_title(fields["function"])
+        named = {"function": function, "file": fields["file"], "line": fields["line"]}
+        compile_.info = msgspec.structs.replace(compile_.info, **named)
+        for earlier in self._earlier(compile_):  # a log names a function when it is compiled again
+            if not earlier.info.function:
+                earlier.info = msgspec.structs.replace(earlier.info, **named)
+
+    def _take_break(self, record: TraceRecord, _fields: Any) -> None:
+        message, text = read_break(record.payload), record.payload
+        stack = next((text.partition(title)[2] for title in _TRACEBACK_TITLES if title in text), "")
+        frames = self._user_frames(read_frames(stack))
+        for frame in frames:
+            self._note_file(frame.file)
+        skipped, reason = _SKIPS in text, message.reason
+        if skipped:
+            message = read_break(text.rpartition("Unsupported: ")[2])
+            reason = message.reason or reason
+        fixes = message.fixes or (DEFAULT_FIX,)
+        index = self._of(record).index
+        found = DynamoBreak(index, reason, message.explanation, fixes, _once(frames), message.link, skipped)
+        self._add_break(found)
+
+    def _add_break(self, found: DynamoBreak) -> None:
+        """Adds a break, or counts it if it has happened before: each compilation of a function has the same ones."""
+        for position, known in enumerate(self._breaks):
+            if (known.reason, known.frames[-1:]) == (found.reason, found.frames[-1:]):
+                skipped = known.skipped or found.skipped
+                self._breaks[position] = msgspec.structs.replace(known, times=known.times + 1, skipped=skipped)
+                return
+        if len(self._breaks) < MAX_BREAKS:
+            self._breaks.append(found)
+
+    def _take_reasons(self, record: TraceRecord, _fields: Any) -> None:
+        compile_ = self._of(record)
+        if compile_.reasons:
+            return  # those of our hooks, which say more
+        text = record.payload
+        try:
+            reasons = json.loads(text) if text.lstrip().startswith(("[", '"')) else [text]
+        except ValueError:
+            reasons = [text]
+        for reason in [reasons] if isinstance(reasons, str) else reasons:
+            compile_id, _, rest = str(reason).partition(": ")
+            compile_.reasons.append({"entry": compile_id, "reason": rest})
+
+    def _take_failures(self, record: TraceRecord, fields: Any) -> None:
+        self._of(record).reasons = list(fields)
+
+    def _take_tensor(self, record: TraceRecord, fields: Any) -> None:
+        facts = TensorFacts(
+            _list(fields.get("size")), _list(fields.get("stride")), str(fields.get("dtype", "")).removeprefix("torch."),
+            str(bool(fields.get("requires_grad"))),
+        )  # fmt: skip
+        self._of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
+
+    def _take_source(self, record: TraceRecord, fields: Any) -> None:
+        compile_ = self._of(record)
+        facts = compile_.tensor_facts.get((fields.get("describer_id", 0), fields.get("id", 0)))
+        if facts is not None:
+            compile_.values.tensors[plain(str(fields.get("source", "")))] = facts
+
+    def _take_symbol(self, record: TraceRecord, fields: Any) -> None:
+        source, value = fields.get("source"), fields.get("val")
+        if source and value is not None:
+            self._of(record).values.numbers[plain(str(source))] = str(value)
+
+    def _take_guards(self, record: TraceRecord, _fields: Any) -> None:
+        self._of(record).tree = read_tree(record.payload)
+
+    def _take_values(self, record: TraceRecord, fields: Any) -> None:
+        compile_ = self._of(record)
+        self._serials[fields["serial"]] = compile_
+        compile_.values.own = {plain(source): value for source, value in fields["values"].items()}
+        compile_.frames = {plain(source): _tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
+        compile_.closure = frozenset(fields["closure"])
+
+    def _take_counts(self, _record: TraceRecord, fields: Any) -> None:
+        for serial, checked, calls, failed in fields:
+            compile_ = self._serials.get(serial)
+            if compile_ is not None:
+                compile_.counts, compile_.failed = (checked, calls), {plain(s): n for s, n in failed.items()}
+
+    def _take_limit(self, record: TraceRecord, fields: Any) -> None:
+        if record.compile and fields.get("function"):
+            self._take_function(record, fields)
+        info, index = self._named(self._of(record)), self._of(record).index
+        limit = RecompileLimit(info.function, info.place, fields["setting"], int(fields["limit"]), index)
+        if (limit.function, limit.place) not in {(known.function, known.place) for known in self._limits}:
+            self._limits.append(limit)
+
+    def _named(self, compile_: _Compile) -> DynamoCompile:
+        """The compilation, with the function of an earlier one if its own records do not name it."""
+        info, earlier = compile_.info, self._earlier(compile_)
+        if info.function or not earlier:
+            return info
+        named = earlier[0].info
+        return msgspec.structs.replace(info, function=named.function, file=named.file, line=named.line)
+
+    def _earlier(self, compile_: _Compile) -> list[_Compile]:
+        """The earlier compilations of the same function, the newest first."""
+        function, found = compile_.info.id.rpartition("/")[0], list[_Compile]()
+        if compile_.info.number == 1:
+            return found
+        for other in reversed(self._compiles[: compile_.index]):
+            if other.info.id.rpartition("/")[0] == function:
+                found.append(other)
+                if other.info.number == 1:  # earlier ones were made before Dynamo was reset
+                    break
+        return found
+
+    def _take_note(self, _record: TraceRecord, fields: Any) -> None:
+        self._notes.append(fields["note"])
+
+    def _take_metrics(self, record: TraceRecord, fields: Any) -> None:
+        compile_ = self._of(record)
+        problem = _problem(fields)
+        if fields.get("co_name"):
+            own = {"function": fields["co_name"], "file": str(fields.get("co_filename")), "line": 0}
+            self._take_function(record, {**own, "line": int(fields.get("co_firstlineno") or 0)})
+        compile_.info = msgspec.structs.replace(
+            compile_.info,
+            seconds=float(fields.get("entire_frame_compile_time_s") or 0.0),
+            backend_seconds=float(fields.get("backend_compile_time_s") or 0.0),
+            guards=int(fields.get("guard_count") or 0),
+            ops=int(fields.get("graph_op_count") or 0),
+            problem="" if _is_limit(problem) else problem,
+        )
+        if _is_limit(problem):
+            setting = "accumulated_recompile_limit" if "accumulated_recompile_limit" in problem else "recompile_limit"
+            limit = re.search(r"currently set to (\d+)", problem)
+            limit_fields = {"setting": setting, "limit": int(limit[1]) if limit else compile_.info.number - 1}
+            self._take_limit(record, limit_fields)
+        elif fields.get("fail_type"):
+            self._take_error(compile_, fields)
+        self._close(record, fields)
+
+    def _take_error(self, compile_: _Compile, metrics: Mapping[str, Any]) -> None:
+        """Adds the graph break that ended a compilation with `fullgraph=True`: Dynamo records it as an error alone."""
+        if not str(metrics["fail_type"]).rstrip("'>").endswith("Unsupported"):
+            return
+        message = read_break(str(metrics.get("fail_reason") or ""))
+        file, line = str(metrics.get("fail_user_frame_filename") or ""), int(metrics.get("fail_user_frame_lineno") or 0)
+        frames = (UserFrame(file, line),) if is_user_file(file) else ()
+        is_known = any(known.compile == compile_.index and known.reason == message.reason for known in self._breaks)
+        if not is_known:
+            fixes = message.fixes or (DEFAULT_FIX,)
+            found = DynamoBreak(compile_.index, message.reason, message.explanation, fixes, frames, message.link)
+            self._add_break(found)
+
+    def _close(self, record: TraceRecord, _fields: Any) -> None:
+        self._of(record).closed = True
+
+    # ---- the report ----
+
+    def report(self, notes: Sequence[str] = (), problem: Diagnostic | None = None) -> DynamoReport:
+        """The report of the records so far."""
+        compiles = tuple(self._compiled(compile_) for compile_ in self._compiles)
+        failed = {
+            (failure.compile, failure.source, _TENSOR_KINDS.get(failure.kind, failure.kind))
+            for compiled in compiles for failure in compiled.failures
+        }  # fmt: skip
+        guards = [guard for compile_ in self._compiles for guard in self._guards(compile_, failed)]
+        notes = (*self._notes, *notes)
+        if len(guards) > MAX_GUARDS:
+            notes = (*notes, f"{len(guards)} guards; the first {MAX_GUARDS} of them are in the report")
+        return DynamoReport(
+            compiles, tuple(self._breaks), tuple(guards[:MAX_GUARDS]), tuple(self._limits), tuple(notes), self._torch,
+            problem,
+        )  # fmt: skip
+
+    def _compiled(self, compile_: _Compile) -> DynamoCompile:
+        failures = tuple(self._failure(compile_, fields) for fields in compile_.reasons)
+        calls = compile_.counts[1] + 1 if compile_.counts[1] >= 0 else -1  # the first call checks no guard
+        info = self._named(compile_)
+        module = compile_.values.own.get("fn")
+        if info.function == "inner" and module:  # Dynamo's wrapper of a module of torch.nn
+            info = msgspec.structs.replace(info, function=module["type"])
+        return msgspec.structs.replace(info, failures=failures, calls=calls)
+
+    def _failure(self, compile_: _Compile, fields: Mapping[str, Any]) -> GuardFailure:
+        reason = read_reason(fields["reason"])
+        entry = self._by_entry(compile_, fields)
+        source, scope = plain(reason.source), ""
+        if entry is not None:
+            line = next((line for line in entry.tree.lines if line.key == source), None)
+            scope = scope_of(line.source if line else reason.dynamo_source, entry.closure)
+        before, after = self._change(reason, entry, compile_, fields)
+        frames = [_tidy(UserFrame(*frame)) for frame in fields.get("frames", ())] or _stack_of(fields["reason"])
+        user = self._user_frames(frames)
+        frame = user[-1] if user else self._line_of(entry, source)
+        fix = fix_for(reason, scope, before, after)
+        if reason.kind in ("dtype", "rank", "requires_grad", "device") and before:
+            reason = reason._replace(expression=f"{reason.kind} of {source} is {before}")
+        if (resumed := _RESUMED_TITLE.search(compile_.info.function)) and scope == "local":
+            fix = f"remove the graph break at line {resumed[1]}, which makes {source} an input; or {fix}"
+        changes = {plain(name): change for name, change in fields.get("changes", {}).items() if plain(name) != source}
+        return GuardFailure(
+            -1 if entry is None else entry.index, reason.kind, reason.expression, source, scope, before, after, frame,
+            fix, tuple((name, *_texts(*change)) for name, change in changes.items()),
+        )  # fmt: skip
+
+    def _by_entry(self, compile_: _Compile, fields: Mapping[str, Any]) -> _Compile | None:
+        if "serial" in fields:
+            return self._serials.get(fields["serial"])
+        return next((other for other in self._earlier(compile_) if other.info.id.endswith(fields["entry"])), None)
+
+    def _change(
+        self, reason: Reason, entry: _Compile | None, now: _Compile, fields: Mapping[str, Any]
+    ) -> tuple[str, str]:
+        """The checked value before and after, as far as it is known."""
+        source, before, after = plain(reason.source), reason.before, reason.after
+        own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
+        if own is not None:
+            texts = _texts(own[0], own[1], reason.kind)
+            return (before or texts[0], texts[1]) if reason.kind in ("value", "keys", "length") else texts
+        if reason.kind in ("size", "rank", "stride", "dtype", "requires_grad", "device", "tensor"):
+            if entry is not None and (facts := _facts(entry, source)) is not None:
+                before = facts.of(reason.kind) or before
+            if (facts := _facts(now, source)) is not None:
+                after = facts.of(reason.kind) or after
+            if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
+                after = _with_size(after, int(index[1]), reason.after)
+            return differing_keys(before, after) if reason.kind == "device" else (before, after)
+        if reason.kind == "symbolic size" and (
+            match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
+        ):
+            owner, _, rest = match[1].partition(".size()[")
+            index = int(rest.rstrip("]"))
+            return _size_at(_facts(entry, owner), index), _size_at(_facts(now, owner), index)
+        if reason.kind == "global state" and entry is not None:
+            return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
+        if not after:
+            after = self._value_now(now, source)
+        return before, after
+
+    def _value_now(self, now: _Compile, source: str) -> str:
+        """The value of `source` in a compilation, from its symbols and guards; "" if unknown."""
+        if source in now.values.numbers:
+            return now.values.numbers[source]
+        expressions = (
+            line.expression for line in now.tree.lines if line.key == source and line.kind in ("value", "length")
+        )
+        reasons = [read_reason(expression) for expression in expressions]
+        return next((reason.before for reason in reasons if reason.before), "")
+
+    def _line_of(self, compile_: _Compile | None, source: str) -> UserFrame | None:
+        """The user's line that reads `source`, from the guards of a compilation."""
+        if compile_ is None or not source:
+            return None
+        if source in compile_.frames:
+            return compile_.frames[source]
+        frames = (line.frame for line in compile_.tree.lines if line.key == source and line.frame is not None)
+        resolved = (self._resolve(frame) for frame in frames)
+        return next((frame for frame in resolved if is_user_file(frame.file)), None)
+
+    def _resolve(self, frame: UserFrame) -> UserFrame:
+        """The frame with its whole path, if a record has named a file that ends so: guards have shortened paths."""
+        path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
+        return _tidy(msgspec.structs.replace(frame, file=path))
+
+    def _guards(self, compile_: _Compile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
+        """The guards of a compilation. Dynamo counts failures by value; `known` are (compilation, value, kind) of
+        failed guards, which say which of several guards on one value has failed.
+        """
+        checked, index = compile_.counts[0], compile_.index
+        of_known_kind = {source for number, source, _ in known if number == index}
+        for line in compile_.tree.lines:
+            frame = compile_.frames.get(line.key) or (self._resolve(line.frame) if line.frame else None)
+            is_other = (index, line.key, line.kind) not in known and (line.key in of_known_kind or line.library)
+            failed = -1 if checked < 0 else 0 if is_other else compile_.failed.get(line.key, 0)
+            yield DynamoGuard(
+                index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
+                checked, failed, line.library,
+            )  # fmt: skip
+
+
+# ---- parts of records ------------------------------------------------------------------------------------------------
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a path is of the user's code: neither of an installed package, nor of Python."""
+    return bool(path) and not _LIBRARY_PATH.search(path)
+
+
+def read_frames(text: str) -> list[UserFrame]:
+    """The frames of the first Python traceback in `text`."""
+    text = text.partition("\nTraceback (most recent call last)")[0]
+    return [
+        _tidy(
+            UserFrame(match["file"], int(match["line"]), match["function"].strip(), (match["text"] or "").strip(" ^~"))
+        )
+        for match in _FRAME.finditer(text)
+    ]
+
+
+def function_title(name: str) -> str:
+    """The name of a function; `forward after line 13` for what Dynamo compiles after a graph break."""
+    match = _RESUMED.match(name)
+    return f"{match[1]} after line {match[2]}" if match else name
+
+
+def _tidy(frame: UserFrame) -> UserFrame:
+    return msgspec.structs.replace(frame, function=function_title(frame.function), text=frame.text.strip())
+
+
+def _once(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
+    """The frames, without repetitions of a line: a compiled function and its wrapper."""
+    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].place != frame.place)
+
+
+def _stack_of(reason: str) -> list[UserFrame]:
+    return read_frames(reason.partition(_STACK_TITLE)[2]) if _STACK_TITLE in reason else []
+
+
+def _list(value: Any) -> str:
+    return (
+        ""
+        if value is None
+        else str([str(size) if not isinstance(size, int) else size for size in value]).replace("'", "")
+    )
+
+
+def _problem(metrics: Mapping[str, Any]) -> str:
+    """The error that ended a compilation, in one line."""
+    reason = str(metrics.get("fail_reason") or "").strip()
+    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
+    if not metrics.get("fail_type"):
+        return ""
+    if "recompile limit" in reason or "recompile_limit" in reason:
+        return reason
+    return f"{str(metrics['fail_type']).rpartition('.')[2].rstrip(chr(39) + '>')}: {first}"
+
+
+def _is_limit(problem: str) -> bool:
+    return "recompile limit" in problem or "recompile_limit" in problem
+
+
+def _facts(compile_: _Compile | None, source: str) -> TensorFacts | None:
+    if compile_ is None:
+        return None
+    guarded, described = compile_.tree.tensors.get(source), compile_.values.tensors.get(source)
+    if described is not None and guarded is not None:
+        return replace(described, keys=guarded.keys, stride=described.stride or guarded.stride)
+    return described or guarded
+
+
+def _size_at(facts: TensorFacts | None, index: int) -> str:
+    sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
+    return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""
+
+
+def _with_size(sizes: str, index: int, size: str) -> str:
+    """`[3, 4]` for the sizes `[*, 4]`, the index 0 and the size 3."""
+    parts = sizes.strip("[]").split(", ")
+    return f"[{', '.join([*parts[:index], size, *parts[index + 1 :]])}]" if index < len(parts) else sizes
+
+
+def _texts(before: Mapping[str, Any], after: Mapping[str, Any], kind: str = "") -> tuple[str, str]:
+    """Two values that our hooks have described, as texts that differ."""
+    tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
+    if not kind and len(tensors) == 2:
+        names = [n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]]
+        names = [name for name in names if name != "stride" or "size" not in names]
+        first, second = (", ".join(f"{name} {tensor[name]}" for name in names) for tensor in tensors)
+        return first, second
+    texts = [_text(value, kind) for value in (before, after)]
+    if texts[0] == texts[1]:
+        texts = [_text(value, "") for value in (before, after)]
+    return (texts[0], texts[1]) if texts[0] != texts[1] else (texts[0], f"another {texts[1]}")
+
+
+def _text(value: Mapping[str, Any], kind: str) -> str:
+    if not value:
+        return "nothing"
+    if kind == "type":
+        return str(value["type"])
+    if kind == "length" and "length" in value:
+        return f"length {value['length']}"
+    tensor = value.get("tensor")
+    if tensor:
+        own = {"symbolic size": "size", "rank": "size"}.get(kind, kind)
+        return str(tensor.get(own) or value["text"])
+    return str(value["text"])
