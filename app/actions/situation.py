@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from buddy.app.actions.action import key_of
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
-from buddy.compiler.protocol.recipe import IREE, NATIVE, Backend, PassStep
+from buddy.compiler.protocol.recipe import NATIVE, OTHER_COMPILERS, Backend, PassStep
 
 
 @dataclass(frozen=True)
@@ -149,16 +149,17 @@ def needs_report(s: Situation) -> str:
     return needs_captured(s) or ("" if s.has_report else f"no run of this graph yet: press {key_of('run')} to run it")
 
 
-def needs_iree(s: Situation) -> str:
+def needs_other_compiler(s: Situation) -> str:
     reason = needs_recipe(s)
-    if reason or s.backend == IREE:
+    if reason or s.backend in OTHER_COMPILERS:
         return reason
     name = "this compiler" if s.backend == NATIVE else s.backend
-    return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {IREE}"
+    others = " or ".join(OTHER_COMPILERS)
+    return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {others}"
 
 
 def needs_mlir(s: Situation) -> str:
-    if s.backend == IREE:
+    if s.backend in OTHER_COMPILERS:
         return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:

@@ -17,7 +17,17 @@ from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
 
 # What starts a comment in each language.
-_COMMENT_STARTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
+_COMMENT_STARTS = {
+    "fx": "#",
+    "buddy": "#",
+    "mlir": "//",
+    "llvm": ";",
+    "asm": "#",
+    "ptx": "//",
+    "python": "#",
+    "cpp": "//",
+    "text": "#",
+}
 
 
 def make_parser() -> arguments.Parser:

@@ -78,7 +78,9 @@ def _apply_options(
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag does not apply to the native backend: select another one with --backend")
-    changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
+    # Flags are those of one compiler.
+    saved = recipe.backend_flags if changes.get("backend", recipe.backend) == recipe.backend else ()
+    changes["backend_flags"] = () if is_native else (*saved, *options.backend_flag)
     changes["plugins"] = (*recipe.plugins, *plugins_of(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
     return _set_enabled(_set_enabled(recipe, options.disable, False), options.enable, True)

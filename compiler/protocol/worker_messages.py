@@ -23,10 +23,11 @@ from buddy.compiler.protocol import (
     RunReport,
     Stage,
 )
+from buddy.compiler.protocol.catalogue import FlagInfo
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR, PluginInfo
 from buddy.compiler.protocol.profile import ProfileReport
-from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import NATIVE, Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, NodeCounts
 
 
@@ -95,8 +96,8 @@ class Execute(Message, frozen=True):
 
     Answered by `Executed`.
 
-    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is from another backend, `native` is this
-    compiler's code, which runs interleaved with it.
+    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is of another compiler, the `backend`, then
+    `native` is this compiler's code, which runs interleaved with it.
     """
 
     graph: int
@@ -111,6 +112,7 @@ class Execute(Message, frozen=True):
     keep: str = ""
     native: NativeCode | None = None
     equal_nan: bool = False
+    backend: str = NATIVE
 
 
 class Measure(Message, frozen=True):
@@ -439,6 +441,14 @@ class PluginsUsed(Reply, frozen=True):
     """The errors of the plug-ins that failed to load, also of those in installed packages."""
 
     problems: tuple[Diagnostic, ...]
+
+
+class InductorFlags(Message, frozen=True):
+    """The versions of Inductor's packages, its settings, and the reason why it rejects a recipe's flags, if it does."""
+
+    versions: dict[str, str]
+    flags: tuple[FlagInfo, ...]
+    problem: str = ""
 
 
 class PassList(Reply, frozen=True):
