@@ -241,6 +241,20 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
     return Measured(report)
 
 
+def _watch_inductor(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+    from buddy.compiler.runtime.inductor.numerics import compare_nodes
+
+    report = compare_nodes(
+        captured,
+        request.recipe,
+        reference=request.reference,
+        every=request.every,
+        graph=request.graph,
+        on_progress=lambda what, done: channel.send(Activity(what, done)),
+    )
+    return Watched(report)
+
+
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     from buddy.compiler.driver.observation import observed_program
     from buddy.compiler.runtime.graph_interpreter import symbols_at
@@ -251,6 +265,8 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
         channel.send(Activity(what, done))
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    if request.recipe.backend == INDUCTOR:
+        return _watch_inductor(channel, captured, request)
     recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
     program = observed_program(
         captured.graph,

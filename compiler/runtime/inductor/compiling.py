@@ -35,11 +35,15 @@ class InductorStage(NamedTuple):
 
 
 class InductorArtifact(msgspec.Struct, frozen=True):
-    """The Python module that Inductor has generated, with its kernels as C++, and its constants, by `torch.save`."""
+    """The Python module that Inductor has generated, with its kernels as C++, and its constants, by `torch.save`.
+
+    `values` has the stable name of the node whose value is in a buffer, by the name of the buffer.
+    """
 
     source: str
     constants: bytes
     settings: dict[str, Any]
+    values: dict[str, str] = {}
 
 
 OnStage = Callable[[InductorStage], None]
@@ -130,6 +134,8 @@ class _Compilation:
         returned = self.origins.of_all(output.all_input_nodes)
         lines = []
         for line in text.rstrip("\n").split("\n"):
+            if line.lstrip().startswith("# No stacktrace"):
+                continue
             assigned = _ASSIGNED.match(line)
             names: Names = ()
             if assigned:
@@ -164,6 +170,7 @@ class _Compilation:
         for node in nodes:
             parts = node.get_nodes()
             names = self.origins.of_scheduled(node)
+            lines.append(Line(f"# {', '.join(names)}".rstrip(), names))
             if len(parts) > 1:
                 lines.append(Line(f"{node.get_name()}: {type(node).__name__} of {len(parts)} nodes", names))
             indent = "    " * (len(parts) > 1)
@@ -180,7 +187,8 @@ class _Compilation:
             return
         constants = BytesIO()
         torch.save(dict(lowering.constants), constants)
-        self.artifact = InductorArtifact(code.value, constants.getvalue(), {})
+        values = self.origins.values_of(lowering.module.graph, _exact_nodes(lowering))
+        self.artifact = InductorArtifact(code.value, constants.getvalue(), {}, values)
         wrapper, kernels = split_code(code.value)
         self._kernel_count = len(kernels)
         self._add("wrapper", "python", self._wrapper_lines(wrapper, lowering))
@@ -258,6 +266,13 @@ class _Compilation:
                 lines += libraries.assembly(path, name, self._kernel_lines(name, text))
         if lines:
             self._add("asm", "asm", lines[:-1])
+
+
+def _exact_nodes(lowering: Any) -> dict[str, Any]:
+    """Returns the FX node whose value is in a buffer, by the name of the buffer, for those that hold exactly one."""
+    buffers = {buffer.get_name(): buffer for buffer in lowering.buffers}
+    nodes = {name: getattr(buffer, "origin_node", None) for name, buffer in buffers.items()}
+    return {name: node for name, node in nodes.items() if node is not None}
 
 
 _ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]*)?\s=\s")

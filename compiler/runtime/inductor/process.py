@@ -51,11 +51,11 @@ class LoadedArtifact:
         constants = torch.load(BytesIO(artifact.constants), weights_only=True)
         with config.patch(artifact.settings), libraries.recording():
             key, path = PyCodeCache.write(artifact.source)
-            self._module = PyCodeCache.load_by_key_path(key, path, attrs=constants)
+            self.module = PyCodeCache.load_by_key_path(key, path, attrs=constants)
 
     def call(self) -> Sequence[Any]:
         with torch.no_grad():
-            return self._module.call(list(self._tensors))
+            return self.module.call(list(self._tensors))
 
     def write(self, results: Sequence[Any], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
         torch.save([result.contiguous() for result in results], file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -44,6 +45,20 @@ class FxOrigins:
 
     def of_all(self, nodes: Iterable[Any]) -> Names:
         return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
+
+    def values_of(self, graph: Any, buffers: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the node whose value is in each of `buffers`, which are FX nodes of `graph`.
+
+        A node may become several FX nodes; its value is that of the one that nodes of others read.
+        """
+        last: dict[Any, str] = {}
+        for node in graph.nodes:
+            names = self.of(node)
+            is_read = any(user.op == "output" or self.of(user) != names for user in node.users)
+            if node.op == "call_function" and names and is_read:
+                last[node] = names[-1]
+        counts = Counter(last.values())
+        return {name: last[node] for name, node in buffers.items() if node in last and counts[last[node]] == 1}
 
     def of_scheduled(self, scheduled: Any) -> Names:
         """Returns the nodes that a scheduler node computes; nodes without an IR node have none."""
