@@ -99,11 +99,12 @@ class _Compilation:
             self._take_code(lowering, result[0])
             return result
 
+        # Inductor makes deep copies of its settings: functions are not copied, but bound methods with their object are.
         hooks = {
             "pre_grad_custom_pass": lambda graph: self._add_graph("pre-grad", graph),
             "joint_custom_post_pass": lambda graph: self._add_graph("joint", graph),
-            "_pre_fusion_custom_pass": self._before_fusion,
-            "_post_fusion_custom_pass": self._after_fusion,
+            "_pre_fusion_custom_pass": lambda nodes: self._before_fusion(nodes),
+            "_post_fusion_custom_pass": lambda nodes: self._after_fusion(nodes),
         }
         self.on_activity("Inductor: passes over FX graphs", 0.05)
         with ExitStack() as contexts:

@@ -21,14 +21,16 @@ _LINE_TABLES = "-g1"
 def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterator[dict[str, str]]:
     """Inside, kernels are compiled with line tables, and `on_kernel` is called with the number of each before.
 
-    The result has the path of the library of each kernel, by its stripped source. Code that was compiled in this
-    context is found in Inductor's cache only in this context.
+    The result has the path of the library of each kernel, by its stripped source. Versions of torch that generate no
+    line tables get a flag for them; their code is then found in Inductor's cache only in this context.
     """
+    from torch._inductor import config
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
     paths: dict[str, str] = {}
     load = CppPythonBindingsCodeCache.load_pybinding_async
-    if "extra_flags" in inspect.signature(load).parameters:
+    has_tables = getattr(config.aot_inductor, "enable_line_tables", False)
+    if not has_tables and "extra_flags" in inspect.signature(load).parameters:
         load = functools.partial(load, extra_flags=(_LINE_TABLES,))
 
     def load_recorded(argument_types: Any, source: str, *more: Any, **keywords: Any) -> Any:
