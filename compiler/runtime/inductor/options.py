@@ -13,7 +13,16 @@ from buddy.compiler.runtime.inductor.program import InductorError
 
 # Settings that recipes cannot choose: those by which stages are recorded, and those of caches, tests, and processes.
 _RESERVED = ("trace.", "test_configs.", "rocm.", "cuda.", "halide.", "cutlass.", "aot_inductor", "_")
-_RESERVED_WORDS = ("cache", "debug", "worker", "compile_threads", "cpp.threads", "TESTING", "benchmark_harness")
+_RESERVED_WORDS = (
+    "TYPE_CHECKING",
+    "cache",
+    "debug",
+    "worker",
+    "compile_threads",
+    "cpp.threads",
+    "TESTING",
+    "benchmark_harness",
+)
 _WORDS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -53,7 +62,7 @@ def flags() -> Iterator[FlagInfo]:
 
 def describe(chosen: tuple[str, ...]) -> InductorFlags:
     """Returns the settings, and whether `chosen` are valid flags; for a one-shot process."""
-    return InductorFlags({"torch": torch.__version__}, tuple(flags()), flag_problem(chosen))
+    return InductorFlags({"torch": str(torch.__version__)}, tuple(flags()), flag_problem(chosen))
 
 
 def _defaults() -> dict[str, Any]:
