@@ -294,7 +294,10 @@ def split_code(source: str) -> tuple[str, dict[str, str]]:
 
 
 def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, Names]) -> list[Line]:
-    """Returns the decisions as a table: result, both nodes, and the reason of those that are not fused."""
+    """Returns the decisions as a table: result, both nodes, and the reason of those that are not fused.
+
+    A list of the nodes with their `names` follows.
+    """
     fused = sum(decision.is_fused for decision in decisions)
     lines = [Line(f"{len(decisions)} pairs considered: {fused} fused, {len(decisions) - fused} not fused"), Line("")]
     if not decisions:
@@ -307,7 +310,9 @@ def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, Names]
         of = () if decision is None else (*decision.first, *decision.second)
         nodes = tuple(dict.fromkeys(name for part in of for name in names.get(part, ())))
         lines.append(Line("  ".join([*cells, row[3]]).rstrip(), nodes))
-    return lines
+    parts = dict.fromkeys(part for decision in decisions for part in (*decision.first, *decision.second))
+    width = max(map(len, parts))
+    return [*lines, Line(""), *(Line(f"{part:{width}}  {', '.join(names[part])}", names[part]) for part in parts)]
 
 
 def _failure(error: Exception, compilation: _Compilation, program: FxProgram) -> InductorError:

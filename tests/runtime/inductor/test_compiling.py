@@ -136,13 +136,16 @@ def test_the_marks_of_lines_do_not_change_the_code(compiled: Compiled) -> None:
 
 @pytest.mark.slow
 def test_each_rejected_pair_has_a_reason(compiled: Compiled) -> None:
-    heading, _, titles, *rows = [line.text for line in compiled.stages["fusions"].lines]
+    lines = compiled.stages["fusions"].lines
+    heading, _, titles, *rest = [line.text for line in lines]
+    rows, legend = rest[: rest.index("")], rest[rest.index("") + 1 :]
     assert titles.split() == ["result", "first", "second", "reason"]
     rejected = [row for row in rows if row.startswith("not fused")]
     assert heading == f"{len(rows)} pairs considered: {len(rows) - len(rejected)} fused, {len(rejected)} not fused"
     assert 0 < len(rejected) < len(rows)
     assert all(len(re.split(r" {2,}", row)) == 4 for row in rejected)
-    assert all(line.names for line in compiled.stages["fusions"].lines[3:])
+    assert all(line.names for line in counted(lines[3:]))
+    assert any(re.fullmatch(r"op\d+ +norm/native_layer_norm\.0, norm/getitem\.0", line) for line in legend)
 
 
 @pytest.mark.slow
