@@ -43,7 +43,7 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm or ptx) or of Python.
+    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm, ptx, python, cpp or text).
 
     It can lex each line separately, except for lines inside a string of Python (see `open_string`). Raises `ValueError`
     for an unknown language.
@@ -72,7 +72,16 @@ def lexer_for(language: str) -> Lexer:
         from pygments.lexers.python import PythonLexer
 
         return PythonLexer()
-    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx, python")
+    if language == "cpp":
+        from pygments.lexers.c_cpp import CppLexer
+
+        return CppLexer()
+    if language == "text":
+        from pygments.lexers.special import TextLexer
+
+        return TextLexer()
+    known = "fx, buddy, mlir, llvm, asm, ptx, python, cpp, text"
+    raise ValueError(f"unknown language {language!r}; known: {known}")
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:

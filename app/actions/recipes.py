@@ -5,9 +5,9 @@ from __future__ import annotations
 from buddy.app.actions.action import Action
 from buddy.app.actions.situation import (
     needs_captured,
-    needs_iree,
     needs_mlir,
     needs_native,
+    needs_other_compiler,
     needs_presets,
     needs_profile,
     needs_recipe,
@@ -20,7 +20,7 @@ BACKEND_ACTIONS: tuple[Action, ...] = (
         "backend",
         ("g i",),
         "Backend",
-        "Choose the backend that compiles the top-level IR: this compiler or IREE, whose phases become stages",
+        "Choose the backend: this compiler, or IREE or Inductor, whose phases become stages",
         "backend.choose_backend",
         "app",
         needs_recipe,
@@ -29,10 +29,10 @@ BACKEND_ACTIONS: tuple[Action, ...] = (
         "backend.flags",
         ("g I",),
         "Backend flags",
-        "Edit the flags of IREE's compiler, which checks each flag. Type to search",
+        "Edit the flags of IREE or the settings of Inductor, which checks each one. Type to search",
         "backend.choose_flag",
         "app",
-        needs_iree,
+        needs_other_compiler,
     ),
     A(
         "llvm.passes",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from buddy.app.actions.action import key_of
 from buddy.compiler.protocol import Assignment, NodeRow, Stage
-from buddy.compiler.protocol.recipe import IREE, NATIVE, Backend, PassStep
+from buddy.compiler.protocol.recipe import INDUCTOR, NATIVE, OTHER_COMPILERS, Backend, PassStep
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,16 @@ def needs_tree(s: Situation) -> str:
     return "" if s.is_tree else f"the table is flat: press {key_of('graph.tree')} to show modules"
 
 
+def _needs_own_lowerings(s: Situation) -> str:
+    if s.backend == INDUCTOR:
+        return f"Inductor lowers the graph itself: press {key_of('backend')} to choose another backend"
+    return ""
+
+
 def needs_toggle_node(s: Situation) -> str:
     if s.n_picked > 1:
-        return needs_captured(s)
-    reason = needs_captured(s) or needs_node(s)
+        return needs_captured(s) or _needs_own_lowerings(s)
+    reason = needs_captured(s) or needs_node(s) or _needs_own_lowerings(s)
     if reason or s.node is None or s.assignment is None:
         return reason
     only_eager = s.assignment.lowering == "eager" and not s.assignment.compiled_choices
@@ -85,7 +91,7 @@ def needs_toggle_node(s: Situation) -> str:
 
 
 def needs_lowering(s: Situation) -> str:
-    reason = needs_captured(s) or needs_node(s)
+    reason = needs_captured(s) or needs_node(s) or _needs_own_lowerings(s)
     if reason or s.node is None or s.assignment is None:
         return reason
     return "" if s.assignment.choices else f"{s.node.target} has no other lowering"
@@ -156,16 +162,17 @@ def needs_native(s: Situation) -> str:
     return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
 
 
-def needs_iree(s: Situation) -> str:
+def needs_other_compiler(s: Situation) -> str:
     reason = needs_recipe(s)
-    if reason or s.backend == IREE:
+    if reason or s.backend in OTHER_COMPILERS:
         return reason
     name = "this compiler" if s.backend == NATIVE else s.backend
-    return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {IREE}"
+    others = " or ".join(OTHER_COMPILERS)
+    return f"{name} has passes, not flags: press {key_of('backend')} to choose the backend {others}"
 
 
 def needs_mlir(s: Situation) -> str:
-    if s.backend == IREE:
+    if s.backend in OTHER_COMPILERS:
         return f"{s.backend} compiles the graph: press {key_of('backend')} to choose this compiler"
     reason = needs_engine_stage(s)
     if reason or s.stage is None:

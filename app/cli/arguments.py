@@ -191,7 +191,7 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--precision", type=_precision_name, choices=PRECISIONS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"
     group.add_argument("--target", metavar="TARGET", help=text)
-    text = "the backend: native (this compiler), iree, or one of a plug-in (buddy-tui passes --backends)"
+    text = "the backend: native (this compiler), iree, inductor, or one of a plug-in (buddy-tui passes --backends)"
     group.add_argument("--backend", type=backend_name, metavar="NAME", help=text)
     text = "a flag for that backend's compiler, as --backend-flag=--NAME=VALUE; may be repeated"
     group.add_argument("--backend-flag", type=backend_flag, metavar="FLAG", action="append", default=[], help=text)

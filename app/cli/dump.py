@@ -19,7 +19,17 @@ from buddy.compiler.protocol.recipe import Recipe
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
 LLVM_STAGES = "llvm:"
 # What starts a comment in each language.
-_COMMENT_STARTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
+_COMMENT_STARTS = {
+    "fx": "#",
+    "buddy": "#",
+    "mlir": "//",
+    "llvm": ";",
+    "asm": "#",
+    "ptx": "//",
+    "python": "#",
+    "cpp": "//",
+    "text": "#",
+}
 
 
 def make_parser() -> arguments.Parser:

@@ -78,7 +78,9 @@ def _apply_options(
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag does not apply to the native backend: select another one with --backend")
-    changes["backend_flags"] = () if is_native else (*recipe.backend_flags, *options.backend_flag)
+    # Flags are those of one compiler.
+    saved = recipe.backend_flags if changes.get("backend", recipe.backend) == recipe.backend else ()
+    changes["backend_flags"] = () if is_native else (*saved, *options.backend_flag)
     changes["llvm_stages"] = recipe.llvm_stages or options.llvm_passes
     changes["llvm_disabled"] = tuple(dict.fromkeys((*recipe.llvm_disabled, *options.disable_llvm_pass)))
     changes["plugins"] = (*recipe.plugins, *plugins_of(options))

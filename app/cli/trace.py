@@ -204,7 +204,7 @@ class _Coverage:
 
 def _coverage_unit(stage: Stage) -> str:
     """What `Stage.origins` counts."""
-    return "bytes" if stage.language == "asm" else "ops"
+    return {"asm": "bytes", "python": "lines", "cpp": "lines", "text": "lines"}.get(stage.language, "ops")
 
 
 def _percent(part: int, total: int) -> str:

@@ -35,6 +35,11 @@ class CompareCommands:
         workspace, state = self._context.workspace, self._context.state
         choices = [(TitledRecipe("the current recipe", workspace.recipe), "compare later edits with the current state")]
         choices += [
+            (TitledRecipe(f"backend {backend.name}", replace(workspace.recipe, backend=backend.name)), backend.summary)
+            for backend in state.backends
+            if backend.name != workspace.recipe.backend
+        ]
+        choices += [
             (TitledRecipe(f"preset {preset.name}", workspace.from_preset(preset.recipe)), preset.summary)
             for preset in state.presets
         ]

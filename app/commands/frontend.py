@@ -11,7 +11,7 @@ from buddy.app.panes.ir_comparison import ComparedStages
 from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import SUMMARIES, dialects_of, with_frontend
 from buddy.compiler.protocol import BackendDescribed, CheckFlags, DescribeBackend, FlagInfo
-from buddy.compiler.protocol.recipe import FRONTENDS, NATIVE, TORCH_MLIR, Backend, Dialect, Frontend
+from buddy.compiler.protocol.recipe import FRONTENDS, TORCH_MLIR, Backend, Dialect, Frontend
 
 if TYPE_CHECKING:
     from buddy.app.commands.provenance import ProvenanceCommands
@@ -48,8 +48,7 @@ class BackendCommands:
         recipe = self._context.workspace.recipe
         if backend is None or backend == recipe.backend:
             return
-        flags = recipe.backend_flags if backend != NATIVE else ()
-        self._context.edits.edit(replace(recipe, backend=backend, backend_flags=flags), f"backend {backend}")
+        self._context.edits.edit(replace(recipe, backend=backend, backend_flags=()), f"backend {backend}")
 
     # ---- flags ---------------------------------------------------------------------------------------------------
 
@@ -71,9 +70,9 @@ class BackendCommands:
         choices += [PickerChoice(flag, "default of the recipe's backend", flag) for flag in description.defaults]
         choices += [PickerChoice(f"--{flag.name}", _describe_flag(flag), flag) for flag in description.flags]
         choices.append(PickerChoice("another flag...", "a flag that the compiler's help does not list", _ENTER_BY_HAND))
-        drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices)) or "none"
+        drivers = ", ".join(dict.fromkeys(device.driver for device in description.devices))
         version = next(iter(description.versions.values()), "")
-        title = f"Flags of {description.name} {version}; drivers of its runtime: {drivers}"
+        title = f"Flags of {description.name} {version}" + f"; drivers of its runtime: {drivers}" * bool(drivers)
         self._context.dialogs.open(PickerScreen(title, choices), self._edit_chosen_flag)
 
     # ---- LLVM's passes -------------------------------------------------------------------------------------------

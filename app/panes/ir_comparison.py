@@ -31,6 +31,9 @@ LANGUAGES: dict[str, str] = {
     "llvm": "LLVM IR",
     "asm": "assembly",
     "ptx": "PTX",
+    "python": "Python code",
+    "cpp": "C++",
+    "text": "a table",
 }
 
 

@@ -20,8 +20,8 @@ from buddy.app.session.state import State, Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cells, cut_cells
 from buddy.app.workspace.session_file import RunRecord
-from buddy.compiler.protocol import NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
-from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
+from buddy.compiler.protocol import COMPILER_NAMES, NOT_APPLIED, OutputReport, RunReport, SideReport, Timing
+from buddy.compiler.protocol.recipe import NATIVE, Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
 # The text and the role of each verdict.
@@ -32,7 +32,7 @@ VERDICTS = {
     "unchecked": ("RAN", "warn"),
     "nan": ("NaN", "bad"),
 }
-BACKEND_NAMES = {NATIVE: "buddy", IREE: "IREE", **RUNTIME_LABELS}
+BACKEND_NAMES = {NATIVE: "buddy", **COMPILER_NAMES, **RUNTIME_LABELS}
 # The maximum number of lines that are shown of the output of the script.
 MAX_PRINTED_LINES = 200
 # Larger distances from eager, in ULP, are not shown: eager's value is near zero.

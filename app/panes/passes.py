@@ -18,7 +18,7 @@ from buddy.app.session.stages import PassRow, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
-from buddy.compiler.protocol import IREE_PHASES, PassInfo
+from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
 # The steps that are not passes of the recipe, each with its description.
@@ -119,7 +119,7 @@ class PassesPane(TablePane[PassRow]):
             return ", ".join(row.folded)
         if row.step is None:
             recipe = self.workspace.recipe
-            owner = recipe.backend if recipe.runs_passes else "IREE"
+            owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
             built_in = BUILT_IN_STEPS.get(row.name, f"{owner}'s phase {row.name}")
             return built_in.format(dialect=recipe.dialect)
         return next((info.summary for info in self.state.passes if info.name == row.name), "")
@@ -339,7 +339,10 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
 
     rows = [*built_in_rows("fx", "graph"), *step_rows(of_graph=True), *built_in_rows("lower")]
     if not recipe.runs_passes:
-        return [*rows, *built_in_rows(*IREE_PHASES)]
+        phases = PHASES_OF_COMPILERS[recipe.backend]
+        # A compiler whose first phase is no MLIR takes the captured graph.
+        before = rows if phases[0][1] == "mlir" else built_in_rows("fx")
+        return [*before, *built_in_rows(*(name for name, _ in phases))]
     code_steps: tuple[str, ...] = ("translate", "codegen")
     if recipe.backend != NATIVE:
         # The stages of a plug-in's backend are known only after a compilation.

@@ -12,6 +12,7 @@ from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
 from buddy.app.session.progress import PART_NAMES, PartTimes
 from buddy.compiler.protocol import (
+    COMPILER_NAMES,
     FOLDED,
     Assignment,
     Diagnostic,
@@ -24,13 +25,14 @@ from buddy.compiler.protocol import (
     SideReport,
     Timing,
 )
-from buddy.compiler.protocol.recipe import EAGER, IREE, NATIVE
+from buddy.compiler.protocol.recipe import EAGER, NATIVE
 from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES
 
 # The names of the backends' code in a report: as the label of a line, and in a sentence.
 RUNTIME_LABELS = {ONNX_RUNTIME: "ORT", OPENVINO: "OpenVINO"}
-SIDE_NAMES = {NATIVE: "compiled", IREE: "IREE", **RUNTIME_LABELS}
-SIDE_WORDS = {NATIVE: "compiled code", IREE: "IREE's code", **RUNTIMES}
+SIDE_NAMES = {NATIVE: "compiled", **COMPILER_NAMES, **RUNTIME_LABELS}
+SIDE_WORDS = {NATIVE: "compiled code", **RUNTIMES}
+SIDE_WORDS |= {name: f"{title}'s code" for name, title in COMPILER_NAMES.items()}
 
 NAN_HINT = "use --equal-nan to treat NaN as equal to NaN"
 # The number of nodes that are listed for a reason.

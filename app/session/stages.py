@@ -206,7 +206,17 @@ def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
     return tuple(frame.names[index] for index in indices)
 
 
-_FILE_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
+_FILE_SUFFIXES = {
+    "fx": ".txt",
+    "buddy": ".txt",
+    "mlir": ".mlir",
+    "llvm": ".ll",
+    "asm": ".s",
+    "ptx": ".ptx",
+    "python": ".py",
+    "cpp": ".cpp",
+    "text": ".txt",
+}
 
 
 class StageRow(NamedTuple):

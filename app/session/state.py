@@ -239,8 +239,11 @@ class State:
         phases = next((entry.phases for entry in self.presets if entry.name == recipe.preset), ())
         if recipe.runs_passes:
             return phases if recipe.backend == NATIVE else self._with_backend_phases(phases, recipe.backend)
+        added = p.PHASES_OF_COMPILERS[recipe.backend]
+        if added[0][1] != "mlir":
+            return (*phases[:1], *added)
         first_mlir = next((k for k, (_, language) in enumerate(phases) if language == "mlir"), len(phases))
-        return (*phases[: first_mlir + 1], *((name, "mlir") for name in p.IREE_PHASES))
+        return (*phases[: first_mlir + 1], *added)
 
     def _with_backend_phases(self, phases: tuple[tuple[str, str], ...], backend: str) -> tuple[tuple[str, str], ...]:
         """The phases up to the LLVM dialect, then those of a plug-in's backend.

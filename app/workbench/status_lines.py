@@ -12,8 +12,8 @@ from buddy.app.session.progress import elapsed_text
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
 from buddy.app.workspace.workspace import Workspace
-from buddy.compiler.protocol import Diagnostic
-from buddy.compiler.protocol.recipe import IREE, NATIVE
+from buddy.compiler.protocol import COMPILER_NAMES, Diagnostic
+from buddy.compiler.protocol.recipe import NATIVE
 
 ORIGINS = {"none": "", "preset": "recipe: preset", "restored": "recipe: restored", "edited": "recipe: edited (saved)"}
 _MAX_SOURCE_WIDTH = 32
@@ -52,7 +52,7 @@ def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     assert info is not None
     threads = formatting.thread_count(recipe.threads)
     target = recipe.target or (state.welcome.target if state.welcome else "")
-    backend = {NATIVE: "", IREE: "IREE"}.get(recipe.backend, recipe.backend)
+    backend = {NATIVE: "", **COMPILER_NAMES}.get(recipe.backend, recipe.backend)
     facts = [f"{len(info.rows)} nodes", info.dtype, threads, backend, target]
     return [fact for fact in facts if fact]
 

@@ -6,9 +6,10 @@ import io
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import capstone
@@ -83,6 +84,44 @@ def _read_function(name: str, data: bytes) -> _Code:
     return _disassemble_code(name, start, code, mode, _relocations(elf, section), _line_table(elf))
 
 
+def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]:
+    """Yields the functions of a shared library that are called `name`, or `name.…`, such as a part for threads.
+
+    Each has its lines, with the line of the file that the library was compiled from, and the machine code. For code of
+    other files, this is the line whose call was inlined, or 0. A library for an unknown machine has no
+    functions.
+    """
+    with open(path, "rb") as file:
+        if file.read(4) != b"\x7fELF":
+            return
+        elf = ELFFile(file)
+        mode = _CAPSTONE_MODES.get(elf["e_machine"])
+        if mode is None:
+            return
+        line_table = _line_table(elf, Path(path).stem)
+        for symbol in _functions(elf, name):
+            section = elf.get_section(symbol["st_shndx"])
+            start, size = symbol["st_value"], symbol["st_size"]
+            offset = start - section["sh_addr"]
+            data = section.data()[offset : offset + size]
+            code = _disassemble_code(symbol.name, start, data, mode, [], line_table)
+            yield list(zip(code.lines, code.line_numbers, code.bytes, strict=True))
+
+
+def _functions(elf: Any, name: str) -> list[Any]:
+    """Returns the symbols of the functions called `name` or `name.…`, by address."""
+    symbols = {
+        symbol["st_value"]: symbol
+        for section in elf.iter_sections()
+        if isinstance(section, SymbolTableSection)
+        for symbol in section.iter_symbols()
+        if symbol["st_info"]["type"] == "STT_FUNC"
+        and symbol["st_size"]
+        and (symbol.name == name or symbol.name.startswith(f"{name}."))
+    }
+    return sorted(symbols.values(), key=lambda symbol: (symbol.name != name, symbol["st_value"]))
+
+
 def _find_function(elf: Any, name: str) -> tuple[int, int, int]:
     """Returns section number, offset and size of a function. Raises `ValueError` if the object does not define it."""
     for section in elf.iter_sections():
@@ -105,18 +144,76 @@ def _relocations(elf: Any, index: int) -> list[tuple[int, str]]:
     return sorted(relocations)
 
 
-def _line_table(elf: Any) -> tuple[list[int], list[int]]:
-    """Returns the line table as sorted addresses, and the line that starts at each address."""
-    rows = []
+def _line_table(elf: Any, stem: str = "") -> tuple[list[int], list[int]]:
+    """Returns the line table as sorted addresses, and the line that starts at each address.
+
+    With `stem`, lines are those of the file with that stem: for code of other files, the line whose call was inlined,
+    or 0.
+    """
+    rows: list[tuple[int, int]] = []
     if elf.has_dwarf_info():
         # Each object has one compile unit, and its function starts at offset 0 of its section, so no relocation is
         # needed. pyelftools does not support all kinds of relocations.
         dwarf = elf.get_dwarf_info(relocate_dwarf_sections=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)
-            rows += [(e.state.address, e.state.line) for e in program.get_entries() if e.state] if program else []
+            states = [entry.state for entry in program.get_entries() if entry.state] if program is not None else []
+            if not stem:
+                rows += [(state.address, state.line) for state in states]
+            elif states:
+                rows += _lines_of_file(states, _own_files(program, stem), dwarf, unit)
     rows.sort(key=lambda row: row[0])
     return [address for address, _ in rows], [line for _, line in rows]
+
+
+def _own_files(program: Any, stem: str) -> set[int]:
+    """Returns the numbers of the files of a line table whose stem, up to its first dot, is that of `stem`."""
+    first = 0 if program.header["version"] >= 5 else 1
+    names = [entry.name.decode(errors="replace") for entry in program.header["file_entry"]]
+    wanted = stem.partition(".")[0]
+    return {number for number, name in enumerate(names, start=first) if Path(name).name.partition(".")[0] == wanted}
+
+
+def _lines_of_file(states: Sequence[Any], own: set[int], dwarf: Any, unit: Any) -> Iterator[tuple[int, int]]:
+    """Yields the rows of a line table, with the line of the inlined call for code of files that are not in `own`."""
+    calls = sorted(_inlined_calls(dwarf, unit, own))
+    # A row starts at each border of an inlined call too, because its code may be in the middle of a row.
+    lines = {state.address: state.line if state.file in own else 0 for state in states}
+    starts = sorted(lines)
+    for border in {border for low, high, _ in calls for border in (low, high)} - lines.keys():
+        before = bisect_right(starts, border) - 1
+        if before >= 0:
+            lines[border] = lines[starts[before]]
+    pending: list[tuple[int, int, int]] = []
+    number = 0
+    for address in sorted(lines):
+        while number < len(calls) and calls[number][0] <= address:
+            pending.append(calls[number])
+            number += 1
+        pending = [call for call in pending if call[1] > address]
+        yield address, lines[address] or (pending[-1][2] if pending else 0)
+
+
+def _inlined_calls(dwarf: Any, unit: Any, own: set[int]) -> Iterator[tuple[int, int, int]]:
+    """Yields the first address, the end and the line of each call in the files `own` that was inlined."""
+    base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
+    for entry in unit.iter_DIEs():
+        attributes = entry.attributes
+        file, line = attributes.get("DW_AT_call_file"), attributes.get("DW_AT_call_line")
+        if entry.tag != "DW_TAG_inlined_subroutine" or file is None or line is None or file.value not in own:
+            continue
+        if "DW_AT_ranges" in attributes:
+            ranges = dwarf.range_lists().get_range_list_at_offset(attributes["DW_AT_ranges"].value, unit)
+            start = base.value if base is not None else 0
+            for part in ranges:
+                if hasattr(part, "base_address"):
+                    start = part.base_address
+                    continue
+                offset = 0 if getattr(part, "is_absolute", False) else start
+                yield offset + part.begin_offset, offset + part.end_offset, line.value
+        elif "DW_AT_low_pc" in attributes and "DW_AT_high_pc" in attributes:
+            low, high = attributes["DW_AT_low_pc"].value, attributes["DW_AT_high_pc"]
+            yield low, high.value if high.form == "DW_FORM_addr" else low + high.value, line.value
 
 
 def _disassemble_code(

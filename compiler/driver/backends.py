@@ -1,7 +1,7 @@
 """The backends: which IR each one takes, its phases, and the parts of a compilation that several backends share.
 
-A recipe names `native`, `iree`, or a backend of a plug-in (`register_backend`). If the passes of a native recipe have
-created GPU kernels, the backend `gpu` compiles the module.
+A recipe names `native`, `iree`, `inductor`, or a backend of a plug-in (`register_backend`). If the passes of a native
+recipe have created GPU kernels, the backend `gpu` compiles the module.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from buddy.compiler.ops.lowering import LoweredModule, NodeError, lower
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BackendInfo, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact, EagerCall, TensorSpec
-from buddy.compiler.protocol.catalogue import IREE_PHASES
+from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES, IREE_PHASES
 from buddy.compiler.protocol.errors import check_registration
-from buddy.compiler.protocol.recipe import BACKEND_NAME, IREE, NATIVE, Recipe
+from buddy.compiler.protocol.recipe import BACKEND_NAME, INDUCTOR, IREE, NATIVE, Recipe
 
 
 def check_target(recipe: Recipe) -> None:
@@ -120,7 +120,7 @@ def spec_of(op: Op) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, op.tensor_meta.shape)), op.tensor_meta.dtype.value)
 
 
-Level = Literal["toplevel", "llvm"]
+Level = Literal["graph", "toplevel", "llvm"]
 Product = TypeVar("Product", covariant=True)
 # Called with the snapshot of each phase as soon as the phase has finished.
 OnPhase = Callable[[Snapshot], None]
@@ -145,8 +145,8 @@ class Code:
 class Backend(Protocol[Product]):
     """Compiles IR to a product: an `Artifact`, which the runtime loads, or a program for a runtime in another process.
 
-    A recipe names it by `name`; lists show `summary`. `takes` says which IR it compiles: top-level IR, or the LLVM
-    dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
+    A recipe names it by `name`; lists show `summary`. `takes` says what it compiles: the captured graph, top-level IR,
+    or the LLVM dialect after the recipe's passes. `phases` are the phases of the stages that it adds after that IR.
 
     A backend may also have `reads`, the fields of the recipe that it reads, of `BACKEND_FIELDS`; without it, these are
     `opt_level` and `target`. A recipe that sets another of them gets a remark that it has no effect.
@@ -294,9 +294,28 @@ class _Iree:
             raise CompilationError(Diagnostic(str(error), "the program for IREE", todo, node=error.node)) from error
 
 
+class _Inductor:
+    """Names Inductor, which compiles where the graph's inputs are (`runtime/inductor/`), and takes no module."""
+
+    name: str = INDUCTOR
+    summary = "torch._inductor from the captured graph, stage by stage; runs are compared with this compiler's code"
+    takes: Level = "graph"
+    phases: tuple[str, ...] = tuple(name for name, _ in INDUCTOR_PHASES)
+    reads = ("backend_flags",)
+
+    def check(self, code: Code) -> None:
+        """Raises `CompilationError`: there is no module to compile."""
+        what, todo = "Inductor compiles captured graphs, not IR", "open the program, and compile it with this recipe"
+        raise CompilationError(Diagnostic(what, "the recipe's backend", todo))
+
+    def compile(self, code: Code, on_phase: OnPhase | None = None) -> Artifact:
+        self.check(code)
+        raise AssertionError("check raises")
+
+
 NATIVE_BACKEND, GPU_BACKEND = _Native(), _Gpu()
 # The backends of this package that a recipe may name, by name.
-BACKENDS: dict[str, Backend[Any]] = {NATIVE: NATIVE_BACKEND, IREE: _Iree()}
+BACKENDS: dict[str, Backend[Any]] = {NATIVE: NATIVE_BACKEND, IREE: _Iree(), INDUCTOR: _Inductor()}
 _PLUGIN_BACKENDS: dict[str, Backend[Artifact]] = {}
 _Class = TypeVar("_Class", bound=type[Any])
 

@@ -1,9 +1,9 @@
-"""IREE as a backend: compiles top-level IR, describes IREE's versions, flags and devices, and checks recipes for it."""
+"""The backends that are other compilers, IREE and Inductor: compile, describe versions and flags, check recipes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from buddy.compiler.codegen.iree.installed import TODO, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
@@ -11,6 +11,7 @@ from buddy.compiler.engine.iree_messages import CheckIreeFlags, CompileByIree, D
 from buddy.compiler.engine.programs import CompileResult
 from buddy.compiler.engine.worker import EngineWorker, Listener, RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import (
+    COMPILER_NAMES,
     IREE_PHASES,
     BackendDescribed,
     CheckFlags,
@@ -21,9 +22,11 @@ from buddy.compiler.protocol import (
     Progress,
     Stage,
 )
-from buddy.compiler.protocol.recipe import IREE, NATIVE, Recipe
-from buddy.compiler.protocol.worker_messages import CompileDone, Message
+from buddy.compiler.protocol.recipe import INDUCTOR, IREE, NATIVE, OTHER_COMPILERS, Recipe
+from buddy.compiler.protocol.worker_messages import Activity, CompileDone, InductorFlags, Message
+from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
 from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.support.target import CXX_TODO, missing_cxx
 
 _EXITED = "the IREE process exited"
 
@@ -80,77 +83,179 @@ class IreeCompilation(CompilationRequest):
         return describe_death(died, _EXITED, "IREE's compiler", "the stages before it are available; compile again")
 
 
-class BackendWorkers:
-    """The worker of IREE, which starts when it is first needed."""
+class InductorCompilation(CompilationRequest):
+    """A compilation by Inductor, in a fork of the process that ran the script: the graph's inputs are there."""
+
+    def _handle_note(self, note: Message) -> None:
+        if isinstance(note, Activity):
+            self._send(Progress(self._request, note.what, note.done, "compile"))
+        else:
+            super()._handle_note(note)
+
+    def _describe_crash(self, died: WorkerDied) -> Diagnostic:
+        return describe_death(died, "the process with the program exited", "Inductor", "compile again")
+
+
+class OtherCompiler(Protocol):
+    """A backend that is another compiler.
+
+    `compilation` is the class of its compilations. If it `needs_program`, the graph is compiled where the script ran,
+    otherwise in the compiler worker; `finish` does what is left after that.
+    """
+
+    @property
+    def compilation(self) -> type[CompilationRequest]: ...
+    @property
+    def needs_program(self) -> bool: ...
+
+    def problem(self) -> Diagnostic | None:
+        """Returns the reason why the compiler cannot be used on this machine, `None` if it can."""
+
+    async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
+        """Returns the result of a compilation from its part in another worker. Raises `JobFailed`."""
+
+    async def describe(self, job: Job) -> BackendDescribed:
+        """Returns its versions, flags and devices. Raises `JobFailed`."""
+
+    async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
+        """Returns why it rejects `flags`, "" if it accepts them. Raises `JobFailed`."""
+
+    async def close(self) -> None:
+        """Ends its processes."""
+
+
+class _Iree:
+    """IREE: its worker starts when it is first needed, and takes top-level IR."""
+
+    compilation: type[CompilationRequest] = IreeCompilation
+    needs_program = False
 
     def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
         self._send = send
-        self._iree = EngineWorker("iree", "buddy.compiler.engine.iree:serve", IreeMessage, listener)
+        self._worker = EngineWorker("iree", "buddy.compiler.engine.iree:serve", IreeMessage, listener)
+
+    def problem(self) -> Diagnostic | None:
+        missing = missing_packages()
+        return Diagnostic(missing, "the recipe's backend", TODO) if missing else None
 
     async def close(self) -> None:
-        await self._iree.close()
+        await self._worker.close()
 
-    async def continue_with_iree(
-        self, compilation: IreeCompilation, top_level: CompileResult, job: Job
-    ) -> CompileResult:
-        """Runs IREE's part of a compilation, on the top-level IR of `top_level`. Raises `JobFailed`."""
-        async with self._iree.lock:
+    async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
+        async with self._worker.lock:
             await self._wait_until_ready(job)
-            return await compilation.run_iree(top_level, self._iree.call)
+            return await compilation.run_iree(result, self._worker.call)
 
-    async def describe(self, frame: DescribeBackend, job: Job) -> None:
-        """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
-        _require_backend(frame.name)
-        self._send(Progress(job.request, "asking IREE for its flags"))
+    async def describe(self, job: Job) -> BackendDescribed:
         found = await self._ask(DescribeIree(), job)
-        self._send(
-            BackendDescribed(
-                job.request, frame.name, found.versions, found.flags, found.defaults, found.targets, found.devices
-            )
+        return BackendDescribed(
+            job.request, IREE, found.versions, found.flags, found.defaults, found.targets, found.devices
         )
 
-    async def check(self, frame: CheckFlags, job: Job) -> None:
-        """Checks whether a backend accepts flags. Raises `JobFailed`."""
-        _require_backend(frame.name)
-        found = await self._ask(CheckIreeFlags(frame.flags), job)
-        self._send(FlagsChecked(job.request, found.problem))
+    async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
+        return str((await self._ask(CheckIreeFlags(flags), job)).problem)
 
     async def _ask(self, request: Message, job: Job) -> Any:
-        async with self._iree.lock:
+        async with self._worker.lock:
             await self._wait_until_ready(job)
             try:
-                return await self._iree.call(request)
+                return await self._worker.call(request)
             except RequestRefused as refused:
                 raise JobFailed(refused.refused.diagnostic) from refused
             except WorkerDied as died:
                 raise JobFailed(describe_death(died, _EXITED, "IREE", "try again")) from died
 
     async def _wait_until_ready(self, job: Job) -> None:
-        if not self._iree.is_ready:
+        if not self._worker.is_ready:
             self._send(Progress(job.request, "starting IREE"))
         try:
-            await self._iree.ready()
+            await self._worker.ready()
         except WorkerDied as died:
             todo = "check that `python -c 'import iree.compiler'` works in this environment"
             raise JobFailed(describe_death(died, "the IREE process does not start", "the backend", todo)) from died
 
 
-def require_backend(recipe: Recipe) -> None:
-    """Raises `JobFailed` if the backend of `recipe` is not installed, or does not support its target."""
-    if recipe.runs_passes:
-        return
-    _require_backend(recipe.backend)
-    if recipe.target:
-        what = f"the target {recipe.target} applies to the native backend only, not to {recipe.backend}"
-        todo = "use flags of the backend (--backend-flag=--iree-llvmcpu-target-triple=…), and reset the target"
-        raise JobFailed(Diagnostic(what, "the recipe's target", todo))
+class _Inductor:
+    """Inductor: compiles in forks of the process with the program; one-shot processes list and check its settings."""
+
+    compilation: type[CompilationRequest] = InductorCompilation
+    needs_program = True
+    _OPTIONS: ClassVar[str] = "buddy.compiler.runtime.inductor.options"
+
+    def problem(self) -> Diagnostic | None:
+        missing = missing_cxx()
+        return Diagnostic(missing, "the recipe's backend", CXX_TODO) if missing else None
+
+    async def close(self) -> None:
+        """Ends nothing: its processes end with the host, or after one answer."""
+
+    async def finish(self, compilation: Any, result: CompileResult, job: Job) -> CompileResult:
+        return result
+
+    async def describe(self, job: Job) -> BackendDescribed:
+        found = await self._ask((), job)
+        return BackendDescribed(job.request, INDUCTOR, found.versions, found.flags, (), ("cpu",), ())
+
+    async def flag_problem(self, flags: tuple[str, ...], job: Job) -> str:
+        return str((await self._ask(flags, job)).problem)
+
+    async def _ask(self, flags: tuple[str, ...], job: Job) -> InductorFlags:
+        try:
+            function = f"{self._OPTIONS}:describe"
+            return await call_in_process(function, flags, InductorFlags, _OPTIONS_TIMEOUT)
+        except (TookTooLong, CallFailed, OSError) as error:
+            what = f"Inductor's settings are not available: {error}"
+            raise JobFailed(Diagnostic(what, "a separate process", "try again")) from error
 
 
-def _require_backend(name: str) -> None:
-    if name != IREE:
-        raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", f"choose {NATIVE} or {IREE}"))
-    if problem := missing_packages():
-        raise JobFailed(Diagnostic(problem, "the recipe's backend", TODO))
+# The seconds in which a process imports torch and lists Inductor's settings; an import takes a few seconds.
+_OPTIONS_TIMEOUT = 120.0
+
+
+class BackendWorkers:
+    """The backends that are other compilers, by name, with their workers."""
+
+    def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
+        self._send = send
+        self._compilers: dict[str, OtherCompiler] = {IREE: _Iree(send, listener), INDUCTOR: _Inductor()}
+
+    async def close(self) -> None:
+        for compiler in self._compilers.values():
+            await compiler.close()
+
+    def of(self, recipe: Recipe) -> OtherCompiler | None:
+        """Returns the compiler that a recipe names, `None` for one that runs its passes.
+
+        Raises `JobFailed` if it is not installed, or does not support the recipe's target.
+        """
+        if recipe.runs_passes:
+            return None
+        compiler = self._named(recipe.backend)
+        if recipe.target:
+            what = f"the target {recipe.target} applies to the native backend only, not to {recipe.backend}"
+            todo = "use flags of the backend (--backend-flag=--iree-llvmcpu-target-triple=…), and reset the target"
+            raise JobFailed(Diagnostic(what, "the recipe's target", todo))
+        return compiler
+
+    async def describe(self, frame: DescribeBackend, job: Job) -> None:
+        """Describes a backend: its versions, flags and devices. Raises `JobFailed`."""
+        compiler = self._named(frame.name)
+        self._send(Progress(job.request, f"asking {COMPILER_NAMES[frame.name]} for its flags"))
+        self._send(await compiler.describe(job))
+
+    async def check(self, frame: CheckFlags, job: Job) -> None:
+        """Checks whether a backend accepts flags. Raises `JobFailed`."""
+        problem = await self._named(frame.name).flag_problem(frame.flags, job)
+        self._send(FlagsChecked(job.request, problem))
+
+    def _named(self, name: str) -> OtherCompiler:
+        compiler = self._compilers.get(name)
+        if compiler is None:
+            todo = f"choose {NATIVE} or {' or '.join(OTHER_COMPILERS)}"
+            raise JobFailed(Diagnostic(f"unknown backend {name!r}", "the recipe's backend", todo))
+        if (problem := compiler.problem()) is not None:
+            raise JobFailed(problem)
+        return compiler
 
 
 def reject_other_backends(what: str) -> Callable[[Any, Job], Any]:

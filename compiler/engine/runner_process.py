@@ -13,9 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from buddy.compiler.engine.compiler import code_remarks, compile_recipe
+import msgspec
+
+from buddy.compiler.engine.compiler import TextPacker, code_remarks, compile_recipe
 from buddy.compiler.protocol import CompareNodes, Diagnostic, NodesCompared
 from buddy.compiler.protocol.errors import BuddyError, diagnostic_of
+from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.worker_messages import (
     Activity,
     BeginBisection,
@@ -142,6 +145,10 @@ def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Rep
 
 
 def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
+    if request.recipe.backend == INDUCTOR:
+        from buddy.compiler.runtime.inductor.stages import compile_captured
+
+        return compile_captured(channel, captured, request.recipe, TextPacker(channel, request.known))
     from buddy.compiler.driver.compilation import Compiler
 
     return compile_recipe(channel, Compiler(captured.graph, captured.user_lowerings()), request.recipe, request.known)
@@ -207,10 +214,9 @@ def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
         what, todo = "other runtimes are compared with this compiler's code only", "choose the native backend"
         raise BuddyError(what, "the recipe's backend", todo)
     if request.native is not None:
-        from buddy.compiler.codegen.iree.options import artifact_from
-        from buddy.compiler.runtime.iree import run_by_iree
+        from buddy.compiler.runtime.other_compilers import run_beside_native
 
-        return partial(run_by_iree, captured, artifact_from(request.artifact), request.native)
+        return partial(run_beside_native, captured, _process_of(captured, request), request.native)
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime import run_and_compare
 
@@ -219,6 +225,20 @@ def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
 
         captured = with_independent_reference(captured)
     return partial(run_and_compare, captured, from_bytes(request.artifact))
+
+
+def _process_of(captured: Any, request: Execute) -> Any:
+    """Returns the process of an artifact of another compiler."""
+    if request.backend == INDUCTOR:
+        from buddy.compiler.runtime.inductor.compiling import InductorArtifact
+        from buddy.compiler.runtime.inductor.process import InductorProcess
+
+        artifact = msgspec.msgpack.decode(request.artifact, type=InductorArtifact)
+        return InductorProcess(artifact, captured.tensors, request.threads)
+    from buddy.compiler.codegen.iree.options import artifact_from
+    from buddy.compiler.runtime.iree_process import IreeProcess
+
+    return IreeProcess(artifact_from(request.artifact), captured.tensors, captured.numbers, request.threads)
 
 
 def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
@@ -239,6 +259,20 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
     return Measured(report)
 
 
+def _watch_inductor(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+    from buddy.compiler.runtime.inductor.numerics import compare_nodes
+
+    report = compare_nodes(
+        captured,
+        request.recipe,
+        reference=request.reference,
+        every=request.every,
+        graph=request.graph,
+        on_progress=lambda what, done: channel.send(Activity(what, done)),
+    )
+    return Watched(report)
+
+
 def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     from buddy.compiler.driver.observation import observed_program
     from buddy.compiler.runtime.graph_interpreter import symbols_at
@@ -249,6 +283,8 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
         channel.send(Activity(what, done))
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
+    if request.recipe.backend == INDUCTOR:
+        return _watch_inductor(channel, captured, request)
     recipe, symbols = request.recipe, symbols_at(captured.graph, captured.tensors, captured.numbers)
     program = observed_program(
         captured.graph,

@@ -85,6 +85,7 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.connection import LogLevel
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
 from buddy.compiler.support.processes.jobs import Job, Jobs
@@ -255,7 +256,8 @@ class Server:
             ExplainDynamo: self._dynamo.explain,
         }
         answer = answers[type(frame)]
-        if (what := _NATIVE_ONLY.get(type(frame), "")) and not frame.recipe.runs_passes:
+        what = _NATIVE_ONLY.get(type(frame), "")
+        if what and not frame.recipe.runs_passes and (type(frame), frame.recipe.backend) != (CompareNodes, INDUCTOR):
             answer = reject_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
-from buddy.compiler.engine.backends import BackendWorkers, IreeCompilation, require_backend
+from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
 from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
@@ -234,10 +234,12 @@ class EngineSession:
         Stages and progress are sent to `send`, by default the client; those of a cached result only if `repeat`. The
         texts are stored until the next compilation of that `kind`.
         """
-        require_backend(recipe)
+        other = self.backends.of(recipe)
+        if other is not None and other.needs_program:
+            program = await self._running_program(recipe)
         program = await self._with_import(program, recipe, job)
         graph = _graph(program, recipe)
-        make = CompilationRequest if recipe.runs_passes else IreeCompilation
+        make = other.compilation if other is not None else CompilationRequest
         compilation = make(send or self._send, self._store, graph, recipe, job.request, kind)
         async with self._compiling:
             cached = self._cached_result(graph, recipe)
@@ -250,12 +252,16 @@ class EngineSession:
                     self._report_again(cached, recipe, job)
                     self._store.pin((kind, graph.key), [stage.text for stage in cached.stages])
                 return cached
-            async with self.compiler.lock:
+            if other is not None and other.needs_program:
                 job.started = True
-                run = self._compile_where_script_ran if graph.own else self._compile_in_worker
-                result = await run(compilation, program, recipe, job)
-        if isinstance(compilation, IreeCompilation):
-            result = await self.backends.continue_with_iree(compilation, result, job)
+                result = await self._compile_where_script_ran(compilation, program, recipe, job)
+            else:
+                async with self.compiler.lock:
+                    job.started = True
+                    run = self._compile_where_script_ran if graph.own else self._compile_in_worker
+                    result = await run(compilation, program, recipe, job)
+        if other is not None:
+            result = await other.finish(compilation, result, job)
         self._results.put(graph.key, recipe, result)
         if kind == "good":
             self._saved.save_result(program, graph, recipe, result)
@@ -430,6 +436,7 @@ class EngineSession:
                 frame.equal_nan,
                 frame.runtimes,
                 frame.mark,
+                recipe.backend,
             )
             try:
                 executed = await self._ask_host(request, _HOST_EXITED_IN_RUN, job, StopRunner())

@@ -21,9 +21,9 @@ from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import (
     F32,
-    IREE,
     MAX_THREADS,
     NATIVE,
+    OTHER_COMPILERS,
     OpChoice,
     OptionValue,
     PrecisionChoice,
@@ -235,13 +235,13 @@ def _check_effects(recipe: Recipe, options: Mapping[str, Any]) -> None:
 
 
 def _check_other_frontends(recipe: Recipe) -> None:
-    """Raises `ValueError` for a recipe with another frontend or target, or for IREE."""
+    """Raises `ValueError` for a recipe with another frontend or target, or for another compiler."""
     for field in msgspec.structs.fields(Recipe):
         value = getattr(recipe, field.name)
         if field.name == "dialect":
             _parse_field("dialect", value)
         elif (field.name not in (*FIELDS, *_PROGRAM_FIELDS) and value != field.default) or (
-            field.name == "backend" and value == IREE
+            field.name == "backend" and value in OTHER_COMPILERS
         ):
             supported = "torch.compile only supports graphs captured by TorchDynamo, this machine, and this compiler"
             raise ValueError(f"recipe: {field.name} is {value!r}; {supported}")

@@ -13,7 +13,10 @@ from buddy.compiler.protocol.bisections import BisectionResult as BisectionResul
 from buddy.compiler.protocol.bisections import Criterion as Criterion
 from buddy.compiler.protocol.bisections import Culprit as Culprit
 from buddy.compiler.protocol.bisections import WrongLowering as WrongLowering
+from buddy.compiler.protocol.catalogue import COMPILER_NAMES as COMPILER_NAMES
+from buddy.compiler.protocol.catalogue import INDUCTOR_PHASES as INDUCTOR_PHASES
 from buddy.compiler.protocol.catalogue import IREE_PHASES as IREE_PHASES
+from buddy.compiler.protocol.catalogue import PHASES_OF_COMPILERS as PHASES_OF_COMPILERS
 from buddy.compiler.protocol.catalogue import BackendDescribed as BackendDescribed
 from buddy.compiler.protocol.catalogue import CheckFlags as CheckFlags
 from buddy.compiler.protocol.catalogue import DescribeBackend as DescribeBackend

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.plain_values import (
     PluginInfo,
     Preset,
 )
-from buddy.compiler.protocol.recipe import PluginFile
+from buddy.compiler.protocol.recipe import INDUCTOR, IREE, PluginFile
 
 # The phases of `iree-compile`, by its names and in its order: each is a stage of a recipe whose backend is IREE.
 IREE_PHASES = (
@@ -31,6 +31,27 @@ IREE_PHASES = (
     "hal",
     "vm",
 )
+
+
+# The stages of Inductor, each with its language. The first three are FX graphs, `scheduler` and `fused` its loops
+# before and after fusion, `fusions` the decisions about pairs of loops.
+INDUCTOR_PHASES = (
+    ("pre-grad", "python"),
+    ("joint", "python"),
+    ("post-grad", "python"),
+    ("scheduler", "python"),
+    ("fused", "python"),
+    ("fusions", "text"),
+    ("wrapper", "python"),
+    ("kernels", "cpp"),
+    ("asm", "asm"),
+)
+# The phases of the backends that are other compilers, each with its language, and their names in messages.
+PHASES_OF_COMPILERS: dict[str, tuple[tuple[str, str], ...]] = {
+    IREE: tuple((name, "mlir") for name in IREE_PHASES),
+    INDUCTOR: INDUCTOR_PHASES,
+}
+COMPILER_NAMES = {IREE: "IREE", INDUCTOR: "Inductor"}
 
 
 class DescribeBackend(Request["BackendDescribed"], frozen=True):

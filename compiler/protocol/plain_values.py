@@ -177,7 +177,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: int = 0
     changed: bool = True
     state: StageState = "done"
-    language: Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx"] = "mlir"
+    language: Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "python", "cpp", "text"] = "mlir"
     deltas: tuple[tuple[str, int], ...] = ()
     origins: tuple[int, int, int] = (0, 0, 0)
     lost: int = 0

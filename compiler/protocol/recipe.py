@@ -26,7 +26,7 @@ OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
 Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
 BACKEND_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
-# "native", "iree", or the name of a plug-in's backend.
+# "native", "iree", "inductor", or the name of a plug-in's backend.
 Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]
 Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
@@ -48,7 +48,10 @@ OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 
 NATIVE: Backend = "native"
 IREE: Backend = "iree"
-BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
+INDUCTOR: Backend = "inductor"
+BACKENDS: tuple[Backend, ...] = (NATIVE, IREE, INDUCTOR)
+# The backends that do not run the recipe's passes over MLIR: other compilers, whose runs are compared with native code.
+OTHER_COMPILERS: tuple[Backend, ...] = (IREE, INDUCTOR)
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
@@ -215,8 +218,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def runs_passes(self) -> bool:
-        """Whether its passes over MLIR make the code: they do unless the backend takes top-level IR, as IREE does."""
-        return self.backend != IREE
+        """Whether its passes over MLIR make the code: they do unless the backend is another compiler, such as IREE."""
+        return self.backend not in OTHER_COMPILERS
 
     def for_backend(self) -> Recipe:
         """Returns this recipe; for a backend that does not run its passes, without graph passes for our own kernels."""

@@ -23,10 +23,11 @@ from buddy.compiler.protocol import (
     RunReport,
     Stage,
 )
+from buddy.compiler.protocol.catalogue import FlagInfo
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.plain_values import BackendInfo, ImportedIR, PluginInfo
 from buddy.compiler.protocol.profile import ProfileReport
-from buddy.compiler.protocol.recipe import Frontend, PluginFile, Recipe
+from buddy.compiler.protocol.recipe import NATIVE, Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, Mark, NodeCounts
 
 
@@ -95,8 +96,9 @@ class Execute(Message, frozen=True):
 
     Answered by `Executed`.
 
-    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is from another backend, `native` is this
-    compiler's code, which runs interleaved with it. `runtimes` and `mark` are those of `Run`.
+    `keep` is the folder to save inputs and outputs in, or "". If `artifact` is of another compiler, the `backend`, then
+    `native` is this compiler's code, which runs interleaved with it. `runtimes` and
+    `mark` are those of `Run`.
     """
 
     graph: int
@@ -113,6 +115,7 @@ class Execute(Message, frozen=True):
     equal_nan: bool = False
     runtimes: tuple[str, ...] = ()
     mark: Mark = "auto"
+    backend: str = NATIVE
 
 
 class Measure(Message, frozen=True):
@@ -441,6 +444,14 @@ class PluginsUsed(Reply, frozen=True):
     """The errors of the plug-ins that failed to load, also of those in installed packages."""
 
     problems: tuple[Diagnostic, ...]
+
+
+class InductorFlags(Message, frozen=True):
+    """The versions of Inductor's packages, its settings, and the reason why it rejects a recipe's flags, if it does."""
+
+    versions: dict[str, str]
+    flags: tuple[FlagInfo, ...]
+    problem: str = ""
 
 
 class PassList(Reply, frozen=True):

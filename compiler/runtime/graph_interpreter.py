@@ -73,8 +73,8 @@ def compute_node(
     op: Op, values: Mapping[str, Any], symbols: Mapping[str, int], precisions: Precisions = NO_PRECISIONS
 ) -> Any:
     """Returns the result of one node, with operands by name in `values`. Raises what its op raises."""
-    arguments = [_to_torch_argument(argument, values, symbols) for argument in op.args]
-    keywords = {key: _to_torch_argument(argument, values, symbols) for key, argument in op.kwargs.items()}
+    arguments = [plain_to_torch(argument, values, symbols) for argument in op.args]
+    keywords = {key: plain_to_torch(argument, values, symbols) for key, argument in op.kwargs.items()}
     if isinstance(op, GetItemOp):
         return arguments[0][arguments[1]]
     if op.stable in precisions:
@@ -82,7 +82,7 @@ def compute_node(
     return resolve(op.target)(*arguments, **keywords)
 
 
-def _to_torch_argument(value: Any, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+def plain_to_torch(value: Any, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
     """Converts an argument of a node to torch's form; a node becomes its value in `values`."""
     if isinstance(value, Op):
         return values[value.name]
@@ -93,7 +93,7 @@ def _to_torch_argument(value: Any, values: Mapping[str, Any], symbols: Mapping[s
     if isinstance(value, Opaque):
         return from_opaque(value.text)
     if isinstance(value, (list, tuple)):
-        return [_to_torch_argument(item, values, symbols) for item in value]
+        return [plain_to_torch(item, values, symbols) for item in value]
     return value
 
 

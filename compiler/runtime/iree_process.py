@@ -1,16 +1,9 @@
-"""IREE's runtime in a forked process: it shares the tensors' memory, and has its own threads.
-
-The process must be forked before torch has used more than one thread in this process.
-"""
+"""IREE's runtime in a forked process."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import IO, Any
 
 import numpy as np
@@ -20,13 +13,10 @@ from buddy.compiler.codegen.iree import options as iree_flags
 from buddy.compiler.codegen.iree.options import SCOPE, WRAPPER_NAME, IreeArtifact
 from buddy.compiler.protocol.artifact import TensorSpec
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.worker_messages import Message
+from buddy.compiler.protocol.recipe import IREE
 from buddy.compiler.runtime.buffers import torch_dtype
+from buddy.compiler.runtime.forked_program import ForkedProgram
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense_bytes
-from buddy.compiler.support.processes.channel import Channel
-from buddy.compiler.support.processes.forks import ForkedWorker
-
-_MAX_MESSAGE_CHARS = 2000
 
 
 class IreeRunError(BuddyError):
@@ -37,90 +27,52 @@ class IreeRunError(BuddyError):
         super().__init__(what, "IREE's runtime", todo)
 
 
-class CallProgram(Message, frozen=True):
-    """Call the program; with `results`, write its results to the file. Answered by `ProgramCalled`."""
+class IreeProcess(ForkedProgram):
+    """An IREE program on the tensors of one call. Every method may raise `IreeRunError`.
 
-    results: bool = False
-
-
-class ProgramCalled(Message, frozen=True):
-    """The seconds of loading or calling, and the shapes of the results of a call."""
-
-    seconds: float
-    shapes: tuple[tuple[int, ...], ...] = ()
-
-
-class ProgramFailed(Message, frozen=True):
-    error: str
-
-
-class IreeProcess:
-    """An IREE program on the tensors of one call. Every method may raise `IreeRunError`."""
+    Loading includes IREE's one-time preparation of weights, and each call the transfer of results to the host's memory.
+    """
 
     def __init__(
         self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], threads: int
     ) -> None:
+        self._artifact, self._threads = artifact, threads
         self._convention = artifact.convention
         self._symbols = bind(artifact.convention.symbols, tensors, numbers)
-        self._results_file = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
-        self._fork = ForkedWorker(
-            lambda channel: _serve(
-                channel, self._results_file, lambda: _Program(artifact, tensors, self._symbols, threads)
-            ),
-            CallProgram,
-            ProgramCalled | ProgramFailed,
-        )
+        super().__init__(lambda: _Program(artifact, tensors, self._symbols, threads), IreeRunError)
 
-    def __enter__(self) -> IreeProcess:
-        return self
+    @property
+    def backend(self) -> str:
+        return IREE
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
-        self._fork.end()
-        self._results_file.close()
+    def notes(self) -> list[str]:
+        artifact = self._artifact
+        targets, driver = iree_flags.targets(artifact.flags), iree_flags.driver(artifact.flags, self._threads)
+        notes = [f"IREE's code is for {', '.join(targets)}, on its driver {driver}"]
+        if artifact.convention.unchecked:
+            ops = ", ".join(artifact.convention.unchecked)
+            notes.append(f"IREE does not check the data of {ops}: values that eager rejects return arbitrary results")
+        return notes
 
-    def wait_until_loaded(self) -> float:
-        """Waits until the module is loaded; returns the seconds, including IREE's one-time preparation of weights."""
-        return self._receive().seconds
-
-    def seconds(self) -> float:
-        """Returns the seconds of one call, including the transfer of results to the host's memory."""
-        return self._request(CallProgram()).seconds
-
-    def results(self) -> list[torch.Tensor]:
-        """Returns the results of one call in eager's form, including those without elements."""
-        shapes = iter(self._request(CallProgram(results=True)).shapes)
-        self._results_file.seek(0)
+    def _read(self, file: IO[bytes], shapes: Sequence[tuple[int, ...]]) -> list[torch.Tensor]:
+        remaining = iter(shapes)
         specs = [(spec, RuntimeShape(spec).at(self._symbols)) for spec in self._convention.results]
         return [
             torch.empty(shape, dtype=torch_dtype(spec))
             if not _has_elements(spec)
-            else self._read_result(spec, next(shapes))
+            else self._read_result(spec, file, next(remaining))
             for spec, shape in specs
         ]
 
-    def _read_result(self, spec: TensorSpec, shape: tuple[int, ...]) -> torch.Tensor:
+    def _read_result(self, spec: TensorSpec, file: IO[bytes], shape: tuple[int, ...]) -> torch.Tensor:
         """Returns the next result in the file, with the dims that IREE returned."""
         dtype = torch_dtype(spec)
         dims = shape[:-1] if dtype.is_complex else shape
-        raw = torch.from_numpy(np.load(self._results_file))
+        raw = torch.from_numpy(np.load(file))
         if raw.numel() != math.prod(dims) * dtype.itemsize:
             expected = f"{str(dtype).removeprefix('torch.')} of {'x'.join(map(str, dims))}"
             raise IreeRunError(f"a result is not {expected}: a flag has changed its element type")
         return raw.view(dtype).reshape(dims)
-
-    def _request(self, request: CallProgram) -> ProgramCalled:
-        with contextlib.suppress(BrokenPipeError):
-            self._fork.send(request)
-        return self._receive()
-
-    def _receive(self) -> ProgramCalled:
-        answer = self._fork.receive()
-        if answer is None:
-            raise IreeRunError(f"the process crashed ({self._fork.cause()})")
-        if isinstance(answer, ProgramFailed):
-            raise IreeRunError(answer.error)
-        assert isinstance(answer, ProgramCalled)
-        return answer
 
 
 def _has_elements(spec: TensorSpec) -> bool:
@@ -149,35 +101,10 @@ class _Program:
     def call(self) -> list[Any]:
         return self._module(self._arguments)
 
-
-def _serve(channel: Channel, results_file: IO[bytes], make: Callable[[], _Program]) -> None:
-    """Runs the process: loads the module, then executes one request after another."""
-    try:
-        start = time.perf_counter()
-        program = make()
-        program.call()
-        channel.send(ProgramCalled(time.perf_counter() - start))
-        while (request := channel.receive()) is not None:
-            start = time.perf_counter()
-            results = program.call()
-            seconds = time.perf_counter() - start
-            if request.results:
-                _write_results(results, results_file)
-            channel.send(ProgramCalled(seconds, tuple(tuple(array.shape) for array in results)))
-    except Exception as error:
-        channel.send(ProgramFailed(_first_line(error)))
-
-
-def _write_results(arrays: Sequence[Any], results_file: IO[bytes]) -> None:
-    results_file.seek(0)
-    for array in arrays:
-        np.save(results_file, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    results_file.flush()
-
-
-def _first_line(error: Exception) -> str:
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_MESSAGE_CHARS]
+    def write(self, results: Sequence[Any], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
+        for array in results:
+            np.save(file, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+        return tuple(tuple(array.shape) for array in results)
 
 
 def _to_array(tensor: torch.Tensor) -> Any:

@@ -139,7 +139,7 @@ class _Comparison:
         with observe_nodes(self._compare_value):
             self._loaded(captured.tensors, captured.numbers)
         self._reference_run.finish()
-        counts = {stable: _count_nonfinite(value) for stable, value in self._unchecked_moves.values()}
+        counts = {stable: count_nonfinite(value) for stable, value in self._unchecked_moves.values()}
         self.not_finite |= {stable: numbers for stable, numbers in counts.items() if numbers != (0, 0)}
 
     # ---- observed values ---------------------------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class _Comparison:
             and op.stable in self._computing
         )
         if not is_finite and not (moves and self._finite.issuperset(parents)):
-            counts = _count_nonfinite(value)
+            counts = count_nonfinite(value)
             if counts != (0, 0):
                 self.not_finite[op.stable] = counts
                 return
@@ -241,7 +241,7 @@ class _Comparison:
 
     def report(self, graph: int, seconds: float) -> NumericsReport:
         nodes = tuple(map(self._node_numbers, self._captured.graph.operations))
-        first_node, cause = _first_beyond_tolerance(nodes)
+        first_node, cause = first_beyond_tolerance(nodes)
         notes = list(self._program.notes)
         if self._reference_run.narrow_nodes:
             notes.append(
@@ -342,7 +342,7 @@ class _Inputs:
         if tensor is None:
             return False
         if name not in self._has_kind:
-            self._has_kind[str(name)] = _count_nonfinite(tensor)[self._kind_index] > 0
+            self._has_kind[str(name)] = count_nonfinite(tensor)[self._kind_index] > 0
         return self._has_kind[str(name)]
 
 
@@ -375,14 +375,14 @@ def _result(value: Any, index: int) -> torch.Tensor:
     return result
 
 
-def _count_nonfinite(value: torch.Tensor) -> tuple[int, int]:
+def count_nonfinite(value: torch.Tensor) -> tuple[int, int]:
     """Returns the numbers of NaNs and infinities. If the sum is finite, both are 0."""
     if not (value.is_floating_point() or value.is_complex()) or bool(torch.isfinite(value.sum())):
         return 0, 0
     return int(value.isnan().sum()), int(value.isinf().sum())
 
 
-def _first_beyond_tolerance(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal["", "own", "error"]]:
+def first_beyond_tolerance(nodes: Sequence[NodeNumbers]) -> tuple[str, Literal["", "own", "error"]]:
     """Returns the first node beyond its tolerance, and which error is: "own" of the node alone, or "error" of its
     value.
     """

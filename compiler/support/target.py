@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -242,3 +243,13 @@ class TickRate:
         while (seconds := time.perf_counter() - self._clock) < 1e-3:
             pass
         return (self._read() - self._ticks) / seconds
+
+
+# What to do without the C++ compiler by which Inductor compiles its kernels.
+CXX_TODO = "install a C++ compiler (Debian, Ubuntu: apt install g++), or set CXX to one"
+
+
+def missing_cxx() -> str:
+    """Returns a message if the C++ compiler of this machine, which Inductor starts, is not found, else ""."""
+    name = os.environ.get("CXX") or ("clang++" if sys.platform == "darwin" else "g++")
+    return "" if shutil.which(name) else f"Inductor compiles its kernels by {name}, which was not found"

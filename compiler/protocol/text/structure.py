@@ -31,7 +31,9 @@ _ASM_LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
 _GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
 # Only the first line of a function: PTX has its parameters, and the brace after them, on separate lines.
 _PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
-_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION}
+# The comment above each kernel of Inductor.
+_CPP_KERNEL = re.compile(r"^// (\w+)$")
+_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL}
 
 
 class TextSymbol(NamedTuple):
@@ -46,7 +48,7 @@ class TextSymbol(NamedTuple):
 def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
     """Returns the functions, globals and graphs of a text, in order."""
     begins = _find_labels(text) if language == "asm" else _find_declarations(text, language)
-    if language in ("asm", "ptx"):
+    if language in ("asm", "ptx", "cpp"):
         ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
         return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
     return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
@@ -128,7 +130,7 @@ def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
         yield from enumerate(piece.removesuffix("\n").split("\n"), first)
 
 
-Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx"]
+Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "python", "cpp", "text"]
 
 _SSA = r"%[\w$.\-]+"
 _NAMES: dict[str, str] = {
@@ -138,8 +140,11 @@ _NAMES: dict[str, str] = {
     "ptx": r"%[a-z]+\d+\b|\$L_[\w$]+",
     "fx": _SSA,
     "buddy": _SSA,
+    "python": r"\b(?:buf|op)\d+\b",
+    "cpp": r"\b(?:tmp|in_ptr|out_ptr|in_out_ptr)\d+\b",
+    "text": r"\b(?:buf|op)\d+\b",
 }
-_COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//"}
+_COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//", "python": "#", "cpp": "//"}
 _STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
 _LLVM_DEBUG_INFO = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ASM_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")

@@ -195,7 +195,7 @@ async def test_elements_that_a_flag_has_changed_are_told(engine: Bench, tmp_path
     recipe = await by_iree(engine, source, "--iree-input-demote-i64-to-i32")
     failed = await engine.ask(Run(engine.client.next_request(), recipe, repeats=1))
     assert isinstance(failed, Failed)
-    assert "a result is no int64 of 4" in failed.diagnostic.what
+    assert "a result is not int64 of 4" in failed.diagnostic.what
 
 
 async def test_it_says_what_it_takes_and_finds(engine: Bench) -> None:

@@ -1,4 +1,4 @@
-"""Runs a graph by IREE, by this compiler's code and in eager: compares each output, times all three interleaved."""
+"""Runs a graph by another compiler, by this one and in eager: compares each output, times all three interleaved."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from buddy.compiler.codegen.iree import options as iree_flags
-from buddy.compiler.codegen.iree.options import IreeArtifact
 from buddy.compiler.protocol.artifact import from_bytes
+from buddy.compiler.protocol.catalogue import COMPILER_NAMES
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.recipe import IREE, NATIVE
+from buddy.compiler.protocol.recipe import NATIVE
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport, SideReport
 from buddy.compiler.runtime.executable import load
+from buddy.compiler.runtime.forked_program import ForkedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.iree_process import IreeProcess
 from buddy.compiler.runtime.measure import (
     OnProgress,
     changed_tensors,
@@ -37,9 +36,9 @@ if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
 
-def run_by_iree(
+def run_beside_native(
     captured: CapturedGraph,
-    artifact: IreeArtifact,
+    process: ForkedProgram,
     native: NativeCode,
     *,
     repeats: int,
@@ -51,18 +50,17 @@ def run_by_iree(
     on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
     equal_nan: bool = False,
 ) -> RunReport:
-    """Does what `run_and_compare` does for IREE's module, and compares with `native`.
+    """Does what `run_and_compare` does for the program of another compiler, and compares with `native`.
 
-    IREE's runtime is a separate process, forked before torch has threads. Loading includes IREE's one-time preparation
-    of weights, and one call. Raises `IreeRunError`; errors of `native` are in its part of the report.
+    The program is in a separate process, forked before torch has threads. Loading includes one call. Raises what
+    `process` raises; errors of `native` are in its part of the report.
     """
     report_progress = on_progress or (lambda _text, _done: None)
-    process = IreeProcess(artifact, captured.tensors, captured.numbers, threads)
     with process, with_threads(threads), torch.no_grad():
         before = fingerprints(captured.tensors)
-        report_progress("loading IREE's module", 0.0)
+        report_progress(f"loading the code of {COMPILER_NAMES[process.backend]}", 0.0)
         load_seconds = process.wait_until_loaded()
-        report_progress("running IREE, this compiler's code and eager", 0.0)
+        report_progress(f"running {COMPILER_NAMES[process.backend]}, this compiler's code and eager", 0.0)
         results = process.results()
         native_code = _Native(captured, native)
         torch.manual_seed(SEED)
@@ -70,7 +68,7 @@ def run_by_iree(
         if on_values is not None:
             on_values(results, expected)
         calls = [process.seconds, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
-        # IREE's runtime works in another process.
+        # The program runs in another process.
         meter = LoadMeter(alone=False)
         seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
@@ -91,11 +89,11 @@ def run_by_iree(
         inputs_unchanged=before == after,
         notes=(
             *precision_notes(reference, outputs),
-            *_notes(artifact, threads),
+            *process.notes(),
             *changed_tensors(captured, before, after),
         ),
         compared=captured.eager is not None,
-        backend=IREE,
+        backend=process.backend,
         beside=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
         load=machine_load,
         equal_nan=equal_nan,
@@ -135,12 +133,3 @@ class _Native:
         outputs = compare_with_reference(captured, reference, self._results, expected, equal_nan)
         timing = summarize(seconds[0], threads)
         return SideReport(NATIVE, outputs, timing, self._code.seconds, self._load_seconds)
-
-
-def _notes(artifact: IreeArtifact, threads: int) -> list[str]:
-    targets = ", ".join(iree_flags.targets(artifact.flags))
-    notes = [f"IREE's code is for {targets}, on its driver {iree_flags.driver(artifact.flags, threads)}"]
-    if artifact.convention.unchecked:
-        ops = ", ".join(artifact.convention.unchecked)
-        notes.append(f"IREE does not check the data of {ops}: values that eager rejects return arbitrary results")
-    return notes

@@ -1,0 +1,330 @@
+"""Compiles an FX graph by Inductor, and returns the stages between its passes, the generated code, and its origins."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from io import BytesIO
+from typing import Any, Literal, NamedTuple
+from unittest import mock
+
+import msgspec
+import torch
+
+from buddy.compiler.runtime.inductor import libraries
+from buddy.compiler.runtime.inductor.fusions import FusionDecision, FusionLog
+from buddy.compiler.runtime.inductor.options import settings_of
+from buddy.compiler.runtime.inductor.program import FxProgram, InductorError
+from buddy.compiler.runtime.inductor.provenance import FxOrigins, KernelLines, Line, Names
+from buddy.compiler.support.target import CXX_TODO
+
+Language = Literal["python", "cpp", "asm", "text"]
+
+
+class InductorStage(NamedTuple):
+    """A stage: its name, which is also its phase, its language, its lines, and the seconds since the stage before."""
+
+    name: str
+    language: Language
+    lines: list[Line]
+    seconds: float
+    items: int = 0
+
+
+class InductorArtifact(msgspec.Struct, frozen=True):
+    """The Python module that Inductor has generated, with its kernels as C++, and its constants, by `torch.save`.
+
+    `values` has the stable name of the node whose value is in a buffer, by the name of the buffer.
+    """
+
+    source: str
+    constants: bytes
+    settings: dict[str, Any]
+    values: dict[str, str] = {}
+
+
+OnStage = Callable[[InductorStage], None]
+OnActivity = Callable[[str, float], None]
+
+
+def compile_program(
+    program: FxProgram, inputs: Sequence[torch.Tensor], flags: Sequence[str], threads: int,
+    on_stage: OnStage = lambda _stage: None, on_activity: OnActivity = lambda _what, _done: None,
+) -> InductorArtifact:  # fmt: skip
+    """Compiles `program` for inputs of these sizes and strides, with `flags` and code for `threads` threads.
+
+    Calls `on_stage` with each stage as soon as it is complete. Inductor's cache of FX graphs is not read, because its
+    entries have no stages; its cache of compiled kernels is. Raises `InductorError`.
+    """
+    from torch._inductor.compile_fx import compile_fx
+
+    settings = settings_of(flags, threads)
+    compilation = _Compilation(FxOrigins(program.stable), on_stage, on_activity)
+    try:
+        with torch.no_grad(), compilation.recording(settings):
+            compile_fx(program.module, list(inputs))
+    except InductorError:
+        raise
+    except Exception as error:
+        raise _failure(error, compilation, program) from error
+    if compilation.artifact is None:
+        raise InductorError("Inductor generated no code: the graph has no op", todo="choose the native backend")
+    return msgspec.structs.replace(compilation.artifact, settings=settings)
+
+
+@dataclass
+class _Compilation:
+    """Collects the stages of one compilation by hooks of Inductor's settings, and wrappers where it has no hook."""
+
+    origins: FxOrigins
+    on_stage: OnStage
+    on_activity: OnActivity
+    stages: list[str] = field(default_factory=list)
+    artifact: InductorArtifact | None = None
+    _start: float = field(default_factory=time.perf_counter)
+
+    @contextmanager
+    def recording(self, settings: Mapping[str, Any]) -> Iterator[None]:
+        from torch._inductor import config
+        from torch._inductor.graph import GraphLowering
+
+        self._kernels, self._fusions = KernelLines(self.origins), FusionLog()
+        generate = GraphLowering.codegen
+
+        def generate_code(lowering: Any) -> Any:
+            result = generate(lowering)
+            self._take_code(lowering, result[0])
+            return result
+
+        # Inductor makes deep copies of its settings: functions are not copied, but bound methods with their object are.
+        hooks = {
+            "pre_grad_custom_pass": lambda graph: self._add_graph("pre-grad", graph),
+            "joint_custom_post_pass": lambda graph: self._add_graph("joint", graph),
+            "_pre_fusion_custom_pass": lambda nodes: self._before_fusion(nodes),
+            "_post_fusion_custom_pass": lambda nodes: self._after_fusion(nodes),
+        }
+        self.on_activity("Inductor: passes over FX graphs", 0.05)
+        with ExitStack() as contexts:
+            contexts.enter_context(config.patch({**settings, **hooks}))
+            contexts.enter_context(mock.patch.object(GraphLowering, "codegen", generate_code))
+            contexts.enter_context(self._kernels.recording())
+            contexts.enter_context(self._fusions.recording())
+            self._libraries = contexts.enter_context(libraries.recording(self._begin_kernel))
+            self._start = time.perf_counter()
+            yield
+            self._add_assembly()
+
+    def _add(self, name: str, language: Language, lines: list[Line], items: int = 0) -> None:
+        seconds = time.perf_counter() - self._start
+        # Subgraphs, such as those of control flow, run the same passes: the first stage is that of the whole graph.
+        if name not in self.stages:
+            self.stages.append(name)
+            self.on_stage(InductorStage(name, language, lines, seconds, items))
+        self._start = time.perf_counter()
+
+    # ---- graphs --------------------------------------------------------------------------------------------------
+
+    def _add_graph(self, name: str, graph: Any) -> None:
+        nodes = {node.name: node for node in graph.nodes}
+        text = graph.owning_module.print_readable(print_output=False, include_stride=True)
+        names_of = {key: self.origins.of(node) for key, node in nodes.items()}
+        output = next(iter(reversed(graph.nodes)))
+        returned = self.origins.of_all(output.all_input_nodes)
+        lines = []
+        for line in text.rstrip("\n").split("\n"):
+            if line.lstrip().startswith("# No stacktrace"):
+                continue
+            assigned = _ASSIGNED.match(line)
+            names: Names = ()
+            if assigned:
+                names = names_of.get(assigned[1], ())
+            elif line.lstrip().startswith("return "):
+                names = returned
+            lines.append(Line(line, names))
+        self._add(name, "python", lines, sum(node.op.startswith("call_") for node in nodes.values()))
+
+    # ---- the scheduler -------------------------------------------------------------------------------------------
+
+    def _before_fusion(self, nodes: list[Any]) -> list[Any]:
+        from torch._inductor.virtualized import V
+
+        self._add_graph("post-grad", V.graph.module.graph)
+        self._add("scheduler", "python", self._scheduled_lines(nodes), len(nodes))
+        self.on_activity("Inductor: fusion", 0.3)
+        return nodes
+
+    def _after_fusion(self, nodes: list[Any]) -> list[Any]:
+        self._add("fused", "python", self._scheduled_lines(nodes), len(nodes))
+        decisions = self._fusions.finish(nodes)
+        parts = {part.get_name(): part for node in nodes for part in node.get_nodes()}
+        names = {name: self.origins.of_scheduled(part) for name, part in parts.items()}
+        self._add("fusions", "text", fusion_lines(decisions, names), len(decisions))
+        self.on_activity("Inductor: generating code", 0.4)
+        return nodes
+
+    def _scheduled_lines(self, nodes: Sequence[Any]) -> list[Line]:
+        """Returns Inductor's own text of scheduler nodes, one after another; fused nodes contain their parts."""
+        lines: list[Line] = []
+        for node in nodes:
+            parts = node.get_nodes()
+            names = self.origins.of_scheduled(node)
+            lines.append(Line(f"# {', '.join(names)}".rstrip(), names))
+            if len(parts) > 1:
+                lines.append(Line(f"{node.get_name()}: {type(node).__name__} of {len(parts)} nodes", names))
+            indent = "    " * (len(parts) > 1)
+            for part in parts:
+                names = self.origins.of_scheduled(part)
+                lines += [Line(f"{indent}{text}".rstrip(), names) for text in part.debug_str().split("\n")]
+            lines.append(Line(""))
+        return lines[:-1]
+
+    # ---- code ----------------------------------------------------------------------------------------------------
+
+    def _take_code(self, lowering: Any, code: Any) -> None:
+        if self.artifact is not None:
+            return
+        constants = BytesIO()
+        torch.save(dict(lowering.constants), constants)
+        values = self.origins.values_of(lowering.module.graph, _exact_nodes(lowering))
+        self.artifact = InductorArtifact(code.value, constants.getvalue(), {}, values)
+        wrapper, kernels = split_code(code.value)
+        self._kernel_count = len(kernels)
+        self._add("wrapper", "python", self._wrapper_lines(wrapper, lowering))
+        lines: list[Line] = []
+        for name, text in kernels.items():
+            lines += [Line(f"// {name}", self._names_of_kernel(name)), *self._kernel_lines(name, text), Line("")]
+        self._add("kernels", "cpp", lines[:-1], len(kernels))
+        self._kernel_texts = kernels
+
+    def _names_of_kernel(self, name: str) -> Names:
+        return tuple(dict.fromkeys(n for names, _ in self._kernels.kernels.get(name, ()) for n in names))
+
+    def _kernel_lines(self, name: str, text: str) -> list[Line]:
+        recorded = self._kernels.kernels.get(name, [])
+        texts = text.strip("\n").split("\n")
+        if len(recorded) != len(texts):
+            recorded = [((), True)] * len(texts)
+        return [Line(line, names, derived) for line, (names, derived) in zip(texts, recorded, strict=True)]
+
+    def _wrapper_lines(self, text: str, lowering: Any) -> list[Line]:
+        """Returns the lines of the wrapper: a call has the nodes of its kernel, any other those of its buffers."""
+        buffers = self._names_of_buffers(lowering)
+        calls = self._names_of_calls()
+        lines: list[Line] = []
+        pending: Names = ()
+        for line in text.rstrip("\n").split("\n"):
+            words = _WORD.findall(line)
+            handle = _HANDLE.search(line)
+            names = tuple(dict.fromkeys(n for word in words for n in buffers.get(word, ())))
+            if handle:
+                pending = names = calls.get(handle[1], ())
+            elif line.lstrip().startswith("#"):
+                names = ()
+            elif pending and _CALL.match(line):
+                lines.append(Line(line, pending))
+                pending = ()
+                continue
+            elif any(word in self._kernels.kernels for word in words):
+                names = next(self._names_of_kernel(word) for word in words if word in self._kernels.kernels)
+            lines.append(Line(line, names, is_derived=True) if names else Line(line))
+        return lines
+
+    def _names_of_buffers(self, lowering: Any) -> dict[str, Names]:
+        """Returns the nodes of each buffer and input, by the name of its variable."""
+        names = {node.name: self.origins.of(node) for node in lowering.module.graph.nodes if node.op == "placeholder"}
+        for scheduled in lowering.scheduler.nodes:
+            for part in scheduled.get_nodes():
+                names |= {name: self.origins.of_scheduled(part) for name in part.get_buffer_names()}
+        return names
+
+    def _names_of_calls(self) -> dict[str, Names]:
+        """Returns the nodes of each call of a kernel, by Inductor's handle of the call, such as `kernel:3`."""
+        from torch._inductor import debug
+        from torch._inductor.virtualized import V
+
+        by_name = {node.name: node for node in V.graph.module.graph.nodes}
+        handles = getattr(debug, "_inductor_triton_kernel_to_post_grad_node_info", {})
+        return {
+            handle: self.origins.of_all(by_name[name] for name in names if name in by_name)
+            for handle, names in handles.items()
+        }
+
+    # ---- machine code --------------------------------------------------------------------------------------------
+
+    def _begin_kernel(self, number: int) -> None:
+        count = getattr(self, "_kernel_count", 0)
+        done = 0.5 + 0.45 * (number - 1) / max(count, number)
+        self.on_activity(f"Inductor: compiling kernel {number}/{max(count, number)} by the C++ compiler", done)
+
+    def _add_assembly(self) -> None:
+        lines: list[Line] = []
+        for name, text in getattr(self, "_kernel_texts", {}).items():
+            path = self._libraries.get(text.strip())
+            if path is not None:
+                lines += libraries.assembly(path, name, self._kernel_lines(name, text))
+        if lines:
+            self._add("asm", "asm", lines[:-1])
+
+
+def _exact_nodes(lowering: Any) -> dict[str, Any]:
+    """Returns the FX node whose value is in a buffer, by the name of the buffer, for those that hold exactly one."""
+    buffers = {buffer.get_name(): buffer for buffer in lowering.buffers}
+    nodes = {name: getattr(buffer, "origin_node", None) for name, buffer in buffers.items()}
+    return {name: node for name, node in nodes.items() if node is not None}
+
+
+_ASSIGNED = re.compile(r"\s+(\w+)(?:\s*:[^=]*)?\s=\s")
+_WORD = re.compile(r"\b(?:buf|arg|primals_|tangents_|cpp_fused_)\w*")
+_HANDLE = re.compile(r"\[Provenance debug handles\] (\S+)")
+_CALL = re.compile(r"\s*(?:[\w, ]+ = )?[\w.]+\(")
+_KERNEL = re.compile(
+    r"^(?P<name>\w+) = async_compile\.\w+\((?:.*?, )?r?(?P<quotes>'''|\"\"\")(?P<code>.*?)(?P=quotes)[^\n]*$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def split_code(source: str) -> tuple[str, dict[str, str]]:
+    """Splits generated code into the wrapper without the texts of its kernels, and these texts by kernel."""
+    kernels = {match["name"]: match["code"] for match in _KERNEL.finditer(source)}
+    wrapper = _KERNEL.sub(lambda match: f"{match[0].partition(match['quotes'])[0]}…)  # see kernels", source)
+    return re.sub(r"\n{3,}", "\n\n", wrapper), kernels
+
+
+def fusion_lines(decisions: Sequence[FusionDecision], names: Mapping[str, Names]) -> list[Line]:
+    """Returns the decisions as a table: result, both nodes, and the reason of those that are not fused.
+
+    A list of the nodes with their `names` follows.
+    """
+    fused = sum(decision.is_fused for decision in decisions)
+    lines = [Line(f"{len(decisions)} pairs considered: {fused} fused, {len(decisions) - fused} not fused"), Line("")]
+    if not decisions:
+        return lines[:1]
+    rows = [("result", "first", "second", "reason")]
+    rows += [(d.result, "_".join(d.first), "_".join(d.second), d.reason) for d in decisions]
+    widths = [min(40, max(len(row[column]) for row in rows)) for column in range(3)]
+    for row, decision in zip(rows, [None, *decisions], strict=True):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        of = () if decision is None else (*decision.first, *decision.second)
+        nodes = tuple(dict.fromkeys(name for part in of for name in names.get(part, ())))
+        lines.append(Line("  ".join([*cells, row[3]]).rstrip(), nodes))
+    parts = dict.fromkeys(part for decision in decisions for part in (*decision.first, *decision.second))
+    width = max(map(len, parts))
+    return [*lines, Line(""), *(Line(f"{part:{width}}  {', '.join(names[part])}", names[part]) for part in parts)]
+
+
+def _failure(error: Exception, compilation: _Compilation, program: FxProgram) -> InductorError:
+    """Returns the error of Inductor, with the stage after which it occurred."""
+    after = f"Inductor, after its stage {compilation.stages[-1]}" if compilation.stages else "Inductor"
+    cause = getattr(error, "inner_exception", None) or error
+    text = str(cause).strip()
+    name = type(cause).__name__
+    if name in ("InvalidCxxCompiler", "CppCompileError"):
+        what = "the C++ compiler failed" if name == "CppCompileError" else "no C++ compiler was found"
+        return InductorError(what, after, CXX_TODO, detail=text[:4000])
+    first = next(iter(text.splitlines()), "")
+    names = (stable for fx, stable in program.stable.items() if re.search(rf"\b{re.escape(fx)}\b", first))
+    node = next(names, ("",))[0]
+    return InductorError(f"{name}: {first[:300]}", after, node=node, detail=text[:4000])

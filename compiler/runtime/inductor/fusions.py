@@ -1,0 +1,134 @@
+"""Records which pairs of nodes Inductor's scheduler considered for fusion, and why it did not fuse them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+FUSED, NOT_FUSED = "fused", "not fused"
+_NO_REASON = "Inductor gives no reason"
+
+
+@dataclass
+class FusionDecision:
+    """A pair of scheduler nodes, by the names of their parts; `reason` says why they were not fused, "" if they were.
+
+    `considered` counts how often the scheduler considered the pair.
+    """
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    is_legal: bool
+    reason: str = ""
+    considered: int = 1
+    is_fused: bool = False
+
+    @property
+    def result(self) -> str:
+        return FUSED if self.is_fused else NOT_FUSED
+
+
+@dataclass
+class FusionLog:
+    """All pairs that one compilation considered, in order of first consideration."""
+
+    decisions: dict[tuple[tuple[str, ...], tuple[str, ...]], FusionDecision] = field(default_factory=dict)
+    _reasons: list[tuple[str, str, str]] = field(default_factory=list)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, decisions are recorded. Does nothing for what this version of torch names differently."""
+        from torch._inductor import scheduler
+
+        log = self
+
+        def note(reason: Any, text: str, *arguments: Any) -> None:
+            log._reasons.append((reason.name1, reason.name2, text % arguments if arguments else text))
+            explain(reason, text, *arguments)
+
+        def consider(self: Any, first: Any, second: Any, *more: Any, **keywords: Any) -> Any:
+            before = len(log._reasons)
+            is_legal = can_fuse(self, first, second, *more, **keywords)
+            log._add(self, first, second, bool(is_legal), [text for _, _, text in log._reasons[before:]])
+            return is_legal
+
+        with ExitStack() as patches:
+            explain = _original(scheduler, "WhyNoFuse", "__call__")
+            if explain is not None:
+                patches.enter_context(mock.patch.object(scheduler.WhyNoFuse, "__call__", note))
+            can_fuse: Callable[..., Any] = _original(scheduler, "Scheduler", "can_fuse")
+            if can_fuse is not None:
+                patches.enter_context(mock.patch.object(scheduler.Scheduler, "can_fuse", consider))
+            yield
+
+    def _add(self, scheduler: Any, first: Any, second: Any, is_legal: bool, reasons: Sequence[str]) -> None:
+        pair = _parts(first), _parts(second)
+        # The scheduler tries the other order too, which is never legal for a producer and its consumer.
+        reason = "" if is_legal else (next(iter(reasons), "") or _explain(scheduler, first, second))
+        if pair in self.decisions:
+            decision = self.decisions[pair]
+            decision.considered += 1
+            decision.is_legal |= is_legal
+            decision.reason = reason or decision.reason
+        else:
+            self.decisions[pair] = FusionDecision(*pair, is_legal, reason)
+
+    def finish(self, nodes: Sequence[Any]) -> list[FusionDecision]:
+        """Returns the decisions, given the scheduler's `nodes` after fusion."""
+        groups = [set(_parts(node)) for node in nodes]
+        outside = {(first, second): text for first, second, text in self._reasons}
+        for decision in self.decisions.values():
+            both = {*decision.first, *decision.second}
+            decision.is_fused = decision.is_legal and any(both <= group for group in groups)
+            if decision.is_fused:
+                decision.reason = ""
+            elif decision.is_legal:
+                names = "_".join(decision.first), "_".join(decision.second)
+                decision.reason = outside.get(names) or "legal, but one of them was fused with other nodes before"
+        return list(self.decisions.values())
+
+
+def _original(module: Any, class_name: str, method: str) -> Any:
+    return getattr(getattr(module, class_name, None), method, None)
+
+
+def _parts(node: Any) -> tuple[str, ...]:
+    """Returns the names of the scheduler nodes that a node consists of."""
+    return tuple(part.get_name() for part in node.get_nodes())
+
+
+def _explain(scheduler: Any, first: Any, second: Any) -> str:
+    """Returns why a pair is rejected for which Inductor logs no reason: mostly the decision of its C++ backend."""
+    try:
+        return _explain_loops(first, second)
+    except Exception:
+        return _NO_REASON
+
+
+def _explain_loops(first: Any, second: Any) -> str:
+    from torch._inductor import config
+
+    depends = bool(first.get_operation_names() & second.ancestors)
+    if first.is_template() or second.is_template():
+        return "a template of a matrix product or convolution: its backend does not fuse this neighbour"
+    loops, other_loops = first.group[1], second.group[1]
+    if depends and first.is_reduction():
+        return (
+            f"the first is a reduction, and the second reads its result; loops {_loops(loops)}, {_loops(other_loops)}"
+        )
+    if loops != other_loops:
+        return f"the loops differ: {_loops(loops)} and {_loops(other_loops)}"
+    size, limit = len(first.get_nodes()) + len(second.get_nodes()), config.cpp.max_horizontal_fusion_size
+    if not depends and size > limit:
+        return f"{size} nodes are more than cpp.max_horizontal_fusion_size = {limit}"
+    return "they share too little data" if not depends else _NO_REASON
+
+
+def _loops(group: Any) -> str:
+    """Returns the sizes of the outer and the reduction loops of a node: `4x8, reduced 16`."""
+    outer, reduced = group
+    text = "x".join(map(str, outer)) or "scalar"
+    return f"{text}, reduced {'x'.join(map(str, reduced))}" if reduced else text

@@ -1,0 +1,66 @@
+"""The shared libraries of Inductor's kernels: records them while they are compiled, and disassembles them."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+from buddy.compiler.codegen.assembly import read_library
+from buddy.compiler.runtime.inductor.provenance import Line
+
+# Tables of the line of each instruction, which do not change the code.
+_LINE_TABLES = "-g1"
+
+
+@contextmanager
+def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterator[dict[str, str]]:
+    """Inside, kernels are compiled with line tables, and `on_kernel` is called with the number of each before.
+
+    The result has the path of the library of each kernel, by its stripped source. Versions of torch that generate no
+    line tables get a flag for them; their code is then found in Inductor's cache only in this context.
+    """
+    from torch._inductor import config
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    paths: dict[str, str] = {}
+    load = CppPythonBindingsCodeCache.load_pybinding_async
+    has_tables = getattr(config.aot_inductor, "enable_line_tables", False)
+    if not has_tables and "extra_flags" in inspect.signature(load).parameters:
+        load = functools.partial(load, extra_flags=(_LINE_TABLES,))
+
+    def load_recorded(argument_types: Any, source: str, *more: Any, **keywords: Any) -> Any:
+        on_kernel(len(paths) + 1)
+        result = load(argument_types, source, *more, **keywords)
+
+        def wait() -> Any:
+            function = result()
+            paths[source.strip()] = getattr(getattr(function, "__self__", None), "__file__", "")
+            return function
+
+        return wait
+
+    with mock.patch.object(CppPythonBindingsCodeCache, "load_pybinding_async", staticmethod(load_recorded)):
+        yield paths
+
+
+def assembly(path: str, name: str, source: Sequence[Line]) -> Iterator[Line]:
+    """Yields the disassembled functions of kernel `name`; each instruction has the nodes of its line of `source`.
+
+    An instruction from a header has the nodes of the instruction before it.
+    """
+    whole = tuple(dict.fromkeys(n for line in source for n in line.names))
+    for function in read_library(path, "kernel"):
+        last = Line("", whole, is_derived=True)
+        for text, number, code in function:
+            is_new = 0 < number <= len(source)
+            if is_new and source[number - 1].names:
+                last = source[number - 1]
+            names = last.names if code else whole
+            label = re.sub(r"^kernel\b", name, text)
+            yield Line(label, names, last.is_derived or not is_new, code)
+        yield Line("")

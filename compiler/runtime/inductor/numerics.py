@@ -1,0 +1,137 @@
+"""Compares every node that Inductor's code writes to memory with eager or double precision."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from buddy.compiler.graph.node import Op
+from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference, Seen
+from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.runtime.compare import ErrorMetrics, tolerance_of
+from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at
+from buddy.compiler.runtime.inductor.compiling import InductorArtifact, compile_program
+from buddy.compiler.runtime.inductor.process import LoadedArtifact
+from buddy.compiler.runtime.inductor.program import fx_program
+from buddy.compiler.runtime.measure import with_threads
+from buddy.compiler.runtime.nodes import count_nonfinite, first_beyond_tolerance
+from buddy.compiler.runtime.torch_values import to_torch
+
+if TYPE_CHECKING:
+    from buddy.compiler.runtime.captured import CapturedGraph
+
+OnProgress = Callable[[str, float], None]
+_OBSERVER = "_observe_buffer"
+# Lines of generated code that write to buffers: calls of kernels, calls with a result, and calls with `out=`.
+_WRITE = re.compile(
+    r"^(?P<indent>\s+)(?:cpp_fused_\w+\(|extern_kernels\.|torch\.ops\.|(?P<result>buf\d+) = (?!buf\d+;))"
+)
+_NO_WRITE = re.compile(r"= (?:empty_strided|reinterpret_tensor|alloc_from_pool)")
+_BUFFER = re.compile(r"\bbuf\d+\b")
+
+
+def compare_nodes(
+    captured: CapturedGraph, recipe: Recipe, *, reference: Reference = "eager", every: bool = False, graph: int = 0,
+    on_progress: OnProgress = lambda _what, _done: None,
+) -> NumericsReport:  # fmt: skip
+    """Compiles `captured` by Inductor, runs it, and compares each node whose value is in memory.
+
+    With `every`, all nodes are results of the compiled graph, so all are in memory, and fewer loops are fused. Raises
+    `InductorError`.
+    """
+    start = time.perf_counter()
+    symbols = symbols_at(captured.graph, captured.tensors, captured.numbers)
+    outputs = [op for op in captured.graph.operations if every and len(op.metas) == 1 and op.metas[0] is not None]
+    program = fx_program(captured.graph, symbols, [op.stable for op in outputs])
+    artifact = compile_program(
+        program, captured.tensors, recipe.backend_flags, recipe.threads, on_activity=on_progress
+    )  # fmt: skip
+    compile_seconds = time.perf_counter() - start
+    with with_threads(recipe.threads), torch.no_grad():
+        observed = [*dict.fromkeys(artifact.values.values()), *(op.stable for op in outputs)]
+        comparison = _Comparison(captured, symbols, reference, observed)
+        start = time.perf_counter()
+        comparison.run(artifact, [op.stable for op in outputs])
+        return comparison.report(graph, every, time.perf_counter() - start, compile_seconds)
+
+
+class _Comparison:
+    """The reference runs in lockstep with the generated code; `errors` are by stable name."""
+
+    def __init__(
+        self, captured: CapturedGraph, symbols: Mapping[str, int], reference: Reference, observed: Sequence[str]
+    ) -> None:
+        self._captured, self._kind = captured, reference
+        self._counts: dict[str, tuple[int, int]] = {}
+        self._deviations = ErrorMetrics()
+        held = set(observed) & {op.stable for op in captured.graph.operations}
+        torch.manual_seed(SEED)
+        self._reference = LockstepInterpreter(
+            captured.graph, captured.tensors, symbols, held, reference, self._count_nonfinite
+        )
+        self._pending = held
+        self.errors: dict[str, Deviation] = {}
+
+    def run(self, artifact: InductorArtifact, outputs: Sequence[str]) -> None:
+        loaded = LoadedArtifact(observing(artifact), self._captured.tensors, torch.get_num_threads())
+        setattr(loaded.module, _OBSERVER, lambda buffer, value: self._compare(artifact.values.get(buffer, ""), value))
+        torch.manual_seed(SEED)
+        results = loaded.call()
+        for stable, value in zip(outputs, results[len(results) - len(outputs) :], strict=True):
+            self._compare(stable, value)
+        self._reference.finish()
+
+    def _compare(self, stable: str, value: Any) -> None:
+        """Compares a value of the generated code, unless its node is unknown or has been compared."""
+        if stable not in self._pending or not isinstance(value, torch.Tensor):
+            return
+        expected = self._reference.reach(stable)
+        if isinstance(expected, torch.Tensor) and expected.shape == value.shape:
+            self.errors[stable] = self._deviations.of(value, expected)
+        self._pending.discard(stable)
+        self._reference.release(stable)
+
+    def _count_nonfinite(self, op: Op, value: Any) -> None:
+        if isinstance(value, torch.Tensor):
+            self._counts[op.stable] = count_nonfinite(value)
+
+    def report(self, graph: int, every: bool, seconds: float, compile_seconds: float) -> NumericsReport:
+        nodes = tuple(self._numbers(op, every) for op in self._captured.graph.operations)
+        first, cause = first_beyond_tolerance(nodes)
+        notes = ["values of Inductor's code; nodes that are fused into others have none"]
+        results = tuple(op.stable for op in self._captured.graph.results if isinstance(op, Op))
+        return NumericsReport(
+            graph, self._kind, nodes, first, cause, results=results, seconds=seconds, compile_seconds=compile_seconds,
+            notes=tuple(notes),
+        )  # fmt: skip
+
+    def _numbers(self, op: Op, every: bool) -> NodeNumbers:
+        error = self.errors.get(op.stable)
+        seen: Seen = "fused" if error is None else "materialised" if every else "observed"
+        meta = next((meta for meta in op.metas if meta is not None), None)
+        tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
+        nans, infs = self._counts.get(op.stable, (0, 0))
+        why = "Inductor's code of single nodes is not compiled"
+        return NodeNumbers(op.stable, seen, error, None, tolerance, nans, infs, why)
+
+
+def observing(artifact: InductorArtifact) -> InductorArtifact:
+    """Returns the artifact with a call of the observer after each line that writes buffers, with each new buffer."""
+    seen: set[str] = set()
+    lines = []
+    for line in artifact.source.split("\n"):
+        lines.append(line)
+        write = _WRITE.match(line)
+        if write is None or _NO_WRITE.search(line):
+            continue
+        buffers = [write["result"]] if write["result"] else list(dict.fromkeys(_BUFFER.findall(line)))
+        for buffer in buffers:
+            if buffer not in seen:
+                seen.add(buffer)
+                lines.append(f"{write['indent']}{_OBSERVER}({buffer!r}, {buffer})")
+    return msgspec.structs.replace(artifact, source="\n".join(lines))

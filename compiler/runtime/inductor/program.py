@@ -1,0 +1,104 @@
+"""A Buddy graph as the FX graph that Inductor compiles, at the sizes of one call."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch._ops import OpOverload
+
+from buddy.compiler.graph.graph import Graph
+from buddy.compiler.graph.node import GetItemOp, Op
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.runtime.callbacks import resolve
+from buddy.compiler.runtime.graph_interpreter import plain_to_torch
+
+
+class InductorError(BuddyError):
+    """Inductor cannot compile a graph; `node` is the stable name of a node that prevents it, or ""."""
+
+    def __init__(self, what: str, where: str = "Inductor", todo: str = "", node: str = "", detail: str = "") -> None:
+        super().__init__(what, where, todo or "extract a subgraph without it, or choose the native backend")
+        self.node, self.detail = node, detail
+
+
+@dataclass(frozen=True)
+class FxProgram:
+    """`module` takes the tensors of the graph's placeholders, and returns its results that are tensors.
+
+    `stable` has the stable names of the Buddy nodes of each FX node, by the name of the FX node: its node, and for a
+    node with several results those that select a result, which leave no trace in later graphs.
+    """
+
+    module: torch.fx.GraphModule
+    stable: Mapping[str, tuple[str, ...]]
+
+
+def fx_program(graph: Graph, symbols: Mapping[str, int], outputs: Sequence[str] = ()) -> FxProgram:
+    """Returns `graph` as an FX graph with the symbolic sizes `symbols`.
+
+    The values of the nodes in `outputs` (stable names) are added to the results. A result that may share memory with an
+    input or with another result is copied, so that Inductor's code returns all results itself. Raises `InductorError`
+    for a node that is not an op of torch.
+    """
+    fx = torch.fx.Graph()
+    values: dict[str, torch.fx.Node] = {}
+    stable: dict[str, tuple[str, ...]] = {}
+    for placeholder in graph.placeholders:
+        node = values[placeholder.name] = fx.placeholder(placeholder.name)
+        stable[node.name] = (placeholder.stable,)
+    for op in graph.operations:
+        node = values[op.name] = _add_node(fx, op, values, symbols)
+        stable[node.name] = (op.stable,)
+        if isinstance(op, GetItemOp):
+            source = node.all_input_nodes[0].name
+            stable[source] = (*stable[source], op.stable)
+    results = [op for op in graph.results if isinstance(op, Op)]
+    results += [op for op in graph.operations if op.stable in set(outputs)]
+    returned = _without_aliases(fx, [values[op.name] for op in results])
+    stable.update(
+        {node.name: (op.stable,) for node, op in zip(returned, results, strict=True) if node.name not in stable}
+    )
+    fx.output(tuple(returned))
+    return FxProgram(torch.fx.GraphModule(torch.nn.Module(), fx), stable)
+
+
+def _add_node(
+    fx: torch.fx.Graph, op: Op, values: Mapping[str, torch.fx.Node], symbols: Mapping[str, int]
+) -> torch.fx.Node:
+    try:
+        target = operator.getitem if isinstance(op, GetItemOp) else resolve(op.target)
+    except AttributeError as error:
+        raise InductorError(f"Inductor cannot compile {op.target}: torch has no such op", node=op.stable) from error
+    arguments = tuple(plain_to_torch(argument, values, symbols) for argument in op.args)
+    keywords = {key: plain_to_torch(argument, values, symbols) for key, argument in op.kwargs.items()}
+    if any(isinstance(value, torch.Tensor) for value in (*arguments, *keywords.values())):
+        raise InductorError(f"Inductor cannot compile {op.target}: an argument is a tensor by its form", node=op.stable)
+    return fx.create_node("call_function", target, arguments, keywords, name=op.name)
+
+
+def _without_aliases(fx: torch.fx.Graph, results: Sequence[torch.fx.Node]) -> list[torch.fx.Node]:
+    """Returns `results`, with a copy of each that is an input, a view, or listed before."""
+    seen: set[torch.fx.Node] = set()
+    returned = []
+    for node in results:
+        if node in seen or node.op == "placeholder" or _is_view(node):
+            returned.append(fx.call_function(torch.ops.aten.clone.default, (node,)))
+        else:
+            returned.append(node)
+        seen.add(node)
+    return returned
+
+
+def _is_view(node: torch.fx.Node) -> bool:
+    """Whether a node may return memory of an operand, by the schema of its op; `getitem` is as its operand."""
+    if node.target is operator.getitem:
+        return _is_view(node.all_input_nodes[0])
+    if not isinstance(node.target, OpOverload):
+        return True
+    # Some ops, such as `reshape`, return a view or a copy, and their schema does not say so.
+    returns = node.target._schema.returns
+    aliases = any(value.alias_info is not None for value in returns)
+    return aliases or torch._C._dispatch_has_kernel_for_dispatch_key(node.target.name(), "CompositeImplicitAutograd")

@@ -1,0 +1,174 @@
+"""Finds the nodes of the Buddy graph that Inductor's FX nodes, scheduler nodes and lines of code come from."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+Names = tuple[str, ...]
+# Marks at the ends of lines of C++ while Inductor generates them: the number of a set of nodes, which comes from the
+# scheduler node that the line computes (`direct`), or from the loops around it.
+_MARK = re.compile(r"[ \t]*//@(direct|loops) (\d+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of generated text, the nodes it comes from, and whether they are those of the code around it."""
+
+    text: str
+    names: Names = ()
+    is_derived: bool = False
+    machine: bytes = b""
+
+
+class FxOrigins:
+    """The stable names of nodes, by FX nodes of any later graph; `stable` has those of the graph that was compiled."""
+
+    def __init__(self, stable: Mapping[str, Names]) -> None:
+        self._stable = stable
+        self._cache: dict[Any, Names] = {}
+
+    def of(self, node: Any) -> Names:
+        """Returns the nodes that an FX node comes from, by its chain of sources."""
+        if node not in self._cache:
+            sources = node.meta.get("from_node") or ()
+            names = [stable for name in _first_names(sources) for stable in self._stable.get(name, ())]
+            if not sources:
+                names = list(self._stable.get(node.name, ()))
+            self._cache[node] = tuple(dict.fromkeys(names))
+        return self._cache[node]
+
+    def of_all(self, nodes: Iterable[Any]) -> Names:
+        return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
+
+    def values_of(self, graph: Any, buffers: Mapping[str, Any]) -> dict[str, str]:
+        """Returns the node whose value is in each of `buffers`, which are FX nodes of `graph`.
+
+        A node may become several FX nodes; its value is that of the one that nodes of others read.
+        """
+        last: dict[Any, str] = {}
+        for node in graph.nodes:
+            names = self.of(node)
+            is_read = any(user.op == "output" or self.of(user) != names for user in node.users)
+            if node.op == "call_function" and names and is_read:
+                last[node] = names[-1]
+        counts = Counter(last.values())
+        return {name: last[node] for name, node in buffers.items() if node in last and counts[last[node]] == 1}
+
+    def of_scheduled(self, scheduled: Any) -> Names:
+        """Returns the nodes that a scheduler node computes; nodes without an IR node have none."""
+        parts = [part.node for part in scheduled.get_nodes() if part.node is not None]
+        return self.of_all(sorted((o for part in parts for o in part.origins), key=_position))
+
+
+def _position(node: Any) -> Any:
+    return getattr(node, "_sort_key", ())
+
+
+def _first_names(sources: Iterable[Any]) -> Iterator[str]:
+    """Yields the names at the ends of chains of sources."""
+    for source in sources:
+        if source.from_node:
+            yield from _first_names(source.from_node)
+        else:
+            yield source.name
+
+
+@dataclass
+class KernelLines:
+    """The nodes of each line of the C++ kernels of one compilation, from marks in the code while it is generated.
+
+    The marks are comments, and are removed before the code is compiled or cached. Kernels that several layers share
+    have the nodes of all of them.
+    """
+
+    origins: FxOrigins
+    kernels: dict[str, list[tuple[Names, bool]]] = field(default_factory=dict)
+    _sets: dict[Names, int] = field(default_factory=dict)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Inside, the C++ code that Inductor generates is recorded."""
+        from torch._inductor.codegen import cpp
+        from torch._inductor.codegen.common import IndentedBuffer
+        from torch._inductor.utils import DeferredLineBase
+        from torch._inductor.virtualized import V
+
+        lines = self
+        write, finalize, define = (
+            IndentedBuffer.writeline, cpp.KernelGroup.finalize_kernel, cpp.CppScheduling.define_kernel
+        )  # fmt: skip
+
+        def write_marked(buffer: Any, line: Any) -> None:
+            kernel = V.kernel
+            node = getattr(kernel, "current_node", None) if isinstance(kernel, cpp.CppKernel) else None
+            if node is not None:
+                mark = lines._mark("direct", node)
+                if isinstance(line, str):
+                    line = _add_mark(line, mark)
+                elif isinstance(line, DeferredLineBase):
+                    line = line._new_line(_add_mark(line.line, mark))
+            write(buffer, line)
+
+        def finalize_marked(group: Any, kernel: Any, nodes: Any) -> Any:
+            buffer = group.loops_code
+            before = len(buffer._lines)
+            result = finalize(group, kernel, nodes)
+            mark = lines._mark("loops", *nodes)
+            for number, line in enumerate(buffer._lines[before:], start=before):
+                if isinstance(line, str):
+                    buffer._lines[number] = _add_mark(line, mark)
+                elif isinstance(line, DeferredLineBase):
+                    buffer._lines[number] = line._new_line(_add_mark(line.line, mark))
+            return result
+
+        def define_clean(scheduling: Any, code: str, nodes: Any, *more: Any, **keywords: Any) -> Any:
+            name = define(scheduling, _MARK.sub("", code), nodes, *more, **keywords)
+            whole = lines.origins.of_all(o for node in nodes for o in _origins(node))
+            lines._record(name, code, whole)
+            return name
+
+        with ExitStack() as patches:
+            patches.enter_context(mock.patch.object(IndentedBuffer, "writeline", write_marked))
+            patches.enter_context(mock.patch.object(cpp.KernelGroup, "finalize_kernel", finalize_marked))
+            patches.enter_context(mock.patch.object(cpp.CppScheduling, "define_kernel", define_clean))
+            yield
+
+    def _mark(self, kind: str, *nodes: Any) -> str:
+        names = self.origins.of_all(origin for node in nodes for origin in _origins(node))
+        return f" //@{kind} {self._sets.setdefault(names, len(self._sets))}"
+
+    def _record(self, name: str, code: str, whole: Names) -> None:
+        sets = list(self._sets)
+        recorded: list[tuple[Names, bool]] = []
+        for line in code.strip().split("\n"):
+            mark = _MARK.search(line)
+            names = sets[int(mark[2])] if mark else ()
+            is_direct = mark is not None and mark[1] == "direct" and bool(names)
+            recorded.append((names or (whole if line.strip() else ()), not is_direct))
+        earlier = self.kernels.get(name)
+        if earlier is not None and len(earlier) == len(recorded):
+            pairs = zip(earlier, recorded, strict=True)
+            recorded = [(tuple(dict.fromkeys((*a, *b))), derived and also) for (a, derived), (b, also) in pairs]
+        self.kernels[name] = recorded
+
+
+def _origins(node: Any) -> list[Any]:
+    parts = [part.node for part in node.get_nodes() if part.node is not None]
+    return sorted((origin for part in parts for origin in part.origins), key=_position)
+
+
+def _add_mark(line: str, mark: str) -> str:
+    """Returns a line of C++ with a mark, unless it has one, is empty, or continues on the next line."""
+    last = line.rsplit("\n", 1)[-1]
+    if not last.strip() or last.endswith("\\") or _MARK.search(last):
+        return line
+    return "\n".join(
+        part if not part.strip() or part.endswith("\\") or _MARK.search(part) else part + mark
+        for part in line.split("\n")
+    )

@@ -1,0 +1,96 @@
+"""The engine's side of a compilation by Inductor: stages with provenance, and the reply with the artifact."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from buddy.compiler.protocol import Diagnostic, Stage
+from buddy.compiler.protocol.plain_values import Assignment
+from buddy.compiler.protocol.programs import NOT_APPLIED
+from buddy.compiler.protocol.recipe import F32, INDUCTOR, Recipe
+from buddy.compiler.protocol.text.lines import Origins, StageText
+from buddy.compiler.protocol.worker_messages import Activity, Assignments, CompileDone, Refused, Reply
+from buddy.compiler.runtime.graph_interpreter import symbols_at
+from buddy.compiler.runtime.inductor.compiling import InductorStage, compile_program
+from buddy.compiler.runtime.inductor.program import InductorError, fx_program
+from buddy.compiler.runtime.inductor.provenance import Line, Names
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from buddy.compiler.runtime.captured import CapturedGraph
+
+
+def compile_captured(channel: Any, captured: CapturedGraph, recipe: Recipe, packer: Any) -> Reply:
+    """Compiles a captured graph by Inductor; sends each finished stage, and returns the reply with the artifact."""
+    started = time.perf_counter()
+    stages: list[Stage] = []
+    assignments = tuple(Assignment(op.stable, INDUCTOR) for op in captured.graph.operations)
+
+    def report_stage(finished: InductorStage) -> None:
+        text = text_of(finished.lines)
+        stage = Stage(
+            len(stages), finished.name, finished.name, "", 0, milliseconds=1e3 * finished.seconds, ops=finished.items,
+            language=finished.language, origins=text.origins,
+        )  # fmt: skip
+        stages.append(stage)
+        packer.send_stage(stage, text)
+
+    channel.send(Assignments(assignments))
+    try:
+        problem = _unsupported(captured)
+        if problem is not None:
+            return Refused(problem)
+        program = fx_program(captured.graph, symbols_at(captured.graph, captured.tensors, captured.numbers))
+        artifact = compile_program(
+            program, captured.tensors, recipe.backend_flags, recipe.threads, report_stage,
+            lambda what, done: channel.send(Activity(what, done)),
+        )  # fmt: skip
+    except InductorError as error:
+        return Refused(msgspec.structs.replace(error.diagnostic, node=error.node, detail=error.detail))
+    seconds = time.perf_counter() - started
+    data = msgspec.msgpack.encode(artifact)
+    return CompileDone(packer.stages(tuple(stages)), data, assignments, _remarks(recipe), seconds, 0)
+
+
+def text_of(lines: Sequence[Line]) -> StageText:
+    """Returns the text of lines with their nodes; in each set, the nodes are either its line's own or derived ones."""
+    keys: dict[tuple[Names, bool], int] = {((), False): 0}
+    numbers = []
+    for line in lines:
+        key = (line.names, line.is_derived and bool(line.names))
+        numbers.append(keys.setdefault(key, len(keys)))
+    derived = {number: names for (names, is_derived), number in keys.items() if is_derived}
+    has_code = any(line.machine for line in lines)
+    weights = Counter[str]()
+    for line in lines:
+        kind = "nowhere" if not line.names else "derived" if line.is_derived else "direct"
+        weights[kind] += len(line.machine) if has_code else bool(line.text.strip())
+    origins = Origins(weights["direct"], weights["derived"], weights["nowhere"])
+    machine = tuple(line.machine for line in lines) if has_code else ()
+    content = "\n".join(line.text for line in lines) + "\n"
+    return StageText(content, tuple(numbers), tuple(names for names, _ in keys), derived, origins, machine)
+
+
+def _unsupported(captured: CapturedGraph) -> Diagnostic | None:
+    """Returns the reason why Inductor cannot take a graph at all, or `None`."""
+    if captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend:
+        what = f"{captured.info.name} starts as IR: Inductor compiles graphs of PyTorch ops"
+        return Diagnostic(what, "the recipe's backend", "open the model that the IR was made from, if you have it")
+    if not captured.graph.operations:
+        return Diagnostic(f"{captured.info.name} has no op to compile", "the graph", "choose another graph")
+    return None
+
+
+def _remarks(recipe: Recipe) -> tuple[tuple[str, str, str], ...]:
+    """Returns a remark for each choice of a node that the recipe has for this compiler's own code."""
+    reason = "has no effect: Inductor compiles the captured graph"
+    choices = [(choice.node, f"the lowering {choice.lowering} {reason}") for choice in recipe.choices]
+    choices += [(choice.node, f"the precision {choice.precision} {reason}") for choice in recipe.precisions]
+    if recipe.precision != F32:
+        choices.append(("", f"the precision {recipe.precision} {reason}"))
+    return tuple((NOT_APPLIED, node, text) for node, text in choices)
