@@ -43,7 +43,7 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm or ptx) or of Python.
+    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm, ptx, hlo, text or python).
 
     It can lex each line separately, except for lines inside a string of Python (see `open_string`). Raises `ValueError`
     for an unknown language.
@@ -68,11 +68,19 @@ def lexer_for(language: str) -> Lexer:
         from buddy.themes.ptx_lexer import PtxLexer
 
         return PtxLexer()
+    if language == "hlo":
+        from buddy.themes.hlo_lexer import HloLexer
+
+        return HloLexer()
+    if language == "text":
+        from pygments.lexers.special import TextLexer
+
+        return TextLexer()
     if language == "python":
         from pygments.lexers.python import PythonLexer
 
         return PythonLexer()
-    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx, python")
+    raise ValueError(f"unknown language {language!r}; known: fx, buddy, mlir, llvm, asm, ptx, hlo, text, python")
 
 
 def spans(language: str, line: str) -> list[tuple[str, str]]:

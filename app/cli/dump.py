@@ -18,6 +18,7 @@ from buddy.compiler.protocol.recipe import Recipe
 
 # What starts a comment in each language.
 _COMMENT_STARTS = {"fx": "#", "buddy": "#", "mlir": "//", "llvm": ";", "asm": "#", "ptx": "//"}
+_COMMENT_STARTS |= {"hlo": "//", "python": "#", "text": "#"}
 
 
 def make_parser() -> arguments.Parser:

@@ -402,7 +402,9 @@ class IrPane(LinkedPane):
         stage = self.stage
         if stage is None:
             return
-        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s", "ptx": "ptx"}.get(stage.language, "txt")
+        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s", "ptx": "ptx", "hlo": "hlo", "python": "py"}.get(
+            stage.language, "txt"
+        )
         self.context.dialogs.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
 
     @work(group="write")

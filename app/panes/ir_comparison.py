@@ -31,6 +31,9 @@ LANGUAGES: dict[str, str] = {
     "llvm": "LLVM IR",
     "asm": "assembly",
     "ptx": "PTX",
+    "hlo": "HLO",
+    "python": "Python",
+    "text": "text",
 }
 
 
@@ -120,7 +123,9 @@ class IrComparison:
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
-        return rows[index - 1].stage if index > 0 else None
+        # A dump may print each function alone: the stage before is the one of the same function.
+        earlier = [other.stage for other in rows[:index] if other.stage.anchor == row.stage.anchor]
+        return earlier[-1] if earlier else None
 
     def content_of(self, row: StageRow) -> IrContent:
         """The text or the diff to draw for a stage."""

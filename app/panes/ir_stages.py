@@ -103,10 +103,12 @@ class IrStages:
     def _substitute(self, index: int) -> StageRow | None:
         """The stage that replaces a missing one: stage `index` if it is in the same phase, else the end of the phase.
 
-        If the phase has no stages, the end of the first phase with MLIR.
+        If the phase has no stages, the end of the first phase with MLIR, or the first stage of a dump.
         """
         if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
             return self.rows[index]
+        if self._context.workspace.recipe.is_dump and self.rows and not self._phase:
+            return self.rows[0]
         first_mlir = next((k for k, row in enumerate(self.rows) if row.stage.language == "mlir"), -1)
         return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first_mlir)) if first_mlir >= 0 else None)
 

@@ -207,6 +207,7 @@ def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
 
 
 _FILE_SUFFIXES = {"fx": ".txt", "buddy": ".txt", "mlir": ".mlir", "llvm": ".ll", "asm": ".s", "ptx": ".ptx"}
+_FILE_SUFFIXES |= {"hlo": ".hlo", "python": ".py", "text": ".txt"}
 
 
 class StageRow(NamedTuple):

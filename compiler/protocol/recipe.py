@@ -47,6 +47,8 @@ OWN_FRONTENDS: tuple[Frontend, ...] = ("dynamo", "export")
 
 NATIVE: Backend = "native"
 IREE: Backend = "iree"
+# The phase at which a dump of another compiler enters the pipeline, and the preset of its recipe, which has no passes.
+DUMP = "dump"
 BACKENDS: tuple[Backend, ...] = (NATIVE, IREE)
 
 # Targets that a recipe may name besides triples, with their descriptions.
@@ -205,6 +207,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether the stages come from a dump of another compiler, so that there is no pipeline."""
+        return self.preset == DUMP
 
     @property
     def runs_passes(self) -> bool:

@@ -31,7 +31,8 @@ _ASM_LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
 _GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
 # Only the first line of a function: PTX has its parameters, and the brace after them, on separate lines.
 _PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
-_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION}
+_HLO_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+)(?: \(.*\) -> .*)? \{$")
+_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "hlo": _HLO_COMPUTATION}
 
 
 class TextSymbol(NamedTuple):
@@ -128,7 +129,7 @@ def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
         yield from enumerate(piece.removesuffix("\n").split("\n"), first)
 
 
-Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx"]
+Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "hlo", "python", "text"]
 
 _SSA = r"%[\w$.\-]+"
 _NAMES: dict[str, str] = {
@@ -138,8 +139,10 @@ _NAMES: dict[str, str] = {
     "ptx": r"%[a-z]+\d+\b|\$L_[\w$]+",
     "fx": _SSA,
     "buddy": _SSA,
+    "hlo": r"%[\w.\-]+",
 }
 _COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//"}
+_HLO_LOCATION = re.compile(r",? metadata=\{[^{}]*\}")
 _STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
 _LLVM_DEBUG_INFO = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ASM_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
@@ -247,6 +250,8 @@ def _normalized(line: str, language: str, comment: str) -> str:
         line = _without_comment(line, comment)
     if language == "mlir" and ("loc(" in line or line.startswith("#loc")):
         line = without_locations(line)
+    if language == "hlo" and "metadata={" in line:
+        line = _HLO_LOCATION.sub("", line)
     if language == "asm":
         line = _ASM_ADDRESS.sub("", line)
     if language == "llvm":
