@@ -124,7 +124,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if state.changed_files and not state.busy:
         return [
             (f" {_changed_text(state.changed_files)} on disk", "warn"),
-            (f"  press {key_of('rerun')} to run the script again", "dim"),
+            (f"  press {key_of('rerun')} to {'open it' if state.opens_dump else 'run the script'} again", "dim"),
         ]
     if state.problem is not None:
         return [

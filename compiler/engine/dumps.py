@@ -40,6 +40,8 @@ _PROGRESS_SECONDS = 0.2
 # How often new stages are sent while the dump is indexed. The client draws all of them again, so with many stages less
 # often: this many more seconds for each stage.
 _UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
+# How often the size of a log that is followed is read.
+_FOLLOW_SECONDS = 0.5
 # More stages than this are not listed; the graph of a single function has its own list.
 MAX_STAGES = 20_000
 # The memory for texts that have been read from dumps, in bytes.
@@ -70,16 +72,27 @@ class DumpHandler:
         self._send, self._store = send, store
         self._opened: dict[tuple[str, tuple[str, ...]], _OpenedDump] = {}
         self.is_dump = False
+        self._following: asyncio.Task[None] | None = None
         store.add_reader(TEXT_PREFIX, self)
 
     def format_of(self, frame: Open) -> DumpFormat | None:
         """Returns the format of the dump that `frame` opens; `None` if it opens something else."""
+        path = Path(frame.directory, frame.source)
         try:
-            found = dump_format(Path(frame.directory, frame.source))
+            found = dump_format(path)
+            if found is None and frame.follows and path.is_file():
+                found = "log"  # nothing has been printed yet
         except (OSError, ValueError):
             found = None
         self.is_dump = found is not None
+        self.close()
         return found
+
+    def close(self) -> None:
+        """Ends the following of a log."""
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
 
     def holds(self, recipe: Recipe) -> bool:
         """Whether the program of `recipe` is a dump."""
@@ -100,8 +113,12 @@ class DumpHandler:
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
         try:
             if not opened.scan.is_current():
-                await self._scan(opened, job)
-            graphs = await asyncio.to_thread(_graphs_with_rows, opened.dump)
+                await self._scan(opened, job.request)
+            while frame.follows and not opened.dump.stages:
+                self._send(Progress(job.request, f"waiting for IR in {frame.source}"))
+                await asyncio.sleep(_FOLLOW_SECONDS)
+                await self._scan(opened, job.request)
+            await self._send_graphs(opened.dump, job.request, start)
         except OSError as error:
             what = f"{frame.source} cannot be read: {error.strerror or error}"
             raise JobFailed(Diagnostic(what, frame.source, "check the file and its permissions")) from error
@@ -110,11 +127,30 @@ class DumpHandler:
         if not opened.dump.stages:
             what = f"{frame.source} is {DESCRIPTIONS[dump_format]}, but no IR was found in it"
             raise JobFailed(Diagnostic(what, frame.source, "check that the compiler printed IR into it"))
-        files = tuple(str(file.absolute()) for file in opened.dump.files)
-        notes = (DESCRIPTIONS[dump_format], *opened.dump.notes, *_limits(opened.dump))
-        self._send(Captured(job.request, graphs, notes, time.monotonic() - start, files=files))
+        if frame.follows:
+            self._following = asyncio.create_task(self._follow(opened, job.request))
 
-    async def _scan(self, opened: _OpenedDump, job: Job) -> None:
+    async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
+        graphs = await asyncio.to_thread(_graphs_with_rows, dump)
+        files = tuple(str(file.absolute()) for file in dump.files)
+        notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limits(dump))
+        if dump.stages:
+            self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
+
+    async def _follow(self, opened: _OpenedDump, request: int) -> None:
+        """Reads a log on whenever it has grown, and sends its graphs again, with more stages."""
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
+            try:
+                if not opened.scan.is_current() and opened.scan.can_continue():
+                    for_step = opened.scan.scan()
+                    while await asyncio.to_thread(_step, for_step):
+                        pass
+                    await self._send_graphs(opened.dump, request, time.monotonic())
+            except OSError:
+                return  # The file was deleted: what is known of it stays on the screen.
+
+    async def _scan(self, opened: _OpenedDump, request: int) -> None:
         dump, steps = opened.dump, opened.scan.scan()
         start = reported_at = time.monotonic()
         has_sent = False
@@ -124,10 +160,10 @@ class DumpHandler:
                 reported_at = now
                 done = dump.scanned / dump.size if dump.size else 1.0
                 what = f"indexing {dump.path.name}: {len(dump.stages):,} stages"
-                self._send(Progress(job.request, what, min(done, 1.0)))
+                self._send(Progress(request, what, min(done, 1.0)))
             if not has_sent and dump.stages and now - start >= _EARLY_SECONDS:
                 has_sent = True
-                self._send(Reopened(job.request, _graphs(dump)))
+                self._send(Reopened(request, _graphs(dump)))
 
     # ---- stages ----------------------------------------------------------------------------------------------------
 

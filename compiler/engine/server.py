@@ -151,6 +151,7 @@ class Server:
             self._has_greeted = False
             await self._jobs.close()
             self._catalogue.close()
+            self._dumps.close()
             await self._session.close()
             await self._connection.flush(1.0)
 

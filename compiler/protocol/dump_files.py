@@ -65,6 +65,14 @@ def dump_format(path: Path) -> DumpFormat | None:
         return format_of_text(file.read(_SEARCHED_BYTES), path.suffix)
 
 
+def is_dump(path: Path) -> bool:
+    """Whether a path names a dump that can be read."""
+    try:
+        return dump_format(path) is not None
+    except (OSError, ValueError):
+        return False
+
+
 def format_of_text(head: bytes, suffix: str = "") -> DumpFormat | None:
     """Returns the format of a file that starts with `head`; `None` if it is no dump."""
     if head.startswith(_CONTAINERS):

@@ -135,6 +135,9 @@ _XLA_PASS = re.compile(r"(?P<number>\d+)\.(?P<pipeline>.+?)\.after_(?P<pass>.+?)
 def _xla(_folder: Path, path: Path) -> StageFile | None:
     """A file `module_0001.jit_f.0003.pipeline.after_X.before_Y.txt`, or one of the module outside of its passes."""
     match = _XLA.fullmatch(path.name)
+    if match is None and path.name == "module.mlir" and path.parent.name.startswith("module_"):
+        # What a frontend gave to XLA.
+        return StageFile(path, (path.parent.name, 0, 0, ""), "stablehlo", "stablehlo", "mlir", path.parent.name)
     if match is None:
         return None
     module, rest = match["module"], match["rest"]
@@ -150,7 +153,7 @@ def _xla(_folder: Path, path: Path) -> StageFile | None:
     if suffix != ".txt":
         return None
     if re.fullmatch(r"(?:\w+_)?(?:before|after)_optimizations", title):
-        return StageFile(path, (module, 0 if "before" in title else 2, 0, title), title, "hlo", "hlo", module)
+        return StageFile(path, (module, 0.5 if "before" in title else 2, 0, title), title, "hlo", "hlo", module)
     return StageFile(path, (module, 4, 0, title), title, "reports", "text", module)
 
 

@@ -12,11 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from buddy.compiler.protocol import NodeRow
 
 # Longer texts are shown without places: finding them would take longer than a user waits for a stage.
-MAX_LOCATED_CHARACTERS = 8 << 20
+MAX_LOCATED_CHARACTERS = 2 << 20
 Places = tuple[str, ...]
 _MAX_DEPTH = 16
 
-_MLIR_USE = re.compile(r"loc\(")
 _MLIR_DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
 _MLIR_PART = re.compile(r'"([^"\n]+)":(\d+):\d+|(#loc\d*)\b')
 _LLVM_USE = re.compile(r"!dbg !(\d+)")
@@ -63,9 +62,17 @@ def _of_mlir(text: str) -> list[Places]:
                 places |= dict.fromkeys(resolved[alias])
         return tuple(places)
 
+    # Many lines have the same locations.
+    known: dict[str, Places] = {}
+
     def of_line(line: str) -> Places:
-        match = _MLIR_USE.search(line)
-        return resolve(line[match.start() :]) if match is not None and not line.startswith("#loc") else ()
+        start = line.find("loc(")
+        if start < 0 or line.startswith("#loc"):
+            return ()
+        parts = line[start:]
+        if parts not in known:
+            known[parts] = resolve(parts)
+        return known[parts]
 
     return list(map(of_line, text.split("\n")))
 

@@ -13,8 +13,9 @@ from buddy.compiler.protocol.text.lines import IndexedText
 
 # Longer texts are cut: a terminal has no use for them, and they would fill the memory.
 MAX_TEXT_BYTES = 192 << 20
-# Control characters but tab and newline, and the pictures that Unicode has for them.
-_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\x80-\x9f]")
+# The bytes of control characters but tab and newline, and the pictures that Unicode has for them. The first byte of
+# those beyond ASCII is the last of the list.
+_CONTROL_BYTES = bytes(range(9)) + bytes(range(11, 32)) + b"\x7f\xc2"
 _PICTURES = {code: chr(0x2400 + code) for code in range(32) if code not in (9, 10)} | {0x7F: "\u2421"}
 _PICTURES |= dict.fromkeys(range(0x80, 0xA0), "\ufffd")
 
@@ -34,9 +35,9 @@ def read_text(dump: Dump, stage: DumpStage) -> str:
         data = TORCH_PREFIX.sub(b"", data)
     elif stage.strip == "tab":
         data = re.sub(rb"^\t", b"", data, flags=re.MULTILINE)
-    text = data.decode("utf-8", "replace").replace("\r\n", "\n")
-    if _CONTROLS.search(text):
-        text = text.translate(_PICTURES)
+    text = data.decode("utf-8", "replace")
+    if len(data.translate(None, _CONTROL_BYTES)) < len(data):
+        text = text.replace("\r\n", "\n").translate(_PICTURES)
     if stage.strip:
         text = text.rstrip("\n")
     if stage.length > MAX_TEXT_BYTES:
