@@ -21,7 +21,7 @@ CHUNK_BYTES = 4 << 20
 # The first bytes of a stage, which say what it is of, and the length of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
-MAX_COUNTED_BYTES = 64 << 20
+MAX_COUNTED_BYTES = 16 << 20
 _OPS = {
     "mlir": re.compile(rb'^[ \t]*(?:%[^=\n]*= )?"?([a-z_]\w*(?:\.[\w$.]+)?)"?(?=[ ({<]|$)', re.MULTILINE),
     "llvm": re.compile(rb"^[ \t]+(?:%\S+ = )?(?:tail |musttail |notail )?([a-z]\w*)\b(?!:)", re.MULTILINE),
