@@ -43,7 +43,7 @@ def syntax_name(token: _TokenType) -> str:
 
 @lru_cache(maxsize=8)
 def lexer_for(language: str) -> Lexer:
-    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm, ptx, python, cpp or text).
+    """The lexer of a stage's language (fx, buddy, mlir, llvm, asm, ptx, hlo, python, cpp or text).
 
     It can lex each line separately, except for lines inside a string of Python (see `open_string`). Raises `ValueError`
     for an unknown language.
@@ -68,6 +68,14 @@ def lexer_for(language: str) -> Lexer:
         from buddy.themes.ptx_lexer import PtxLexer
 
         return PtxLexer()
+    if language == "hlo":
+        from buddy.themes.hlo_lexer import HloLexer
+
+        return HloLexer()
+    if language == "text":
+        from pygments.lexers.special import TextLexer
+
+        return TextLexer()
     if language == "python":
         from pygments.lexers.python import PythonLexer
 
@@ -76,11 +84,7 @@ def lexer_for(language: str) -> Lexer:
         from pygments.lexers.c_cpp import CppLexer
 
         return CppLexer()
-    if language == "text":
-        from pygments.lexers.special import TextLexer
-
-        return TextLexer()
-    known = "fx, buddy, mlir, llvm, asm, ptx, python, cpp, text"
+    known = "fx, buddy, mlir, llvm, asm, ptx, hlo, python, cpp, text"
     raise ValueError(f"unknown language {language!r}; known: {known}")
 
 

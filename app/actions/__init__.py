@@ -6,9 +6,11 @@ the method that perform it (`handler`), and a precondition (`blocked`). A key se
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from buddy.app.actions import graph, ir, outputs, passes, recipes, workbench
 from buddy.app.actions.action import BY_ID, PANE_TITLES, PANES, Action, Blocked, Pane, key_of, replace_keys
-from buddy.app.actions.situation import Situation
+from buddy.app.actions.situation import PIPELINE_ACTIONS, Situation, needs_pipeline
 
 __all__ = [
     "ACTIONS",
@@ -25,12 +27,20 @@ __all__ = [
     "sequence_continuations",
 ]  # fmt: skip
 
-ACTIONS: tuple[Action, ...] = (
+_ACTIONS: tuple[Action, ...] = (
     *workbench.PANE_ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.SOURCE_ACTIONS,
     *outputs.OUTPUTS_ACTIONS,
     *recipes.ACTIONS, *recipes.FRONTEND_ACTIONS, *recipes.BACKEND_ACTIONS, *recipes.EXPORT_ACTIONS,
     *recipes.PROFILE_ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip
+
+
+def _blocked_for_dumps(action: Action) -> Action:
+    """`action`, which is disabled for a dump before its own precondition is asked."""
+    return replace(action, blocked=lambda situation: needs_pipeline(situation) or action.blocked(situation))
+
+
+ACTIONS = tuple(_blocked_for_dumps(action) if action.id in PIPELINE_ACTIONS else action for action in _ACTIONS)
 
 BY_ID.update((action.id, action) for action in ACTIONS)
 

@@ -45,6 +45,23 @@ class Situation:
     has_profile: bool = False
     backend: Backend = NATIVE
     has_report: bool = False
+    is_dump: bool = False
+
+
+# What needs a pipeline, nodes that are lowered, or code that runs: a dump of another compiler has none of them.
+PIPELINE_ACTIONS = frozenset({
+    "graph.numerics", "graph.toggle", "graph.lowering", "graph.extract", "graph.script", "graph.code", "graph.why",
+    "graph.beside", "passes.toggle", "passes.options", "passes.insert", "passes.duplicate", "passes.anchor",
+    "passes.pipeline", "passes.try", "passes.delete", "passes.down", "passes.up", "passes.dialect", "passes.preset",
+    "passes.tune", "outputs.numerics", "ir.edit", "ir.edit-here", "ir.generic", "compare-recipes", "compare-presets",
+    "runs", "inputs", "reproducer", "frontend", "backend", "backend.flags", "export", "target", "profile",
+    "profile.modules", "profile.roofline", "profile.hot", "run", "run-all", "save", "threads", "auto", "fallbacks",
+    "bisect", "plots",
+})  # fmt: skip
+
+
+def needs_pipeline(s: Situation) -> str:
+    return "a dump of another compiler has stages to read and compare, but no pipeline" if s.is_dump else ""
 
 
 def needs_engine(s: Situation) -> str:

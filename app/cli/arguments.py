@@ -20,6 +20,7 @@ from buddy.app.cli.console import Console
 from buddy.app.session.log_file import LogOptions
 from buddy.app.session.remote_host import PROGRAM, RECONNECT_SECONDS, RemoteHost, check_host
 from buddy.app.workspace.inputs import parse_seed
+from buddy.compiler.protocol import dump_files
 from buddy.compiler.protocol.recipe import (
     BACKEND_NAME,
     CHECKS,
@@ -297,6 +298,12 @@ def report_source_error(options: argparse.Namespace) -> bool:
             print(json.dumps(failure, indent=2))
         return True
     return False
+
+
+def is_dump(options: argparse.Namespace) -> bool:
+    """Whether SOURCE is a dump of another compiler on this machine."""
+    source = getattr(options, "source", None)
+    return isinstance(source, str) and not options.remote and dump_files.is_dump(Path(source))
 
 
 def log_options(options: argparse.Namespace) -> LogOptions:

@@ -31,8 +31,8 @@ from buddy.compiler.protocol.recipe import Recipe
 _EPILOG = """
 The recipe that the options describe is compared with that of --against (a preset or a recipe file), with that of a
 second --recipe, or with itself on another graph (--against-graph). With two --stage options, two stages of one recipe
-are compared. Without --stage, a table shows how many lines of each stage differ, and the stages that only A (the first
-recipe) or only B (the second) has.
+are compared; those of a dump of another compiler may follow it: `buddy-tui diff DUMP A B`. Without --stage, a table
+shows how many lines of each stage differ, and the stages that only A (the first recipe) or only B (the second) has.
 """
 # Exit codes of --exit-code, as of diff(1).
 DIFFERS, COULD_NOT_COMPARE = 1, USAGE_ERROR
@@ -79,6 +79,8 @@ def make_parser() -> arguments.Parser:
 def main(words: Sequence[str]) -> int:
     parser = make_parser()
     options, script = arguments.parse_program(parser, words)
+    if len(script) == 2 and not options.stage and arguments.is_dump(options):
+        options.stage, script = list(script), ()
     seconds = [options.against, options.against_graph, options.recipe[1:], options.stage[1:]]
     for option, values in (("--recipe", options.recipe), ("--stage", options.stage)):
         if len(values) > 2:

@@ -15,21 +15,11 @@ from buddy.app.reports.run_report import nodes_text
 from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.text.languages import LANGUAGES
 
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
 LLVM_STAGES = "llvm:"
 # What starts a comment in each language.
-_COMMENT_STARTS = {
-    "fx": "#",
-    "buddy": "#",
-    "mlir": "//",
-    "llvm": ";",
-    "asm": "#",
-    "ptx": "//",
-    "python": "#",
-    "cpp": "//",
-    "text": "#",
-}
 
 
 def make_parser() -> arguments.Parser:
@@ -101,7 +91,7 @@ async def _dump_graph(engine: Headless, options: argparse.Namespace, recipe: Rec
             return code
         raise
     if options.output is None:
-        heading = f"{_COMMENT_STARTS[chosen[0].language]} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
+        heading = f"{LANGUAGES[chosen[0].language].comment} graph {recipe.graph}: {engine.graphs[recipe.graph].name}\n"
         sys.stdout.write(heading * several_graphs + await engine.client.fetch_text(chosen[0].text))
     else:
         folder = options.output / f"graph{recipe.graph}" if several_graphs else options.output

@@ -16,6 +16,7 @@ from buddy.app.cli import FAILURE, USAGE_ERROR
 from buddy.app.cli.arguments import (
     Parser,
     engine_location,
+    is_dump,
     log_options,
     parse_program,
     plugins_of,
@@ -345,7 +346,8 @@ async def _run_with_client(
     def note_connection(lost: str) -> None:
         console.note(lost or "reconnected")
 
-    client = EngineClient(engine_location(options), log_options(options), note_connection)
+    # The engine of a dump imports neither torch nor MLIR, so it waits until it knows what it opens.
+    client = EngineClient(engine_location(options), log_options(options), note_connection, reopens=is_dump(options))
     try:
         await client.start()
         return await verb(Headless(client, console, getattr(options, "step_timeout", math.inf)))

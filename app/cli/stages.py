@@ -13,7 +13,7 @@ from buddy.app.cli.headless import Failure, Headless, run_verb_on_program
 from buddy.app.reports.formatting import table
 from buddy.compiler.protocol import Stage
 
-_LEFT_ALIGNED = frozenset({"stage", "phase", "state"})
+_LEFT_ALIGNED = frozenset({"stage", "of", "phase", "state"})
 
 
 def make_parser() -> arguments.Parser:
@@ -37,15 +37,25 @@ async def _list(engine: Headless, options: argparse.Namespace, script: tuple[str
             code, stages = FAILURE, failure.stages
         graphs.append({"graph": recipe.graph, "stages": [msgspec.to_builtins(stage) for stage in stages]})
         if not options.json:
-            print(f"graph {recipe.graph}\n{_table(stages)}")
+            title = f": {engine.graphs[recipe.graph].name}" if recipe.is_dump else ""
+            print(f"graph {recipe.graph}{title}\n{_table(stages)}")
     if options.json:
         print(json.dumps({"source": options.source, "graphs": graphs}, indent=2))
     return code
 
 
 def _table(stages: Sequence[Stage]) -> str:
+    if any(stage.anchor for stage in stages):
+        heading = ["#", "stage", "of", "phase", "lines", "ops", "+", "-", "state"]
+        return table(heading, [_dump_row(stage) for stage in stages], _LEFT_ALIGNED)
     heading = ["#", "stage", "phase", "lines", "ops", "+", "-", "ms", "state"]
     return table(heading, [_row(stage) for stage in stages], _LEFT_ALIGNED)
+
+
+def _dump_row(stage: Stage) -> list[object]:
+    """A stage of a dump: what its text is of, and no time, which dumps do not have."""
+    index, name, phase, *counts, _milliseconds, state = _row(stage)
+    return [index, name, stage.anchor, phase, *counts, state]
 
 
 def _row(stage: Stage) -> list[object]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 from collections.abc import Sequence
 
@@ -32,6 +33,8 @@ def make_parser() -> arguments.Parser:
     )
     text = "reopen the program when the script, a file that it imports, or a plug-in changes"
     group.add_argument("--watch", action="store_true", help=text)
+    text = "read a log of another compiler on while it is being written, and show its last stage"
+    group.add_argument("--follow", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
     group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
@@ -55,7 +58,8 @@ def main(words: Sequence[str]) -> int:
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
-    if arguments.report_source_error(options):
+    # A log that is followed may still be empty.
+    if not (options.follow and os.path.isfile(options.source)) and arguments.report_source_error(options):
         return USAGE_ERROR
     if options.web:
         return _serve(options, words)
@@ -77,6 +81,7 @@ def main(words: Sequence[str]) -> int:
         overrides=arguments.recipe_overrides(options),
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
+        follows=options.follow,
     )
 
 

@@ -48,7 +48,7 @@ def graph_status(state: State, workspace: Workspace, graph: int) -> tuple[str, s
             return ("ran", "warn")
         in_eager = graph_state.report.nodes_eager
         return (f"ok, {in_eager} in eager", "warn") if in_eager else ("ok", "ok")
-    if graph_state.compiled_recipe != recipe:
+    if graph_state.compiled_recipe != recipe or recipe.is_dump:
         return ("", "dim")
     in_eager = sum(assignment.lowering == EAGER for assignment in graph_state.assignments.values())
     return (f"{in_eager} in eager", "warn") if in_eager else ("compiled", "dim")

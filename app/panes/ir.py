@@ -36,6 +36,7 @@ from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.app.widgets.search import Found
 from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.text.languages import LANGUAGES
 
 # The number of columns that a key scrolls sideways.
 SCROLL_COLUMNS = 16
@@ -402,10 +403,8 @@ class IrPane(LinkedPane):
         stage = self.stage
         if stage is None:
             return
-        suffix = {"mlir": "mlir", "llvm": "ll", "asm": "s", "ptx": "ptx", "python": "py", "cpp": "cpp"}.get(
-            stage.language, "txt"
-        )
-        self.context.dialogs.ask("write to", f"{stage.index:02d}-{stage.name}.{suffix}", self._write_to)
+        suffix = LANGUAGES[stage.language].suffix
+        self.context.dialogs.ask("write to", f"{stage.index:02d}-{stage.name}{suffix}", self._write_to)
 
     @work(group="write")
     async def _write_to(self, path: str) -> None:

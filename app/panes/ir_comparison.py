@@ -15,26 +15,13 @@ from buddy.app.session.stages import StageRow, counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.text.languages import LANGUAGES
 
 # What a stage is compared with: the stage before it, a marked stage, the same stage before the last edit, or the
 # corresponding stage of another recipe or graph.
 Against = Literal["previous", "marked", "edit", "recipe"]
 DIFF_MODES: tuple[DiffMode, ...] = ("off", "line", "structural")
 AGAINST: tuple[Against, ...] = ("marked", "edit", "recipe", "previous")
-
-
-# What a stage in each language is, for a message.
-LANGUAGES: dict[str, str] = {
-    "fx": "an FX graph",
-    "buddy": "a Buddy graph",
-    "mlir": "MLIR",
-    "llvm": "LLVM IR",
-    "asm": "assembly",
-    "ptx": "PTX",
-    "python": "Python code",
-    "cpp": "C++",
-    "text": "a table",
-}
 
 
 class TitledRecipe(NamedTuple):
@@ -123,7 +110,9 @@ class IrComparison:
             return self.others.counterpart(row, self._stages.rows) if self.others is not None else None
         rows = self._stages.rows
         index = next((k for k, other in enumerate(rows) if other.key == row.key), 0)
-        return rows[index - 1].stage if index > 0 else None
+        # A dump may print each function alone: the stage before is the one of the same function.
+        earlier = [other.stage for other in rows[:index] if other.stage.anchor == row.stage.anchor]
+        return earlier[-1] if earlier else None
 
     def content_of(self, row: StageRow) -> IrContent:
         """The text or the diff to draw for a stage."""
@@ -185,7 +174,7 @@ class IrComparison:
         stage = self._stage_in_any_language(self.against, row) if row is not None else None
         if stage is not None:
             edit = ", and no edit changed this stage" * (self.against == "previous")
-            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language]}{edit}"
+            return f"nothing to compare: {stage.name} is {LANGUAGES[stage.language].title}{edit}"
         if self.against == "recipe":
             return (
                 f"{self.others.title} has no such stage"
@@ -249,7 +238,7 @@ class IrComparison:
         if stage is not None:
             self.marked, self._is_mark_new = stage, True
             self._view.open_stage()
-            key, language = key_of("ir.diff-against"), LANGUAGES[stage.language]
+            key, language = key_of("ir.diff-against"), LANGUAGES[stage.language].title
             self._context.say(
                 f"{stage.name} is marked: press {key} to compare another stage with it, if it is {language}"
             )

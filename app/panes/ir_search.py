@@ -18,6 +18,7 @@ from buddy.app.reports.text.search_hits import (
 )
 from buddy.app.session.stages import StagePosition, StageRow
 from buddy.app.widgets.search import ViewSearch
+from buddy.compiler.protocol import Progress
 
 
 class StageSearch:
@@ -69,7 +70,8 @@ class StageSearch:
             f"searching {len(rows)} stages{self._context.glyphs.ellipsis} press {key_of('cancel')} to cancel"
         )
         try:
-            result = await self._context.queries.search_each([row.stage.text for row in rows], pattern)
+            texts = [row.stage.text for row in rows]
+            result = await self._context.queries.search_each(texts, pattern, self._show_progress)
         finally:
             self.running = False
         stages = stages_with_hits(rows, result.hits) if result is not None else []
@@ -78,6 +80,9 @@ class StageSearch:
         if stages:
             self._search.use(pattern)
         return rows, stages
+
+    def _show_progress(self, frame: Progress) -> None:
+        self._context.say(f"{frame.what}: press {key_of('cancel')} to cancel")
 
     def list_results(self, title: str, summary: str, stages: Sequence[StageHits]) -> None:
         """List the matching lines of `stages`, and go to the chosen line."""

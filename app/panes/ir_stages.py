@@ -79,11 +79,15 @@ class IrStages:
         """Read the stages of the compilation, and choose one if necessary.
 
         Returns the stage that is chosen because it was expected, or because none was chosen before; otherwise `None`.
-        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the stage
-        comes back or the user chooses another. If none was chosen, chooses the last stage of the first phase with MLIR.
+        If the chosen stage no longer exists, chooses the stage before it, or the last one of its phase, until the
+        stage comes back or the user chooses another. If a log is followed, its last stage stays chosen. If none was
+        chosen, chooses the last stage of the first phase with MLIR.
         """
         index = self.index
+        follows = self._context.session.follows and 0 <= index == len(self.rows) - 1
         self.read_board()
+        if follows and len(self.rows) > index + 1:
+            self._expected = self.rows[-1].key
         opened = self.find(self._expected) or self.find(self._removed)
         if opened is not None:
             self.key, self._expected, self._removed = opened.key, None, None
@@ -103,10 +107,13 @@ class IrStages:
     def _substitute(self, index: int) -> StageRow | None:
         """The stage that replaces a missing one: stage `index` if it is in the same phase, else the end of the phase.
 
-        If the phase has no stages, the end of the first phase with MLIR, or the first phase of a compiler without MLIR.
+        If the phase has no stages, the end of the first phase with MLIR, the first phase of a compiler without MLIR, or
+        the first stage of a dump.
         """
         if 0 <= index < len(self.rows) and phase_of(self.rows, index) == self._phase:
             return self.rows[index]
+        if self._context.workspace.recipe.is_dump and self.rows and not self._phase:
+            return self.rows[-1 if self._context.session.follows else 0]
         languages = ("mlir", "python")
         first_mlir = next((k for k, row in enumerate(self.rows) if row.stage.language in languages), -1)
         return self.end_of(self._phase) or (self.end_of(phase_of(self.rows, first_mlir)) if first_mlir >= 0 else None)

@@ -63,6 +63,8 @@ def _placeholder_lines(state: State) -> list[Cells]:
     if "run" in state.problems or "open" in state.problems:
         return []
     hint: Cells = [("press ", "dim"), (key_of("run"), "key"), (" to run and compare with eager", "dim")]
+    if state.info is not None and state.info.is_dump:
+        return [[("the stages of a dump can be read, searched and compared, but not run", "dim")]]
     if state.captured:
         return [hint]
     return [[("Results, errors and the output of the script appear here", "dim")]] if not state.printout else []

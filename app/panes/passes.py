@@ -68,17 +68,23 @@ class PassesPane(TablePane[PassRow]):
             return ("[!]", "bad")
         if row.folded:
             return ("[ ]", "dim")
-        if row.step is None:
+        if row.step is None and not self._is_dump:
             return ("", "dim")
-        if not row.step.enabled:
+        if row.step is not None and not row.step.enabled:
             return ("[ ]", "dim")
         if stage is None or (row.stage and row.stage.outdated_reason):
             return ("[~]", "stale")
         return ("[x]", "ok") if stage.changed else ("[=]", "dim")
 
+    @property
+    def _is_dump(self) -> bool:
+        return self.workspace.recipe.is_dump
+
     def _name_role(self, row: PassRow) -> str:
         if row.folded:
             return "faint"
+        if self._is_dump:
+            return "text" if row.stage is not None and row.stage.stage.changed else "faint"
         if row.step is None:
             return "accent"
         return "text" if row.step.enabled else "faint"
@@ -87,7 +93,9 @@ class PassesPane(TablePane[PassRow]):
         if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
-            return ("off", "faint")
+            return ("" if self._is_dump else "off", "faint")
+        if self._is_dump:
+            return ("", "dim")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
     def _bar_cell(self, row: PassRow) -> Cell:
@@ -117,6 +125,11 @@ class PassesPane(TablePane[PassRow]):
         """The description of a built-in step, of a phase of the backend, or of a pass."""
         if row.folded:
             return ", ".join(row.folded)
+        if self._is_dump:
+            stage = row.stage.stage if row.stage else None
+            return (
+                "" if stage is None else f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed)
+            )
         if row.step is None:
             recipe = self.workspace.recipe
             owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
@@ -143,7 +156,7 @@ class PassesPane(TablePane[PassRow]):
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
-            self.rows = fold_disabled(self.rows, preset)
+            self.rows = fold_disabled(self.rows, preset, self._is_dump)
         self.rows_updated()
 
     def toggle_disabled(self) -> None:
@@ -323,6 +336,8 @@ class PassesPane(TablePane[PassRow]):
 
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
+    if recipe.is_dump:
+        return [PassRow(row.stage.name, -1, None, row) for row in stages]
     # `stages` has outdated stages after current ones, so the first one with a key is the newest.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
@@ -351,10 +366,10 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
-def fold_disabled(rows: list[PassRow], preset: Recipe | None) -> list[PassRow]:
+def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = False) -> list[PassRow]:
     """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
 
-    A pass that the user has disabled keeps its row.
+    A pass that the user has disabled keeps its row. Of a dump, the passes that changed nothing are folded.
     """
     steps = preset.steps if preset else ()
     disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
@@ -362,13 +377,16 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None) -> list[PassRow]:
 
     def is_foldable(row: PassRow) -> bool:
         step = row.step
+        if is_dump:
+            return row.stage is not None and not row.stage.stage.changed
         return step is not None and not step.enabled and step.name in disabled
 
     for foldable, group in groupby(rows, is_foldable):
         members = list(group)
         if foldable and len(members) >= MIN_FOLDED:
             names = tuple(row.name for row in members)
-            shown.append(PassRow(f"{len(names)} passes off", -1, None, None, names))
+            what = "changed nothing" if is_dump else "off"
+            shown.append(PassRow(f"{len(names)} passes {what}", -1, None, None, names))
         else:
             shown += members
     return shown
@@ -377,7 +395,7 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None) -> list[PassRow]:
 def _anchor_text(row: PassRow) -> str:
     """What a pass runs on: `module` or `func` for an MLIR pass, otherwise its level, `graph` or `llvm`."""
     if row.step is None:
-        return ""
+        return row.stage.stage.anchor if row.stage is not None else ""
     anchor = row.step.anchor.rpartition(".")[2]
     return anchor if row.step.level == "mlir" else row.step.level
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from buddy.app.reports.text.search_hits import Pattern
 from buddy.app.session.requests import Requester
@@ -52,9 +52,15 @@ class StageQueries(Requester):
         """The lines of a text that match a pattern."""
         return await self.request(p.Search(0, text, pattern.source, pattern.regex, pattern.ignore_case))
 
-    async def search_each(self, texts: Sequence[str], pattern: Pattern) -> p.FoundEach | None:
-        """The lines of each of several texts that match a pattern. Repeated texts are searched once."""
-        return await self.request(p.SearchEach(0, tuple(texts), pattern.source, pattern.regex, pattern.ignore_case))
+    async def search_each(
+        self, texts: Sequence[str], pattern: Pattern, on_frame: Callable[[Any], object] = lambda _frame: None
+    ) -> p.FoundEach | None:
+        """The lines of each of several texts that match a pattern. Repeated texts are searched once.
+
+        `on_frame` is called with the progress of a long search.
+        """
+        frame = p.SearchEach(0, tuple(texts), pattern.source, pattern.regex, pattern.ignore_case)
+        return await self.request(frame, on_frame)
 
     async def symbols(self, text: str, language: str) -> tuple[p.Symbol, ...]:
         """The functions, globals and graphs of a text."""

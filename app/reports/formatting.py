@@ -257,6 +257,9 @@ _PART_HINTS: dict[Part, str] = {
 }
 
 
+_NO_PLACES = "the dump names no source lines (MLIR prints them with --mlir-print-debuginfo)"
+
+
 def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> list[str]:
     """What appears here, such as "graph", after part `last`; and each part until then with its time.
 
@@ -266,6 +269,9 @@ def waiting_texts(state: State, content: str, last: Part, glyphs: Glyphs) -> lis
         return [f"no {content}: see Outputs"]
     if state.opening_cancelled:
         return [cancelled_text()]
+    if state.opens_dump:
+        named = state.info is not None and content == "graph"
+        return [_NO_PLACES] if named else [f"The {content} appears when its first stage has been found"]
     parts = list(PART_NAMES)[: list(PART_NAMES).index(last) + 1]
     numbered = (_part_text(state, number, part, glyphs) for number, part in enumerate(parts, 1))
     return [f"The {content} appears after {PART_NAMES[last]}:", "", *numbered]

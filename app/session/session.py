@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from buddy.app.actions import key_of
@@ -18,6 +19,7 @@ from buddy.app.session.state import ALL, STATUS, State, Topic
 from buddy.app.workspace.frontends import apply_overrides
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol as p
+from buddy.compiler.protocol.dump_files import is_dump
 from buddy.compiler.protocol.numerics import NumericsReport, Reference
 from buddy.compiler.protocol.recipe import TORCH_MLIR, Frontend, PluginFile, Recipe
 from buddy.compiler.protocol.run_report import InputChoice, Mark
@@ -42,7 +44,7 @@ class Session:
 
     `location` is the command that starts the engine, or its host; `directory` is the folder that the source is relative
     to. `overrides` are the fields of the recipe that the command line sets. If it `reopens`, it shows the graphs of an
-    earlier session until the script has run.
+    earlier session until the script has run. If it `follows`, a log of another compiler is read on when it has grown.
     """
 
     def __init__(
@@ -51,6 +53,8 @@ class Session:
     ) -> None:  # fmt: skip
         self.workspace = workspace
         self.state = State()
+        # The files of a remote engine are not here: its dumps are recognised when they have been opened.
+        self.state.opens_dump = location is None and is_dump(Path(directory, workspace.source))
         self.cache = LineCache(self._fetch_lines, lambda text: self.notify(frozenset({"lines"})), self._find_lines)
         self.notify = notify
         self.auto_run = False
@@ -64,6 +68,7 @@ class Session:
         self.shapes: tuple[str, ...] = ()
         self.trusts = False
         self.reopens = False
+        self.follows = False
         self.overrides: Mapping[str, Any] = {}
         self._opened_with: Frontend = "dynamo"
         self._location, self._log, self.directory = location, log, directory
@@ -190,8 +195,9 @@ class Session:
         self._opened_with = frontend
         source, arguments, plugins = workspace.source, workspace.arguments, workspace.plugins
         frame = p.Open(
-            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts, self.reopens
-        )
+            request, source, arguments, self.directory, plugins, self.shapes, frontend, self.trusts, self.reopens,
+            self.follows,
+        )  # fmt: skip
         _post(client, frame)
         return request
 
@@ -305,7 +311,8 @@ class Session:
 
     def _record_files(self, files: Sequence[str]) -> None:
         """Record the states of the program's files. A remote path may name a different file on this machine."""
-        self.file_states.record(() if self.is_remote else files)
+        # A log that is followed is read on by the engine.
+        self.file_states.record(() if self.is_remote or self.follows else files)
 
     def _begin_workspace(self, frame: p.Presets) -> None:
         """Load the saved recipes, once. Open the program again if they need another frontend."""

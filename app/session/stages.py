@@ -17,6 +17,7 @@ from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, SearchResult, Stage
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PassStep
+from buddy.compiler.protocol.text.languages import LANGUAGES
 
 if TYPE_CHECKING:
     import asyncio
@@ -206,19 +207,6 @@ def node_names(frame: Lines, indices: Iterable[int]) -> tuple[str, ...]:
     return tuple(frame.names[index] for index in indices)
 
 
-_FILE_SUFFIXES = {
-    "fx": ".txt",
-    "buddy": ".txt",
-    "mlir": ".mlir",
-    "llvm": ".ll",
-    "asm": ".s",
-    "ptx": ".ptx",
-    "python": ".py",
-    "cpp": ".cpp",
-    "text": ".txt",
-}
-
-
 class StageRow(NamedTuple):
     """A stage, its key (pass name and number of earlier stages of that pass), and why it is outdated.
 
@@ -391,4 +379,4 @@ def phase_of(rows: Sequence[StageRow], index: int) -> str:
 def file_name(stage: Stage) -> str:
     """A file name that sorts in stage order: `07-canonicalize.mlir`."""
     failed = ".failed" * (stage.state == "failed")
-    return f"{stage.index:02}-{stage.name}{failed}{_FILE_SUFFIXES[stage.language]}"
+    return f"{stage.index:02}-{stage.name}{failed}{LANGUAGES[stage.language].suffix}"

@@ -105,7 +105,7 @@ class State:
     `opening_cancelled` means that the user has cancelled the last attempt to open the program. `changed_files` are the
     names of the program's files that have changed since then. `restored_at` is when the graphs were saved if an earlier
     session has captured them, and the script has not run yet, in seconds since the epoch; otherwise 0. `times` are the
-    times of the parts of the running jobs.
+    times of the parts of the running jobs. `opens_dump` means that the program is a dump of another compiler.
     """
 
     engine: Literal["starting", "ready", "lost"] = "starting"
@@ -132,6 +132,7 @@ class State:
     changed_files: tuple[str, ...] = ()
     restored_at: float = 0.0
     times: PartTimes = field(default_factory=PartTimes)
+    opens_dump: bool = False
     _open_problem: p.Diagnostic | None = None
     _rate: ProgressRate = field(default_factory=ProgressRate)
     _graph_states: dict[int, GraphState] = field(default_factory=dict)

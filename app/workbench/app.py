@@ -372,6 +372,7 @@ class Workbench(App[int]):
             is_compiling=state.compiled_recipe != workspace.recipe,
             is_wrapped=self.ir.wrapped,
             backend=workspace.recipe.backend,
+            is_dump=workspace.recipe.is_dump,
         )
 
     def _header_cells(self, width: int) -> Cells:

@@ -39,10 +39,12 @@ def run_workbench(
     overrides: Mapping[str, Any] | None = None,
     shapes: tuple[str, ...] = (),
     trusts: bool = False,
+    follows: bool = False,
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
 
-    `overrides` are recipe fields from the command line, `shapes` and `trusts` are the options `--shape` and `--trust`.
+    `overrides` are recipe fields from the command line, `shapes`, `trusts` and `follows` are the options `--shape`,
+    `--trust` and `--follow`.
     """
     settings, problems = apply_settings(settings_path())
     if theme:
@@ -56,7 +58,7 @@ def run_workbench(
         plugins=plugins, watch=watch, reopens=settings.reopen,
     )  # fmt: skip
     bench.session.overrides = overrides or {}
-    bench.session.shapes, bench.session.trusts = shapes, trusts
+    bench.session.shapes, bench.session.trusts, bench.session.follows = shapes, trusts, follows
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT_NOTICE]
     bench.session_commands.startup_messages = problems

@@ -38,18 +38,21 @@ def header_cells(state: State, workspace: Workspace, busy: bool, width: int, gly
         # Before the recipe and the state of the engine, which matter less while the graphs may be outdated.
         right = [("from the last session" if is_wide else "last session", "stale"), (dot, "dim"), *right]
     origin = ORIGINS[workspace.origin] if is_wide else workspace.origin.replace("none", "")
-    if origin:
+    if origin and not workspace.recipe.is_dump:
         right = [*right[:-1], ("   " if is_wide else dot, "dim"), (origin + " ", "dim")]
     if state.info is not None:
         left += [(f" {glyphs.arrow} ", "dim"), (state.info.name, "title")]
         free_width = width - length(left) - length(right) - 3
-        left.append(("  " + formatting.join_fitting(_graph_facts(state, workspace), dot, free_width), "dim"))
+        facts = [fact for fact in _graph_facts(state, workspace) if fact]
+        left.append(("  " + formatting.join_fitting(facts, dot, free_width), "dim"))
     return align_both_ends(left, right, width)
 
 
 def _graph_facts(state: State, workspace: Workspace) -> list[str]:
     info, recipe = state.info, workspace.recipe
     assert info is not None
+    if info.is_dump:
+        return [f"{len(state.board.rows())} stages", f"{len(info.rows)} source lines" if info.rows else ""]
     threads = formatting.thread_count(recipe.threads)
     target = recipe.target or (state.welcome.target if state.welcome else "")
     backend = {NATIVE: "", **COMPILER_NAMES}.get(recipe.backend, recipe.backend)
@@ -122,7 +125,7 @@ def _status_text(state: State, message: str, hint: str, glyphs: formatting.Glyph
     if state.changed_files and not state.busy:
         return [
             (f" {_changed_text(state.changed_files)} on disk", "warn"),
-            (f"  press {key_of('rerun')} to run the script again", "dim"),
+            (f"  press {key_of('rerun')} to {'open it' if state.opens_dump else 'run the script'} again", "dim"),
         ]
     if state.problem is not None:
         return [
@@ -185,6 +188,8 @@ def _problem_text(problem: Diagnostic) -> str:
 def _compile_summary(state: State) -> str:
     if state.compiled_recipe is None:
         return ""
+    if state.compiled_recipe.is_dump:
+        return state.notes[0] if state.notes else ""
     if state.n_reused_stages and not state.compile_seconds:
         return f"compiled before: all {state.n_reused_stages} stages are from the cache"
     reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from buddy.compiler.protocol.dump_files import is_dump
+
 # The numbers of recent programs that are saved, and of completions of a path that are listed.
 MAX_RECENT = 30
 MAX_PATHS = 200
@@ -69,7 +71,8 @@ def _check(source: str) -> None:
         raise ValueError(error)
     path = source if os.path.lexists(source) else source.rpartition(":")[0]
     if os.path.isdir(path):
-        raise ValueError(f"{path} is a folder: give a file in it")
+        if not is_dump(Path(path)):
+            raise ValueError(f"{path} is a folder without a dump that is known: give a file in it")
     elif os.path.lexists(path) and not os.path.exists(path):
         raise ValueError(f"{path} is a link to a file that does not exist")
     elif os.path.lexists(path) and not os.access(path, os.R_OK):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import hashlib
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -79,6 +80,8 @@ def resolve_plugins(plugins: Sequence[PluginFile], directory: str) -> tuple[tupl
 
 
 _POLL_SECONDS = 0.25
+# How much of a file is read at a time for its hash.
+_HASHED_BYTES = 4 << 20
 # Editors delete or truncate a file before they write it; a missing file counts as deleted after this many seconds.
 _GONE_SECONDS = 2.0
 
@@ -176,10 +179,15 @@ def _read_states(files: Sequence[Path]) -> list[_FileState]:
 
 
 def _hash_content(path: Path) -> str:
+    """Returns the hash of a file's content, read in pieces: a dump may be larger than the memory."""
+    state = hashlib.sha256()
     try:
-        return digest(path.read_bytes())
+        with path.open("rb") as file:
+            while data := file.read(_HASHED_BYTES):
+                state.update(data)
     except OSError:
         return ""
+    return state.hexdigest()
 
 
 def _file_statuses(files: Sequence[Path]) -> list[FileStatus]:

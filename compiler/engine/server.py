@@ -18,6 +18,7 @@ import msgspec
 from buddy.compiler.engine.backends import reject_other_backends
 from buddy.compiler.engine.catalogue import CatalogueHandler, presets_of_plugins
 from buddy.compiler.engine.connection import ClientConnection
+from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.engine.explanations import DynamoHandler
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
 from buddy.compiler.engine.file_watching import WatchHandler, resolve_plugins
@@ -67,6 +68,8 @@ from buddy.compiler.protocol import (
     MapDifferences,
     Open,
     OpenPython,
+    Ops,
+    Passes,
     Ping,
     Pong,
     Presets,
@@ -88,7 +91,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
-from buddy.compiler.support.processes.jobs import Job, Jobs
+from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
 from buddy.compiler.support.target import cores, host
 
 log = logging.getLogger("buddy.engine")
@@ -122,6 +125,7 @@ class Server:
         self._dynamo = DynamoHandler(self._send, partial(self._send_output, "script"), listener.congested)
         self._session = EngineSession(self._send, self._store, listener)
         self._texts = TextHandler(self._store, self._send)
+        self._dumps = DumpHandler(self._send, self._store)
         self._reprinting = ReprintHandler(self._store, self._send)
         self._origins = ProvenanceHandler(self._store, self._send, self._session.rows_of, self._session.python_text)
         self._parts = SubgraphHandler(self._session, self._send)
@@ -152,6 +156,7 @@ class Server:
             self._has_greeted = False
             await self._jobs.close()
             self._catalogue.close()
+            self._dumps.close()
             await self._session.close()
             await self._connection.flush(1.0)
 
@@ -218,8 +223,8 @@ class Server:
             Compile: session.compile,
             Run: session.run,
             ExplainCode: session.explain,
-            ListPasses: self._catalogue.passes,
-            ListOps: self._catalogue.ops,
+            ListPasses: self._passes,
+            ListOps: self._ops,
             ListPresets: self._presets,
             FetchLines: texts.lines,
             FetchText: texts.text,
@@ -255,14 +260,38 @@ class Server:
             CheckFlags: session.backends.check,
             ExplainDynamo: self._dynamo.explain,
         }
-        answer = answers[type(frame)]
+        answer = self._answer_for_dump(frame) or answers[type(frame)]
         what = _NATIVE_ONLY.get(type(frame), "")
         if what and not frame.recipe.runs_passes and (type(frame), frame.recipe.backend) != (CompareNodes, INDUCTOR):
             answer = reject_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 
+    def _answer_for_dump(self, frame: Any) -> Callable[[Any, Job], Any] | None:
+        """Returns the handler of `frame` if a dump answers it otherwise than a program does."""
+        recipe = getattr(frame, "recipe", None)
+        if recipe is None or not self._dumps.holds(recipe):
+            return None
+        return self._dumps.compile if isinstance(frame, Compile) else reject_dump
+
+    async def _passes(self, frame: ListPasses, job: Job) -> None:
+        """Lists the passes. A dump has no pipeline, so the workers that know the passes are not started for it."""
+        if self._dumps.is_dump:
+            self._send(Passes(frame.request, ()))
+        else:
+            await self._catalogue.passes(frame, job)
+
+    async def _ops(self, frame: ListOps, job: Job) -> None:
+        if self._dumps.is_dump:
+            self._send(Ops(frame.request, ()))
+        else:
+            await self._catalogue.ops(frame, job)
+
     async def _open(self, frame: Open, job: Job) -> None:
         self._watching.record_opening()
+        if (dump_format := self._dumps.format_of(frame)) is not None:
+            with self._session.starting.held():
+                await self._dumps.open(frame, dump_format, job)
+            return
         await self._session.open(frame, job)
 
     async def _presets(self, frame: ListPresets, job: Job) -> None:
@@ -298,6 +327,12 @@ class Server:
         if key not in self._utf8_decoders:
             self._utf8_decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
         return self._utf8_decoders[key].decode(data)
+
+
+async def reject_dump(_frame: Any, _job: Job) -> None:
+    """Rejects a request that needs a pipeline. Raises `JobFailed`."""
+    what = "this is a dump of another compiler: it has stages to read and compare, but no pipeline and no code to run"
+    raise JobFailed(Diagnostic(what, "the dump", "open a script or a model file instead"))
 
 
 # Requests that only apply to this compiler's own code, with their names in messages.

@@ -6,7 +6,8 @@ Long work runs in threads, and work that may not end in separate processes.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from buddy.compiler.engine import text_processes
@@ -27,6 +28,7 @@ from buddy.compiler.protocol import (
     Lines,
     ListSymbols,
     ListTypes,
+    Progress,
     Region,
     Search,
     SearchEach,
@@ -48,6 +50,9 @@ _MAX_UNINDEXED_CHARACTERS = 1 << 18
 _MAX_WINDOW_LINES = 10_000
 _MAX_CHARACTERS = 1 << 20
 _EXCERPT_CHARACTERS = 240
+# Texts that are read from files for a search are searched this many characters at a time.
+_BATCH_CHARACTERS = 16 << 20
+_PROGRESS_SECONDS = 0.2
 
 
 class TextHandler:
@@ -83,12 +88,36 @@ class TextHandler:
         self._send(SearchResult(job.request, frame.text, tuple(lines), more))
 
     async def search_each(self, frame: SearchEach, job: Job) -> None:
-        stored_texts = [
-            (name, text) for name in dict.fromkeys(frame.texts) if (text := self._store.get(name)) is not None
-        ]
-        matches = await _search_contents([text.content for _, text in stored_texts], frame)
-        hits = await asyncio.to_thread(_add_excerpts, stored_texts, matches, frame.excerpts)
-        self._send(FoundEach(job.request, hits))
+        hits: list[Hits] = []
+        async for batch in self._batches(tuple(dict.fromkeys(frame.texts)), job):
+            matches = await _search_contents([text.content for _, text in batch], frame)
+            hits += await asyncio.to_thread(_add_excerpts, batch, matches, frame.excerpts)
+        self._send(FoundEach(job.request, tuple(hits)))
+
+    async def _batches(self, names: Sequence[str], job: Job) -> AsyncIterator[list[tuple[str, IndexedText]]]:
+        """Yields texts to search: those in memory together, those in files in batches that are read when needed.
+
+        Sends the progress after each batch but the last.
+        """
+        batch: list[tuple[str, IndexedText]] = []
+        size, start = 0, time.monotonic()
+        for number, name in enumerate(names):
+            is_stored = name in self._store
+            content = self._store.content(name) if is_stored else await asyncio.to_thread(self._store.content, name)
+            if content is None:
+                continue
+            batch.append((name, IndexedText(content)))
+            size += 0 if is_stored else len(content)
+            if size >= _BATCH_CHARACTERS:
+                yield batch
+                batch, size = [], 0
+                if time.monotonic() - start >= _PROGRESS_SECONDS:
+                    start = time.monotonic()
+                    self._send(
+                        Progress(job.request, f"searched {number:,} of {len(names):,} stages", number / len(names))
+                    )
+        if batch:
+            yield batch
 
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
         symbols = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)

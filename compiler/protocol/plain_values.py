@@ -6,7 +6,8 @@ from typing import Literal
 
 import msgspec
 
-from buddy.compiler.protocol.recipe import EAGER, OWN_FRONTENDS, Recipe
+from buddy.compiler.protocol.recipe import DUMP, EAGER, OWN_FRONTENDS, Recipe
+from buddy.compiler.protocol.text.languages import Language
 
 
 class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -139,6 +140,11 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     compared: bool = True
     places: tuple[str, ...] = ()
 
+    @property
+    def is_dump(self) -> bool:
+        """Whether its stages come from a dump of another compiler; its rows are the source lines that they name."""
+        return self.enters == DUMP
+
     def nodes_named(self, name: str) -> list[NodeRow]:
         """The nodes with that stable name or FX name.
 
@@ -162,7 +168,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     the greatest first. `origins` counts the ops (or bytes of machine code) that name nodes, that have only derived
     nodes, and that have no nodes. `lost` is the number of ops that named no node after the pass, for which nodes were
     derived. `functions` are the functions whose machine code was generated, with the milliseconds that each took in one
-    of several parallel processes.
+    of several parallel processes. `anchor` is what the text is of in a dump that prints parts: `module`, or `@f`.
     """
 
     index: int
@@ -177,11 +183,12 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     removed: int = 0
     changed: bool = True
     state: StageState = "done"
-    language: Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "python", "cpp", "text"] = "mlir"
+    language: Language = "mlir"
     deltas: tuple[tuple[str, int], ...] = ()
     origins: tuple[int, int, int] = (0, 0, 0)
     lost: int = 0
     functions: tuple[tuple[str, float], ...] = ()
+    anchor: str = ""
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):

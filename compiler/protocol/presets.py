@@ -17,6 +17,7 @@ from buddy.compiler.protocol.errors import BuddyError, check_registration
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
 from buddy.compiler.protocol.recipe import (
     BACKEND_NAME,
+    DUMP,
     TORCH_MLIR,
     Dialect,
     OptionValue,
@@ -412,10 +413,12 @@ def adapt_to_phase(recipe: Recipe, enters: str, dialects: Collection[str] = ()) 
     """Returns a preset's recipe adapted to a program that starts as IR at phase `enters`, with ops of `dialects`.
 
     Returns the recipe unchanged for a captured program (`enters` is ""). Steps that do not apply are disabled rather
-    than removed, so that a user can enable them again.
+    than removed, so that a user can enable them again. A dump of another compiler has no steps.
     """
     if not enters:
         return recipe
+    if enters == DUMP:
+        return msgspec.structs.replace(recipe, steps=(), preset=DUMP)
     new_steps = [step for step in _import_steps(recipe, dialects) if step not in recipe.steps]
     steps = [step if _has_work(step, enters) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps]
     return msgspec.structs.replace(recipe, steps=(*new_steps, *steps))

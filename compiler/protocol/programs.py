@@ -29,6 +29,9 @@ class Open(Request["Captured"], frozen=True):
 
     If it `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
     first if an earlier session has opened the same program and none of its files has changed.
+
+    A dump of another compiler is indexed. If that takes a while, `Reopened` comes first with the graphs known so far.
+    With `follows`, a log is read on whenever it has grown, and `Captured` comes again each time.
     """
 
     source: str
@@ -39,6 +42,7 @@ class Open(Request["Captured"], frozen=True):
     frontend: Frontend = "dynamo"
     trusts: bool = False
     reopens: bool = False
+    follows: bool = False
 
 
 class Compile(Request["Compiled"], frozen=True):
@@ -91,7 +95,8 @@ class Captured(Frame, frozen=True):
 class Reopened(Frame, frozen=True):
     """The graphs that an earlier session has captured, to show until `Captured`. They may differ from those of now.
 
-    They can be compiled. Requests that need the running program wait for it. `saved_at` is in seconds since the epoch.
+    They can be compiled. Requests that need the running program wait for it. `saved_at` is in seconds since the epoch;
+    it is 0 for a dump, whose first graphs are sent while it is indexed.
     """
 
     request: int

@@ -52,6 +52,8 @@ INDUCTOR: Backend = "inductor"
 BACKENDS: tuple[Backend, ...] = (NATIVE, IREE, INDUCTOR)
 # The backends that do not run the recipe's passes over MLIR: other compilers, whose runs are compared with native code.
 OTHER_COMPILERS: tuple[Backend, ...] = (IREE, INDUCTOR)
+# The phase at which a dump of another compiler enters the pipeline, and the preset of its recipe, which has no passes.
+DUMP = "dump"
 
 # Targets that a recipe may name besides triples, with their descriptions.
 TARGETS = {
@@ -215,6 +217,11 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def toggled(self, index: int) -> Recipe:
         return self.with_step(index, enabled=not self.steps[index].enabled)
+
+    @property
+    def is_dump(self) -> bool:
+        """Whether the stages come from a dump of another compiler, so that there is no pipeline."""
+        return self.preset == DUMP
 
     @property
     def runs_passes(self) -> bool:

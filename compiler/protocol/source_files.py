@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.dump_files import DESCRIPTIONS, dump_format
 from buddy.compiler.protocol.errors import BuddyError
 
 if TYPE_CHECKING:
     import zipfile
 
-Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "other"]
+Kind = Literal["script", "mlir", "exported", "torchscript", "weights", "onnx", "dump", "other"]
 
 
 class SourceError(BuddyError):
@@ -43,8 +44,8 @@ def check_source(source: str) -> None:
     cannot be read or has no program in it, a script that is not valid Python. Runs no code.
     """
     path = locate(source).path
-    if path is None:
-        return
+    if path is None or path.is_dir():
+        return  # a folder has been found to be a dump
     try:
         detected = kind_of(path)
         content = path.read_bytes() if detected.kind == "script" else b""
@@ -106,10 +107,13 @@ def _file(text: str) -> Path:
 
 def _check_file(text: str) -> Path:
     path = Path(text)
+    if path.is_dir() and dump_format(path) is not None:
+        return path
     if path.is_dir():
         scripts = ", ".join(sorted(p.name for p in path.glob("*.py"))[:5])
         raise source_error(
-            f"{text} is a folder", todo=f"name a script in it: {scripts}" if scripts else "name a script"
+            f"{text} is a folder without a dump that is known",
+            todo=f"name a script in it: {scripts}" if scripts else "name a script, a model file or a dump",
         )
     if not path.exists():
         raise _missing_file_error(text, path)
@@ -185,6 +189,8 @@ def kind_of(path: Path) -> DetectedKind:
         return DetectedKind("mlir")
     if head.startswith(b"PK\x03\x04"):
         return _kind_of_archive(path)
+    if (found := dump_format(path)) is not None:
+        return DetectedKind("dump", DESCRIPTIONS[found])
     if _PICKLE.match(head):
         return DetectedKind("weights")
     if (description := _foreign_format(head)) is not None:

@@ -73,9 +73,7 @@ def torch_warning(version: str) -> str:
     if found < FIRST_TORCH:
         return f"PyTorch {version} is too old: tested are {_tested()}; update it"
     if found > LAST_TORCH:
-        return (
-            f"PyTorch {version} is newer than those that are tested, {_tested()}: set verify to compare with eager"
-        )
+        return f"PyTorch {version} is newer than those that are tested, {_tested()}: set verify to compare with eager"
     return ""
 
 

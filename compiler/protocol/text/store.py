@@ -7,6 +7,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from typing import Protocol
 
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.texts import compile_pattern
@@ -136,11 +137,20 @@ def text_name(
     return state.hexdigest()[:24]
 
 
+class TextReader(Protocol):
+    """Reads texts from files, by name; `None` for an unknown name. Called in threads too."""
+
+    def read(self, name: str) -> IndexedText | None: ...
+
+    def content(self, name: str) -> str | None: ...
+
+
 class TextStore:
     """Texts by name. Pinned texts stay; the others are evicted, least recently used first, beyond `limit` bytes."""
 
     def __init__(self, limit: int = _DEFAULT_LIMIT) -> None:
-        self._limit = limit
+        self.limit = limit
+        self._readers: dict[str, TextReader] = {}
         self._texts: OrderedDict[str, IndexedText] = OrderedDict()
         self._pins: dict[Hashable, frozenset[str]] = {}
 
@@ -161,11 +171,28 @@ class TextStore:
         self._texts.move_to_end(name)
         self._evict(spare=name)
 
+    def add_reader(self, prefix: str, reader: TextReader) -> None:
+        """Adds a reader of the texts whose names start with `prefix`, which ends with "-", from files."""
+        self._readers[prefix] = reader
+
     def get(self, name: str) -> IndexedText | None:
+        """Returns a text, read from its file if it is one of a dump; `None` if it is not known."""
         text = self._texts.get(name)
         if text is not None:
             self._texts.move_to_end(name)
+        elif (reader := self._reader_of(name)) is not None and (text := reader.read(name)) is not None:
+            self.put(name, text)
         return text
+
+    def content(self, name: str) -> str | None:
+        """Returns the content of a text without storing it, if it has to be read from its file; `None` if unknown."""
+        if name in self._texts:
+            return self._texts[name].content
+        reader = self._reader_of(name)
+        return reader.content(name) if reader is not None else None
+
+    def _reader_of(self, name: str) -> TextReader | None:
+        return self._readers.get(name[: name.find("-") + 1])
 
     def drop(self, name: str) -> None:
         """Removes a text, unless it is pinned."""
@@ -184,10 +211,10 @@ class TextStore:
     def _evict(self, spare: str = "") -> None:
         """Removes texts until the limit holds, but no pinned text and not the text `spare`."""
         size = self.size
-        if size <= self._limit:
+        if size <= self.limit:
             return
         pinned = frozenset({spare}).union(*self._pins.values())
         for name in [name for name in self._texts if name not in pinned]:
-            if size <= self._limit:
+            if size <= self.limit:
                 return
             size -= self._texts.pop(name).size

@@ -33,7 +33,8 @@ _GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
 _PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
 # The comment above each kernel of Inductor.
 _CPP_KERNEL = re.compile(r"^// (\w+)$")
-_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL}
+_HLO_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+)(?: \(.*\) -> .*)? \{$")
+_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL, "hlo": _HLO_COMPUTATION}
 
 
 class TextSymbol(NamedTuple):
@@ -130,8 +131,6 @@ def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
         yield from enumerate(piece.removesuffix("\n").split("\n"), first)
 
 
-Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "python", "cpp", "text"]
-
 _SSA = r"%[\w$.\-]+"
 _NAMES: dict[str, str] = {
     "mlir": rf"{_SSA}|\^[\w$.\-]+|#[A-Za-z_]\w*\b(?![.<])",
@@ -143,8 +142,10 @@ _NAMES: dict[str, str] = {
     "python": r"\b(?:buf|op)\d+\b",
     "cpp": r"\b(?:tmp|in_ptr|out_ptr|in_out_ptr)\d+\b",
     "text": r"\b(?:buf|op)\d+\b",
+    "hlo": r"%[\w.\-]+",
 }
 _COMMENTS: dict[str, str] = {"mlir": "//", "llvm": ";", "ptx": "//", "python": "#", "cpp": "//"}
+_HLO_LOCATION = re.compile(r",? metadata=\{[^{}]*\}")
 _STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
 _LLVM_DEBUG_INFO = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ASM_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
@@ -252,6 +253,8 @@ def _normalized(line: str, language: str, comment: str) -> str:
         line = _without_comment(line, comment)
     if language == "mlir" and ("loc(" in line or line.startswith("#loc")):
         line = without_locations(line)
+    if language == "hlo" and "metadata={" in line:
+        line = _HLO_LOCATION.sub("", line)
     if language == "asm":
         line = _ASM_ADDRESS.sub("", line)
     if language == "llvm":

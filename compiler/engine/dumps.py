@@ -1,0 +1,250 @@
+"""Opens dumps of other compilers: indexes them in the background, and serves their stages as those of a program.
+
+The texts stay in the files. No worker is started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+from buddy.compiler.importers.dumps.locations import all_places, line_places, place_rows
+from buddy.compiler.importers.dumps.reading import indexed_text, read_text
+from buddy.compiler.importers.dumps.records import TEXT_PREFIX, Dump, DumpStage, stage_of
+from buddy.compiler.importers.dumps.scanning import DumpScan
+from buddy.compiler.protocol import (
+    Captured,
+    Compile,
+    Compiled,
+    Diagnostic,
+    GraphInfo,
+    Open,
+    Progress,
+    Reopened,
+    Stage,
+    StageDone,
+)
+from buddy.compiler.protocol.dump_files import DESCRIPTIONS, DumpFormat, dump_format
+from buddy.compiler.protocol.recipe import DUMP, Recipe
+from buddy.compiler.protocol.text.lines import IndexedText
+from buddy.compiler.protocol.text.store import TextStore
+from buddy.compiler.support.processes.jobs import Job, JobFailed
+
+# A dump that is indexed within this time is sent at once, otherwise its first stages are sent before the rest.
+_EARLY_SECONDS = 0.25
+_PROGRESS_SECONDS = 0.2
+# How often new stages are sent while the dump is indexed. The client draws all of them again, so with many stages less
+# often: this many more seconds for each stage.
+_UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
+# How often the size of a log that is followed is read.
+_FOLLOW_SECONDS = 0.5
+# More stages than this are not listed; the graph of a single function has its own list.
+MAX_STAGES = 20_000
+# The memory for texts that have been read from dumps, in bytes.
+_TEXT_BYTES = 96 << 20
+# How many stages of a graph are read for the source lines of its rows, and how long.
+_ROW_STAGES, _ROW_SECONDS, _MAX_ROWS = 4, 1.0, 5000
+
+
+T = TypeVar("T")
+
+
+class _OpenedDump:
+    """A dump, and whether its scan has ended."""
+
+    def __init__(self, scan: DumpScan) -> None:
+        self.scan = scan
+        self.has_ended = asyncio.Event()
+
+    @property
+    def dump(self) -> Dump:
+        return self.scan.dump
+
+
+class DumpHandler:
+    """Opens and lists dumps; `is_dump` says whether the program that was opened last is one."""
+
+    def __init__(self, send: Callable[[Any], None], store: TextStore) -> None:
+        self._send, self._store = send, store
+        self._opened: dict[tuple[str, tuple[str, ...]], _OpenedDump] = {}
+        self.is_dump = False
+        self._following: asyncio.Task[None] | None = None
+        store.add_reader(TEXT_PREFIX, self)
+
+    def format_of(self, frame: Open) -> DumpFormat | None:
+        """Returns the format of the dump that `frame` opens; `None` if it opens something else."""
+        path = Path(frame.directory, frame.source)
+        try:
+            found = dump_format(path)
+            if found is None and frame.follows and path.is_file():
+                found = "log"  # nothing has been printed yet
+        except (OSError, ValueError):
+            found = None
+        self.is_dump = found is not None
+        self.close()
+        return found
+
+    def close(self) -> None:
+        """Ends the following of a log."""
+        if self._following is not None:
+            self._following.cancel()
+            self._following = None
+
+    def holds(self, recipe: Recipe) -> bool:
+        """Whether the program of `recipe` is a dump."""
+        return (recipe.source, recipe.arguments) in self._opened
+
+    # ---- opening ---------------------------------------------------------------------------------------------------
+
+    async def open(self, frame: Open, dump_format: DumpFormat, job: Job) -> None:
+        """Indexes a dump. Sends the graphs that are known after a moment, then all of them."""
+        job.started = True
+        start = time.monotonic()
+        path = Path(frame.directory, frame.source)
+        key = frame.source, frame.arguments
+        before = self._opened.get(key)
+        reuses = before is not None and (before.scan.is_current() or before.scan.can_continue())
+        opened = _OpenedDump(before.scan if before is not None and reuses else DumpScan(path, dump_format))
+        self._opened[key] = opened
+        self._store.limit = min(self._store.limit, _TEXT_BYTES)
+        try:
+            if not opened.scan.is_current():
+                await self._scan(opened, job.request)
+            while frame.follows and not opened.dump.stages:
+                self._send(Progress(job.request, f"waiting for IR in {frame.source}"))
+                await asyncio.sleep(_FOLLOW_SECONDS)
+                await self._scan(opened, job.request)
+            await self._send_graphs(opened.dump, job.request, start)
+        except OSError as error:
+            what = f"{frame.source} cannot be read: {error.strerror or error}"
+            raise JobFailed(Diagnostic(what, frame.source, "check the file and its permissions")) from error
+        finally:
+            opened.has_ended.set()
+        if not opened.dump.stages:
+            what = f"{frame.source} is {DESCRIPTIONS[dump_format]}, but no IR was found in it"
+            raise JobFailed(Diagnostic(what, frame.source, "check that the compiler printed IR into it"))
+        if frame.follows:
+            self._following = asyncio.create_task(self._follow(opened, job.request))
+
+    async def _send_graphs(self, dump: Dump, request: int, start: float) -> None:
+        graphs = await asyncio.to_thread(_graphs_with_rows, dump)
+        files = tuple(str(file.absolute()) for file in dump.files)
+        notes = (DESCRIPTIONS[dump.format], *dump.notes, *_limits(dump))
+        if dump.stages:
+            self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
+
+    async def _follow(self, opened: _OpenedDump, request: int) -> None:
+        """Reads a log on whenever it has grown, and sends its graphs again, with more stages."""
+        while True:
+            await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
+            try:
+                if not opened.scan.is_current() and opened.scan.can_continue():
+                    for_step = opened.scan.scan()
+                    while await asyncio.to_thread(_step, for_step):
+                        pass
+                    await self._send_graphs(opened.dump, request, time.monotonic())
+            except OSError:
+                return  # The file was deleted: what is known of it stays on the screen.
+
+    async def _scan(self, opened: _OpenedDump, request: int) -> None:
+        dump, steps = opened.dump, opened.scan.scan()
+        start = reported_at = time.monotonic()
+        has_sent = False
+        while await asyncio.to_thread(_step, steps):
+            now = time.monotonic()
+            if now - reported_at >= _PROGRESS_SECONDS:
+                reported_at = now
+                done = dump.scanned / dump.size if dump.size else 1.0
+                what = f"indexing {dump.path.name}: {len(dump.stages):,} stages"
+                self._send(Progress(request, what, min(done, 1.0)))
+            if not has_sent and dump.stages and now - start >= _EARLY_SECONDS:
+                has_sent = True
+                self._send(Reopened(request, _graphs(dump)))
+
+    # ---- stages ----------------------------------------------------------------------------------------------------
+
+    async def compile(self, frame: Compile, job: Job) -> None:
+        """Sends the stages of a graph, also those that are found while the request runs."""
+        job.started = True
+        start = time.monotonic()
+        opened, graph = self._opened[frame.recipe.source, frame.recipe.arguments], frame.recipe.graph
+        dump, stages, scanned = opened.dump, list[Stage](), 0
+        while True:
+            has_ended = opened.has_ended.is_set()
+            known = len(dump.stages)
+            for record in dump.stages_of(graph, scanned, known):
+                if len(stages) < MAX_STAGES:
+                    stages.append(stage_of(record, len(stages)))
+                    self._send(StageDone(job.request, graph, stages[-1]))
+            scanned = known
+            if has_ended:
+                break
+            wait = _UPDATE_SECONDS + len(stages) * _SECONDS_PER_STAGE
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(opened.has_ended.wait(), wait)
+        self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
+
+    def read(self, name: str) -> IndexedText | None:
+        """Returns the text with that name from its file; `None` if no dump has it. Raises `JobFailed`."""
+        return self._from_file(name, indexed_text)
+
+    def content(self, name: str) -> str | None:
+        """Like `read`, without the places of the lines."""
+        return self._from_file(name, read_text)
+
+    def _from_file(self, name: str, read: Callable[[Dump, DumpStage], T]) -> T | None:
+        for opened in reversed(self._opened.values()):
+            record = opened.dump.by_text.get(name)
+            if record is not None:
+                try:
+                    return read(opened.dump, record)
+                except OSError as error:
+                    what = f"the stage cannot be read: {error}"
+                    raise JobFailed(Diagnostic(what, str(opened.dump.path), "open the dump again")) from error
+        return None
+
+
+def _step(steps: Iterator[None]) -> bool:
+    """Does one step of a scan. Returns whether there are more."""
+    return next(steps, _END) is not _END
+
+
+_END = object()
+
+
+def _graphs(dump: Dump, rows: tuple[Any, ...] = ()) -> tuple[GraphInfo, ...]:
+    return tuple(GraphInfo(name, rows, enters=DUMP, compared=False) for name in dump.graph_names)
+
+
+def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
+    """Returns the graphs, each with the source lines that the first of its stages name as rows."""
+    graphs = []
+    end = time.monotonic() + _ROW_SECONDS
+    for number, name in enumerate(dump.graph_names):
+        places: set[str] = set()
+        read = 0
+        texts: set[str] = set()
+        for record in dump.stages_of(number):
+            if read >= _ROW_STAGES or time.monotonic() > end:
+                break
+            if record.text not in texts:
+                texts.add(record.text)
+                found = (
+                    all_places(line_places(read_text(dump, record), record.language))
+                    if record.length < 4 << 20
+                    else set()
+                )
+                read += 1
+                places |= found
+        graphs.append(GraphInfo(name, place_rows(sorted(places)[:_MAX_ROWS]), enters=DUMP, compared=False))
+    return tuple(graphs)
+
+
+def _limits(dump: Dump) -> Iterator[str]:
+    """Yields a note for each part of the dump that is not listed."""
+    if len(dump.stages) > MAX_STAGES:
+        yield f"the first {MAX_STAGES:,} of {len(dump.stages):,} stages are listed; a function's graph has its own list"

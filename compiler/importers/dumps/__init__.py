@@ -1,0 +1,1 @@
+"""Reads dumps of other compilers: logs and folders with the IR after each pass."""

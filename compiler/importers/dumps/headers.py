@@ -1,0 +1,125 @@
+"""Headers that pass managers print before the IR, and what the IR after them is of."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+MODULE = "module"
+
+# MLIR: `// -----// IR Dump After Canonicalizer (canonicalize) ('func.func' operation: @f) //----- //`. Newer versions
+# print `CanonicalizerPass: canonicalize{options}`, Triton's pipeliner `SoftwarePipeliner internal IR Dump After: X`.
+_MLIR = re.compile(
+    rb"// -----// (?P<owner>[^\n]*? )?IR Dump (?P<when>After|Before):? (?P<name>.*?)(?P<failed> Failed)?"
+    rb"(?: \('(?P<op>[^']*)' operation(?:: @(?P<symbol>[^)]*))?\))?(?: //-----.*)?\s*$"
+)
+_MLIR_ARGUMENT = re.compile(r"(?P<class>.*?)(?:: (?P<new>[\w.-]+)(?P<options>\{.*\})?| \((?P<old>[\w.-]+)\))$")
+# LLVM: `; *** IR Dump After SROAPass on f ***`, with `omitted because no change` for a pass that changes nothing.
+_LLVM = re.compile(
+    rb"\*\*\* IR (?:(?P<kind>Dump|Pass|Deleted) (?P<when>After|Before) (?P<name>.*?)(?: on (?P<on>.*?))?"
+    rb"(?P<omitted> omitted because no change| filtered out| ignored)?"
+    rb"|(?P<start>Dump At Start)|Pass (?P<ignored>.*?))(?: \(?invalidated\)?)? \*\*\*"
+)
+_LEGACY_ARGUMENT = re.compile(r"(?P<class>.*?) \((?P<argument>[\w.-]+)\)$")
+_LOOP = re.compile(r"loop .* in function (?P<function>\S+)$")
+
+# The first line of printed MLIR that declares an op: `func.func @f(`, `module @m {`, or generic `"func.func"() <{`.
+_MLIR_TOP = re.compile(
+    rb"^\s*(?:\"(?P<generic>[\w.]+)\"\(.*?(?:sym_name = \"(?P<sym>[^\"]*)\"|$)|(?P<op>[a-z_]\w*(?:\.[\w.]+)?)\b"
+    rb"[^\n@({]*(?:@(?P<name>\"[^\"\n]*\"|[\w$.-]+))?)",
+    re.MULTILINE,
+)
+_LLVM_FUNCTION = re.compile(rb"^define [^\n@]*@(\"[^\"\n]*\"|[\w$.-]+)", re.MULTILINE)
+_SKIPPED_LINE = re.compile(rb"^(?:\s*$|\s*//|[#!][\w$.-]+ = |\{-#)")
+
+
+class Header(NamedTuple):
+    """A header: `title` names the stage, `ran_on` is the op that the pass ran on ("" if the header does not say).
+
+    `omitted` stands for IR that is not printed because it did not change; a header of a pass that is `ignored` has no
+    IR either. `pipeline` is the pass with its options as the header carries them, "" if it has none. `column` is where
+    the header starts in its line: output of another thread may precede it.
+    """
+
+    title: str
+    language: str
+    ran_on: str = ""
+    failed: bool = False
+    omitted: bool = False
+    ignored: bool = False
+    pipeline: str = ""
+    column: int = 0
+
+
+def read_header(line: bytes) -> Header | None:
+    """Returns the header in a line; `None` if it has none."""
+    match = _MLIR.search(line)
+    header = _mlir_header(match) if match is not None else None
+    if match is None and (match := _LLVM.search(line)) is not None:
+        header = _llvm_header(match)
+    if header is None or match is None:
+        return None
+    before = line[: match.start()].rstrip(b"#; ")
+    return header._replace(column=len(before)) if before.strip() else header
+
+
+def _mlir_header(match: re.Match[bytes]) -> Header:
+    name = _text(match["name"])
+    argument = _MLIR_ARGUMENT.fullmatch(name)
+    title, pipeline = name, ""
+    if argument is not None:
+        title = argument["new"] or argument["old"]
+        pipeline = title + (argument["options"] or "")
+    before = "before " if match["when"] == b"Before" else ""
+    owner = _text(match["owner"] or b"").removesuffix(" internal ")
+    ran_on = ""
+    if match["op"] is not None:
+        symbol = _text(match["symbol"] or b"")
+        ran_on = f"@{symbol}" if symbol else _text(match["op"]).rpartition(".")[2]
+    return Header(
+        f"{owner}: {title}" if owner else before + title, "mlir", ran_on, bool(match["failed"]), pipeline=pipeline
+    )
+
+
+def _llvm_header(match: re.Match[bytes]) -> Header:
+    if match["start"]:
+        return Header("start", "llvm")
+    if match["ignored"] is not None:
+        return Header(_text(match["ignored"]), "llvm", ignored=True)
+    title, on = _text(match["name"]), _text(match["on"] or b"")
+    if (legacy := _LEGACY_ARGUMENT.fullmatch(title)) is not None:
+        title = legacy["argument"]
+    loop = _LOOP.search(on)
+    ran_on = loop["function"] if loop else on.strip("()")
+    ran_on = MODULE if ran_on in ("[module]", "") else f"@{ran_on}"
+    omitted = match["omitted"] or b""
+    before = "before " if match["when"] == b"Before" else ""
+    is_ignored = omitted in (b" ignored", b" filtered out") or match["kind"] != b"Dump"
+    return Header(before + title, "llvm", ran_on, omitted=omitted == b" omitted because no change", ignored=is_ignored)
+
+
+def anchor_of(head: bytes, language: str, ran_on: str) -> str:
+    """Returns what printed IR is of, by its first lines: `module`, or `@f` for a function or another symbol.
+
+    `ran_on` decides if the lines do not tell.
+    """
+    if language == "llvm":
+        if b"ModuleID = " in head[:200]:
+            return MODULE
+        functions = _LLVM_FUNCTION.findall(head)
+        return "@" + _text(functions[0]).strip('"') if len(functions) == 1 and ran_on != MODULE else ran_on or MODULE
+    for line in head.splitlines():
+        if _SKIPPED_LINE.match(line):
+            continue
+        match = _MLIR_TOP.match(line)
+        if match is None:
+            break
+        op, name = _text(match["generic"] or match["op"]), match["sym"] or match["name"]
+        if op in ("module", "builtin.module") and not name:
+            return MODULE
+        return f"@{_text(name)}" if name else ran_on or op.rpartition(".")[2]
+    return ran_on or MODULE
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "replace").strip('"')

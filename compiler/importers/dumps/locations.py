@@ -1,0 +1,178 @@
+"""The source lines that each line of IR comes from, as far as the printed IR says it.
+
+MLIR says it by `loc(...)`, LLVM IR by `!dbg`, HLO by the metadata of an op, PTX by `.loc`, code of torch.compile by
+comments. A place is written `file:line`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+
+from buddy.compiler.protocol import NodeRow
+
+# Longer texts are shown without places: finding them would take longer than a user waits for a stage.
+MAX_LOCATED_CHARACTERS = 2 << 20
+Places = tuple[str, ...]
+_MAX_DEPTH = 16
+
+_MLIR_DEFINITION = re.compile(r"^(#loc\d*) = loc\((.*)\)\s*$", re.MULTILINE)
+_MLIR_PART = re.compile(r'"([^"\n]+)":(\d+):\d+|(#loc\d*)\b')
+_LLVM_USE = re.compile(r"!dbg !(\d+)")
+_LLVM_DEFINITION = re.compile(r"^!(\d+) = (?:distinct )?!(DI\w+)\((.*)\)", re.MULTILINE)
+_HLO_PLACE = re.compile(r'source_file="([^"]*)" source_line=(\d+)')
+_HLO_FRAME = re.compile(r"stack_frame_id=(\d+)")
+_HLO_TABLE = re.compile(r"^(FileNames|FileLocations|StackFrames)\n((?:\d+ .*\n)*)", re.MULTILINE)
+_PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+(?:"([^"]*)"\s+)?"([^"]*)"', re.MULTILINE)
+_PTX_LOC = re.compile(r"\s*\.loc\s+(\d+)\s+(\d+)")
+_PYTHON_PLACE = re.compile(r"\s*# File: (.*?):(\d+) in ")
+
+
+def line_places(text: str, language: str) -> list[Places]:
+    """Returns the places of each line of a text, the empty tuple for a line that names none."""
+    find = _FINDERS.get(language)
+    return find(text) if find is not None else []
+
+
+def place_rows(places: Iterable[str]) -> tuple[NodeRow, ...]:
+    """Returns a row for each place, sorted by file and line, as nodes of a graph."""
+    ordered = sorted(set(places), key=lambda place: (place.rpartition(":")[0], int(place.rpartition(":")[2])))
+    return tuple(
+        NodeRow(
+            index, place, "source line", place, place.rpartition(":")[0], place.rpartition(":")[2], "", location=place
+        )
+        for index, place in enumerate(ordered)
+    )
+
+
+def _of_mlir(text: str) -> list[Places]:
+    if "loc(" not in text:
+        return []
+    definitions = dict(_MLIR_DEFINITION.findall(text))
+    resolved: dict[str, Places] = {}
+
+    def resolve(parts: str, depth: int = 0) -> Places:
+        places: dict[str, None] = {}
+        for path, line, alias in _MLIR_PART.findall(parts):
+            if path and line != "0":
+                places[f"{path}:{line}"] = None
+            elif alias and depth < _MAX_DEPTH:
+                if alias not in resolved:
+                    resolved[alias] = resolve(definitions.get(alias, ""), depth + 1)
+                places |= dict.fromkeys(resolved[alias])
+        return tuple(places)
+
+    # Many lines have the same locations.
+    known: dict[str, Places] = {}
+
+    def of_line(line: str) -> Places:
+        start = line.find("loc(")
+        if start < 0 or line.startswith("#loc"):
+            return ()
+        parts = line[start:]
+        if parts not in known:
+            known[parts] = resolve(parts)
+        return known[parts]
+
+    return list(map(of_line, text.split("\n")))
+
+
+def _of_llvm(text: str) -> list[Places]:
+    if "!dbg !" not in text:
+        return []
+    nodes = {number: (kind, _fields(fields)) for number, kind, fields in _LLVM_DEFINITION.findall(text)}
+
+    def file_of(number: str, depth: int = 0) -> str:
+        kind, fields = nodes.get(number, ("", {}))
+        if kind == "DIFile":
+            name, folder = fields.get("filename", ""), fields.get("directory", "")
+            return name if name.startswith("/") or not folder else f"{folder}/{name}"
+        parent = fields.get("file") or fields.get("scope", "")
+        return file_of(parent, depth + 1) if parent and depth < _MAX_DEPTH else ""
+
+    def places_of(number: str) -> Places:
+        places = []
+        for _ in range(_MAX_DEPTH):
+            kind, fields = nodes.get(number, ("", {}))
+            if kind == "DILocation" and fields.get("line", "0") != "0":
+                places.append(f"{file_of(fields.get('scope', ''))}:{fields['line']}")
+            elif kind == "DISubprogram":
+                places.append(f"{file_of(number)}:{fields.get('line', '0')}")
+            number = fields.get("inlinedAt", "")
+        return tuple(dict.fromkeys(place for place in places if not place.startswith(":")))
+
+    known: dict[str, Places] = {}
+    result = []
+    for line in text.split("\n"):
+        match = _LLVM_USE.search(line)
+        if match is not None and match[1] not in known:
+            known[match[1]] = places_of(match[1])
+        result.append(known[match[1]] if match is not None else ())
+    return result
+
+
+def _fields(text: str) -> dict[str, str]:
+    return {name: value.strip('"').lstrip("!") for name, value in re.findall(r'(\w+): ("[^"]*"|[^,]+)', text)}
+
+
+def _of_hlo(text: str) -> list[Places]:
+    tables = {name: _hlo_table(body) for name, body in _HLO_TABLE.findall(text)}
+    files, locations, frames = (tables.get(name, {}) for name in ("FileNames", "FileLocations", "StackFrames"))
+
+    def place_of(frame: str) -> Places:
+        match = re.search(r"file_location_id=(\d+)", frames.get(frame, ""))
+        location = locations.get(match[1], "") if match is not None else ""
+        match = re.search(r"file_name_id=(\d+).* line=(\d+)", location)
+        return (f"{files[match[1]]}:{match[2]}",) if match is not None and match[1] in files else ()
+
+    def of_line(line: str) -> Places:
+        if (match := _HLO_PLACE.search(line)) is not None:
+            return (f"{match[1]}:{match[2]}",)
+        match = _HLO_FRAME.search(line)
+        return place_of(match[1]) if match is not None else ()
+
+    return list(map(of_line, text.split("\n")))
+
+
+def _hlo_table(body: str) -> dict[str, str]:
+    pairs = (line.split(" ", 1) for line in body.splitlines())
+    return {number: value.strip('"') for number, value in pairs}
+
+
+def _of_ptx(text: str) -> list[Places]:
+    files = {number: f"{folder}/{name}" if folder else name for number, folder, name in _PTX_FILE.findall(text)}
+    current: Places = ()
+    result = []
+    for line in text.split("\n"):
+        if (match := _PTX_LOC.match(line)) is not None:
+            current = (f"{files[match[1]]}:{match[2]}",) if match[1] in files and match[2] != "0" else ()
+        elif line.startswith("}"):
+            current = ()
+        result.append(current)
+    return result
+
+
+def _of_python(text: str) -> list[Places]:
+    current: Places = ()
+    result = []
+    for line in text.split("\n"):
+        if (match := _PYTHON_PLACE.match(line)) is not None:
+            current = (f"{match[1]}:{match[2]}",)
+        elif not line.strip() or line.lstrip().startswith(("return", "class ", "def ")):
+            current = ()
+        result.append(current)
+    return result
+
+
+_FINDERS: dict[str, Callable[[str], list[Places]]] = {
+    "mlir": _of_mlir,
+    "llvm": _of_llvm,
+    "hlo": _of_hlo,
+    "ptx": _of_ptx,
+    "python": _of_python,
+}
+
+
+def all_places(lines: Sequence[Places]) -> set[str]:
+    """Returns the places of all lines."""
+    return {place for places in lines for place in places}

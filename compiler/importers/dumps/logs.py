@@ -1,0 +1,207 @@
+"""Finds the stages of a log, chunk by chunk: where each header is, and a hash of the IR after it.
+
+No text stays in memory. The file is read, not mapped: if another program truncated a mapped log, the process would end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from buddy.compiler.importers.dumps.headers import MODULE, Header, anchor_of, read_header
+from buddy.compiler.importers.dumps.records import Dump, DumpStage
+from buddy.compiler.protocol.dump_files import language_of_text
+
+CHUNK_BYTES = 4 << 20
+# The first bytes of a stage, which say what it is of, and the length of a line that may be a header.
+_HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
+# Ops are counted in dumps up to this size: counting is much slower than reading.
+MAX_COUNTED_BYTES = 16 << 20
+_OPS = {
+    "mlir": re.compile(rb'^[ \t]*(?:%[^=\n]*= )?"?([a-z_]\w*(?:\.[\w$.]+)?)"?(?=[ ({<]|$)', re.MULTILINE),
+    "llvm": re.compile(rb"^[ \t]+(?:%\S+ = )?(?:tail |musttail |notail )?([a-z]\w*)\b(?!:)", re.MULTILINE),
+    "hlo": re.compile(rb"^[ \t]+(?:ROOT )?%?[\w.-]+ = (?:\([^=\n]*?\)|\S+) ([a-z][\w-]*)\(", re.MULTILINE),
+}
+_PHASES = {"mlir": "mlir", "llvm": "llvm", "text": "output"}
+# How the last line of complete IR starts or ends.
+_LAST_LINE = re.compile(rb"^(?:\s*\}|[#!@;]|attributes |declare |\{-#|#-\})")
+
+
+def lines_from(file: BinaryIO, position: int) -> Iterator[bytes]:
+    """Yields the rest of a file from `position` on, in pieces of whole lines where lines are not too long."""
+    file.seek(position)
+    rest = b""
+    while data := file.read(CHUNK_BYTES):
+        data = rest + data
+        cut = data.rfind(b"\n") + 1
+        if not cut and len(data) < 2 * CHUNK_BYTES:
+            rest = data
+            continue
+        rest = data[cut:] if cut else b""
+        yield data[:cut] if cut else data
+    if rest:
+        yield rest
+
+
+class StageHash:
+    """The hash, the number of lines and the length of a stage's bytes, without newlines at its end."""
+
+    def __init__(self, language: str, counts_ops: bool) -> None:
+        self._state = hashlib.sha1(usedforsecurity=False)
+        # The line ends at the end of the bytes so far; they belong to the stage only if more text follows.
+        self._held_back = b""
+        self._pattern = _OPS.get(language) if counts_ops else None
+        self.head = b""
+        self.tail = b""
+        self.ops: Counter[str] | None = Counter() if self._pattern is not None else None
+        self.length = self.lines = 0
+        self.is_binary = False
+
+    def add(self, data: bytes) -> None:
+        """Adds the next bytes, which start a line."""
+        if len(self.head) < _HEAD_BYTES:
+            self.head += data[: _HEAD_BYTES - len(self.head)]
+        text = data.rstrip(b"\r\n")
+        if text:
+            self._state.update(self._held_back)
+            self._state.update(text)
+            self.length += len(self._held_back) + len(text)
+            self.lines += self._held_back.count(b"\n") + text.count(b"\n")
+            self._held_back = b""
+            self.tail = text[-256:]
+            self.is_binary = self.is_binary or b"\0" in text
+            if self._pattern is not None and self.ops is not None:
+                self.ops.update(match.decode() for match in self._pattern.findall(text))
+        self._held_back += data[len(text) :]
+
+    @property
+    def digest(self) -> str:
+        return self._state.hexdigest()[:24]
+
+    @property
+    def total_lines(self) -> int:
+        """The number of lines; the last one ends the text."""
+        return self.lines + bool(self.length)
+
+    @property
+    def ends_early(self) -> bool:
+        """Whether the last line is none that ends IR."""
+        return bool(self.tail) and _LAST_LINE.match(self.tail[self.tail.rfind(b"\n") + 1 :]) is None
+
+
+class LogScan:
+    """The scan of one log. It can go on when the file has grown."""
+
+    def __init__(self, dump: Dump, path: Path) -> None:
+        self._dump, self._path = dump, path
+        self._file_number = len(dump.files)
+        dump.files.append(path)
+        # Where the scan goes on, and the number of stages before: those of the last header, which may get more text.
+        self._resume, self._stages_before = 0, 0
+        self._inode = 0
+        self._ignored = 0
+
+    def scan(self) -> Iterator[None]:
+        """Reads the log from the last header on to its end, and yields after each chunk."""
+        dump = self._dump
+        while len(dump.stages) > self._stages_before:
+            dump.drop_last()
+        dump.notes.clear()
+        with self._path.open("rb") as file:
+            status = os.fstat(file.fileno())
+            self._inode = status.st_ino
+            counts = status.st_size <= MAX_COUNTED_BYTES
+            reader = _LogReader(dump, self._file_number, self._resume, counts)
+            for data in lines_from(file, self._resume):
+                reader.add(data)
+                dump.scanned = reader.position
+                yield
+        self._resume, self._stages_before = reader.resume, reader.stages_before
+        reader.finish()
+        self._ignored += reader.ignored
+        if self._ignored:
+            dump.notes.append(
+                f"{self._ignored} passes printed no IR: they ran no pass of their own, or were filtered out"
+            )
+        yield
+
+    def has_grown(self) -> bool:
+        """Whether the file is the one that was scanned, with more bytes. A replaced or shorter one is another dump."""
+        try:
+            status = self._path.stat()
+        except OSError:
+            return False
+        return status.st_ino == self._inode and status.st_size >= self._dump.scanned
+
+
+class _LogReader:
+    """Reads headers and the IR between them."""
+
+    def __init__(self, dump: Dump, file_number: int, position: int, counts_ops: bool) -> None:
+        self._dump, self._file_number, self._counts_ops = dump, file_number, counts_ops
+        self.position = self.resume = position
+        self.stages_before = len(dump.stages)
+        self.ignored = 0
+        self._header: Header | None = None
+        self._start = position
+        self._hash = StageHash("text", False)
+
+    def add(self, data: bytes) -> None:
+        """Reads whole lines that follow those read before."""
+        start = 0
+        hit = data.find(b" IR ")
+        while hit >= 0:
+            line = data.rfind(b"\n", 0, hit) + 1
+            end = data.find(b"\n", hit) + 1 or len(data)
+            header = read_header(data[line:end]) if end - line <= _MAX_HEADER_BYTES else None
+            if header is not None:
+                begin = line + header.column
+                self._hash.add(data[start:begin])
+                self._end_stage()
+                self._begin_stage(header, self.position + begin, self.position + end)
+                start = end
+            hit = data.find(b" IR ", end)
+        self._hash.add(data[start:])
+        self.position += len(data)
+
+    def finish(self) -> None:
+        """Ends the last stage. It may be incomplete: the log is still being written, or the compiler crashed."""
+        header, dump = self._header, self._dump
+        if header is not None and not header.ignored and not header.omitted and self._hash.ends_early:
+            dump.notes.append(f"the log ends inside its last stage, {header.title}, which may be incomplete")
+        self._end_stage()
+
+    def _begin_stage(self, header: Header, position: int, text: int) -> None:
+        self.resume, self.stages_before = position, len(self._dump.stages)
+        self._header, self._start = header, text
+        self._hash = StageHash(header.language, self._counts_ops)
+
+    def _end_stage(self) -> None:
+        header, dump, read = self._header, self._dump, self._hash
+        if header is None:
+            if read.length:
+                language = language_of_text(read.head)
+                self._add(Header("output", language), read, MODULE)
+            return
+        if header.omitted:
+            header = header if dump.add_unchanged(header.title, header.ran_on) else header._replace(ignored=True)
+        elif not header.ignored and read.length:
+            self._add(header, read, anchor_of(read.head, header.language, header.ran_on))
+        elif not header.ignored:
+            dump.notes.append(f"{header.title} has a header without IR")
+        self.ignored += header.ignored
+
+    def _add(self, header: Header, read: StageHash, anchor: str) -> None:
+        if read.is_binary:
+            self._dump.notes.append(f"the text of {header.title} has binary data in it")
+        stage = DumpStage(
+            header.title, header.language, _PHASES[header.language], self._file_number, self._start, read.length,
+            read.total_lines, read.digest, anchor, header.ran_on, failed=header.failed, ops=read.ops,
+            pipeline=header.pipeline,
+        )  # fmt: skip
+        self._dump.add(stage)

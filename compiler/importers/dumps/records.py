@@ -1,0 +1,150 @@
+"""A dump as an index: where the text of each stage is in its file, without the texts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from buddy.compiler.importers.dumps.headers import MODULE
+from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.dump_files import DumpFormat
+
+# The first graph of a dump with several anchors: it has the stages of all of them.
+ALL_STAGES = "all"
+# Anchors beyond this number have no graph of their own; their stages are in `ALL_STAGES`.
+MAX_ANCHORS = 2000
+TEXT_PREFIX = "dump-"
+# The anchors of a dump in another format are programs of their own.
+_OF_ONE_PROGRAM = ("log", "mlir-tree", "ir-folder")
+
+
+@dataclass(slots=True)
+class DumpStage:
+    """A stage: `length` bytes from `offset` on in file number `file` of the dump.
+
+    `anchor` is what the text is of (`module`, `@f`, the name of a graph), `ran_on` what its pass ran on. `strip` names
+    the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a hash of the bytes; the
+    stage before with the same anchor has the same if the pass `changed` nothing. `ops` counts the ops by name, if they
+    were counted.
+    """
+
+    title: str
+    language: str
+    phase: str
+    file: int
+    offset: int
+    length: int
+    lines: int
+    digest: str
+    anchor: str = MODULE
+    ran_on: str = ""
+    changed: bool = True
+    failed: bool = False
+    strip: str = ""
+    ops: Counter[str] | None = None
+    deltas: tuple[tuple[str, int], ...] = ()
+    pipeline: str = ""
+
+    @property
+    def text(self) -> str:
+        """The name of the text in the engine's store."""
+        return f"{TEXT_PREFIX}{self.digest}"
+
+
+@dataclass
+class Dump:
+    """The stages that have been found so far. `scanned` of `size` bytes have been read; `notes` name what is no IR.
+
+    It `is_complete` when all files have been read to their end.
+    """
+
+    path: Path
+    format: DumpFormat
+    files: list[Path] = field(default_factory=list)
+    stages: list[DumpStage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    size: int = 0
+    scanned: int = 0
+    is_complete: bool = False
+    by_text: dict[str, DumpStage] = field(default_factory=dict)
+    _last: dict[tuple[str, str], DumpStage] = field(default_factory=dict)
+    _anchors: dict[str, int] = field(default_factory=dict)
+
+    def add(self, stage: DumpStage) -> None:
+        """Adds the next stage, and compares it with the stage before of the same anchor and language."""
+        before = self._last.get((stage.anchor, stage.language))
+        if before is not None:
+            stage.changed = before.digest != stage.digest
+            if before.ops is not None and stage.ops is not None:
+                stage.deltas = _deltas(before.ops, stage.ops)
+        self._last[stage.anchor, stage.language] = stage
+        self._anchors[stage.anchor] = self._anchors.get(stage.anchor, 0) + 1
+        self.by_text.setdefault(stage.text, stage)
+        self.stages.append(stage)
+
+    def add_unchanged(self, title: str, ran_on: str) -> bool:
+        """Adds a stage whose IR is not printed, because its pass changed nothing. Returns whether it is known."""
+        known = [stage for (anchor, _), stage in self._last.items() if anchor in (ran_on, MODULE)]
+        before = next((stage for stage in known if stage.anchor == ran_on), next(iter(known), None))
+        if before is None:
+            return False
+        self.add(replace(before, title=title, ran_on=ran_on, deltas=(), failed=False))
+        return True
+
+    def drop_last(self) -> DumpStage | None:
+        """Removes the last stage, which was read to the end of a file that has grown since."""
+        if not self.stages:
+            return None
+        stage = self.stages.pop()
+        self._anchors[stage.anchor] -= 1
+        self._anchors = {anchor: count for anchor, count in self._anchors.items() if count}
+        before = next(
+            (s for s in reversed(self.stages) if (s.anchor, s.language) == (stage.anchor, stage.language)), None
+        )
+        self._last.pop((stage.anchor, stage.language))
+        if before is not None:
+            self._last[stage.anchor, stage.language] = before
+        return stage
+
+    @property
+    def graph_names(self) -> list[str]:
+        """The graphs of the dump: those of each anchor, after all stages together if they are of one program."""
+        anchors = list(self._anchors)[:MAX_ANCHORS]
+        return anchors if len(anchors) <= 1 or self.format not in _OF_ONE_PROGRAM else [ALL_STAGES, *anchors]
+
+    def stages_of(self, graph: int, first: int = 0, last: int | None = None) -> Iterator[DumpStage]:
+        """Yields the stages of a graph, among the stages from number `first` of the dump on, up to `last`."""
+        names = self.graph_names
+        name = names[graph] if graph < len(names) else ALL_STAGES
+        for stage in self.stages[first:last]:
+            if name in (ALL_STAGES, stage.anchor):
+                yield stage
+
+
+def stage_of(stage: DumpStage, index: int) -> Stage:
+    """Returns the stage as clients see it, as stage number `index` of its graph."""
+    added = sum(count for _, count in stage.deltas if count > 0)
+    removed = -sum(count for _, count in stage.deltas if count < 0)
+    return Stage(
+        index,
+        stage.title,
+        stage.phase,
+        stage.text,
+        stage.lines,
+        ops=sum(stage.ops.values()) if stage.ops else 0,
+        added=added,
+        removed=removed,
+        changed=stage.changed,
+        state="failed" if stage.failed else "done",
+        language=stage.language,  # type: ignore[arg-type]
+        deltas=stage.deltas,
+        anchor=stage.anchor,
+    )
+
+
+def _deltas(before: Counter[str], after: Counter[str]) -> tuple[tuple[str, int], ...]:
+    differences = {name: after[name] - before[name] for name in (*before, *after)}
+    changed = ((name, count) for name, count in differences.items() if count)
+    return tuple(sorted(changed, key=lambda pair: (-abs(pair[1]), pair[0])))

@@ -1,0 +1,91 @@
+"""A workbench on a dump of another compiler."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from buddy.app.screens.search_results import SearchResultsScreen
+from tests.support.dumps import unpack
+
+Open = Callable[..., Any]
+
+
+async def test_stages_are_read_and_compared_function_by_function(workbench: Open, tmp_path: Path) -> None:
+    path = unpack("mlir", tmp_path) / "after_all.log"
+    async with workbench(path, size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        app = bench.app
+        assert app.ir.stage.index == 0, "a dump is read from its first stage"
+        assert bench.shows("[x] @scale canonicalize")
+        assert bench.shows("[=] @scale cse")
+        assert bench.shows("3 passes changed nothing")
+        assert bench.shows("a log of IR after or before each pass")
+        # The stage before is of another function; the diff is with the one of the same function.
+        generalized = next(row for row in app.ir.stages.rows if row.stage.name == "linalg-generalize-named-ops")
+        app.ir.choose(generalized)
+        app.show_pane("ir")
+        await bench.press("d")
+        await bench.drawn()
+        other = app.ir.comparison.other_of(generalized)
+        assert (other.name, other.anchor) == ("canonicalize", generalized.stage.anchor)
+        assert bench.shows("linalg.generic")
+        assert bench.shows("from canonicalize")
+
+
+async def test_actions_that_need_a_pipeline_say_why_they_are_disabled(workbench: Open, tmp_path: Path) -> None:
+    async with workbench(unpack("triton", tmp_path) / "kernels", size=(120, 40), wait=False) as bench:
+        await bench.settled()
+        bench.app.show_pane("passes")
+        for key in ("space", "r"):
+            await bench.press(key)
+            await bench.sees("but no pipeline")
+        assert [tab.name for tab in bench.app.ir.stages.tabs()] == ["ttir", "ttgir", "llir", "ptx", "sass"]
+
+
+async def test_a_source_line_is_followed_through_the_stages(workbench: Open, tmp_path: Path) -> None:
+    async with workbench(unpack("triton", tmp_path) / "kernels", size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        rows = bench.app.graph.rows
+        assert [row.location for row in rows if row.location.endswith("kernel.py:9")]
+        store = next(k for k, row in enumerate(rows) if row.location.endswith("kernel.py:9"))
+        bench.app.show_pane("graph")
+        bench.app.graph.center(store)
+        await bench.press("enter")
+        await bench.sees("tt.store")
+
+
+async def test_all_stages_are_searched(workbench: Open, tmp_path: Path) -> None:
+    async with workbench(unpack("xla", tmp_path) / "hlo", size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        bench.app.show_pane("ir")
+        await bench.press("g", "slash")
+        await bench.press(*"fusion", "enter")
+        screen = await bench.opened(SearchResultsScreen)
+        assert screen is not None
+
+
+async def test_a_followed_log_stays_at_its_last_stage(workbench: Open, tmp_path: Path) -> None:
+    content = (unpack("mlir", tmp_path) / "after_all.log").read_bytes()
+    path = tmp_path / "growing.log"
+    path.write_bytes(content[: len(content) // 3])
+    async with workbench(path, wait=False) as bench:
+        app = bench.app
+        await bench.settled()
+        app.session.follows = True
+        app.session.start_over()
+        await bench.until(lambda: app.ir.stage is not None and app.state.engine == "ready", "the first stages")
+        await bench.settled()
+        app.ir.choose(app.ir.stages.rows[-1])
+        count = len(app.ir.stages.rows)
+        path.write_bytes(content)
+        await bench.until(lambda: len(app.ir.stages.rows) > count, "more stages")
+        await bench.until(lambda: app.ir.stages.index == len(app.ir.stages.rows) - 1, "the last stage")
+        assert app.ir.stage.name == "convert-scf-to-cf"
+
+
+async def test_a_dump_without_locations_says_how_to_print_them(workbench: Open, tmp_path: Path) -> None:
+    async with workbench(unpack("mlir", tmp_path) / "threads.log", size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        assert bench.shows("the dump names no source lines")
