@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.compiler.support.environment import FIRST_TORCH, LAST_TORCH
+from buddy.compiler.protocol.environment import FIRST_TORCH, LAST_TORCH
 
 try:
     import tomllib

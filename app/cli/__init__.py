@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from buddy.app.workspace.sources import missing_source
-from buddy.compiler.support.environment import EnvironmentVariableError, check_variables
+from buddy.compiler.protocol.environment import EnvironmentVariableError, check_variables
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",

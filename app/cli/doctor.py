@@ -26,8 +26,8 @@ from buddy.app.session.client import RequestFailed
 from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
+from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 from buddy.compiler.support.target import cores, host, host_features, measured_rates
 
 Facts = list[tuple[str, str]]

@@ -39,7 +39,7 @@ from buddy.compiler.frontend.memory_formats import copy_graph, fall_back_for_off
 from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
-from buddy.compiler.support.environment import torch_warning
+from buddy.compiler.protocol.environment import torch_warning
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default

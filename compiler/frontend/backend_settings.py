@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
+from buddy.compiler.protocol.environment import check_variables
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import (
@@ -33,7 +34,6 @@ from buddy.compiler.protocol.recipe import (
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, with_value
-from buddy.compiler.support.environment import check_variables
 from buddy.compiler.support.target import host
 
 Fallback = Literal["eager", "error"]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.frontend.backend_settings import BackendSettings
-from buddy.compiler.support.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
+from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 
