@@ -118,6 +118,7 @@ async def repair(agent: Agent, program: str) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 async def test_an_agent_repairs_a_program_by_tools_alone(connect: Connect, folder: Path, cli: RunPython) -> None:
     plant(folder, PLANTS[0])
     async with connect(folder) as agent:
@@ -140,6 +141,7 @@ async def test_an_agent_repairs_bert(connect: Connect, folder: Path) -> None:
     assert [one["name"] for one in found["passes"]] == ["flip-one-sign"]
 
 
+@pytest.mark.slow
 async def test_stages_are_read_searched_compared_and_traced(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         progress: list[str] = []
@@ -179,6 +181,7 @@ async def test_stages_are_read_searched_compared_and_traced(connect: Connect, fo
         assert "no edit" in await agent.error("undo")
 
 
+@pytest.mark.slow
 async def test_the_recipe_is_edited_and_measured(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         await agent.call("open_program", path="program.py")
@@ -205,6 +208,7 @@ async def test_the_recipe_is_edited_and_measured(connect: Connect, folder: Path)
         assert timed["nodes"][0]["ms"] > 0
 
 
+@pytest.mark.slow
 async def test_a_failure_says_what_to_do_and_keeps_the_stages_before_it(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         assert "call open_program first" in await agent.error("run")
@@ -221,6 +225,7 @@ async def test_a_failure_says_what_to_do_and_keeps_the_stages_before_it(connect:
         assert "criterion" in await agent.error("bisect", criterion="nonsense")
 
 
+@pytest.mark.slow
 async def test_stages_are_resources(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         await agent.call("open_program", path="program.py")
@@ -237,6 +242,7 @@ async def test_stages_are_resources(connect: Connect, folder: Path) -> None:
             await agent.client.read_resource("buddy://stage/nothing")
 
 
+@pytest.mark.slow
 async def test_nothing_outside_of_the_folder_is_read_or_written(connect: Connect, folder: Path) -> None:
     outside = folder.parent
     for name in ("secret.py", "secret.toml"):
@@ -267,6 +273,7 @@ async def test_nothing_outside_of_the_folder_is_read_or_written(connect: Connect
     assert sorted(path.name for path in outside.iterdir()) == ["secret.py", "secret.toml", "work"]
 
 
+@pytest.mark.slow
 async def test_files_are_written_into_the_folder(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         await agent.call("open_program", path="program.py")
@@ -279,6 +286,7 @@ async def test_files_are_written_into_the_folder(connect: Connect, folder: Path)
     assert (folder / "program.py").read_text() == PROGRAM
 
 
+@pytest.mark.slow
 async def test_a_report_has_no_code_from_outside_of_the_folder(connect: Connect, folder: Path) -> None:
     (folder.parent / "elsewhere.py").write_text("import torch\n\ndef twice(x):\n    return torch.sin(x) * 2\n")
     source = f"import sys, torch\nsys.path.insert(0, {str(folder.parent)!r})\nfrom elsewhere import twice\n"
@@ -296,6 +304,7 @@ async def test_a_report_has_no_code_from_outside_of_the_folder(connect: Connect,
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
+@pytest.mark.slow
 async def test_a_call_can_be_cancelled_and_the_next_one_works(connect: Connect, folder: Path, mode: str) -> None:
     """In the protocol's current version, and with the handshake of earlier ones."""
     (folder / "endless.py").write_text("import time\nopen('started', 'w').close()\ntime.sleep(600)\n")
@@ -311,6 +320,7 @@ async def test_a_call_can_be_cancelled_and_the_next_one_works(connect: Connect, 
         assert time.monotonic() - start < 60
 
 
+@pytest.mark.slow
 async def test_after_the_engine_has_died_the_program_is_opened_again(connect: Connect, folder: Path) -> None:
     async with connect(folder) as agent:
         await agent.call("open_program", path="program.py")

@@ -97,10 +97,11 @@ class Browser:
             self.press(character)
 
     def move_mouse(self, selector: str, number: int = 0) -> None:
-        """Moves the mouse to the start of an element."""
+        """Moves the mouse to the start of an element, in two steps: the first one may replace the element below it."""
         expression = f"(r => [r.x + 60, r.y + r.height / 2])(document.querySelectorAll({selector!r})[{number}]"
         x, y = self.evaluate(f"{expression}.getBoundingClientRect())")
-        self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        for step in (0, 1):
+            self._call("Input.dispatchMouseEvent", type="mouseMoved", x=x + step, y=y)
 
     def prefer(self, scheme: str) -> None:
         """Prefers `light` or `dark`."""

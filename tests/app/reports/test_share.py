@@ -153,6 +153,7 @@ def report(cli: RunPython, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "block.html"
 
 
+@pytest.mark.slow
 def test_the_report_has_every_stage_as_the_engine_has_it(report: Path, cli: RunPython) -> None:
     contents = contents_of(report.read_text())
     (graph,) = contents["graphs"]
@@ -172,6 +173,7 @@ def test_the_report_has_every_stage_as_the_engine_has_it(report: Path, cli: RunP
     assert graph["nodes"]["location"][gelu] == "block.py:12"
 
 
+@pytest.mark.slow
 def test_a_failure_is_part_of_the_report(cli: RunPython, tmp_path: Path) -> None:
     (tmp_path / "block.py").write_text(PROGRAM)
     done = cli("share", "block.py", "-o", "r.html", "--disable", "one-shot-bufferize", cwd=tmp_path)
@@ -183,6 +185,7 @@ def test_a_failure_is_part_of_the_report(cli: RunPython, tmp_path: Path) -> None
     assert len({stage["name"] for stage in graph["stages"]}) > 5
 
 
+@pytest.mark.slow
 def test_an_existing_file_that_is_no_report_is_kept(cli: RunPython, tmp_path: Path) -> None:
     (tmp_path / "mine.html").write_text("mine")
     done = cli("share", "samples/arith_add.py", "-o", tmp_path / "mine.html")
@@ -206,6 +209,7 @@ def go_to_stage(browser: Browser, name: str) -> None:
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_page_works_in_a_browser_without_a_network(report: Path, browser: Browser) -> None:
     browser.open(report.as_uri())
     assert browser.evaluate("get('program').textContent") == "block.py"
@@ -221,6 +225,13 @@ def test_the_page_works_in_a_browser_without_a_network(report: Path, browser: Br
     browser.wait_for("get('origin').textContent !== ''")
     assert browser.evaluate("get('origin').textContent") == "gelu.0 aten.gelu.default · block.py:12"
     assert browser.evaluate("document.querySelector('#python .linked .number').textContent") == "12"
+
+    # A line of Python leads to the lines of IR of its nodes.
+    lines = browser.evaluate("[...document.querySelectorAll('#python .number')].map((cell) => cell.textContent)")
+    browser.move_mouse("#python .row", lines.index("12"))
+    browser.wait_for("/^block.py:12 · .* more$/.test(get('origin').textContent)")
+    assert browser.evaluate("document.querySelectorAll('#code .row.linked').length") > 20
+    browser.move_mouse("#code .row", number)
 
     # Kept by a click, it is followed into the other stages.
     browser.evaluate(f"document.querySelectorAll('#code .row')[{number}].click()")
@@ -258,6 +269,7 @@ def test_the_page_works_in_a_browser_without_a_network(report: Path, browser: Br
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 async def test_texts_of_the_program_run_no_script(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "r.html").write_text(await page_of({HOSTILE: (HOSTILE, "module {"), "b": (HOSTILE,)}))
     browser.open((tmp_path / "r.html").as_uri())
@@ -270,6 +282,7 @@ async def test_texts_of_the_program_run_no_script(tmp_path: Path, browser: Brows
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 async def test_a_stage_of_60_000_lines_scrolls_and_is_compared(tmp_path: Path, browser: Browser) -> None:
     lines = tuple(f"  %{k} = arith.constant {k} : i{k % 7 + 1}" for k in range(60_000))
     changed = (*lines[:30_000], "  some.op", *lines[30_010:])
@@ -291,6 +304,7 @@ async def test_a_stage_of_60_000_lines_scrolls_and_is_compared(tmp_path: Path, b
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 async def test_differences_are_those_that_turn_one_text_into_the_other(tmp_path: Path, browser: Browser) -> None:
     (tmp_path / "r.html").write_text(await page_of({"a": ("module {", "}")}))
     browser.open((tmp_path / "r.html").as_uri())
@@ -321,6 +335,7 @@ async def test_differences_are_those_that_turn_one_text_into_the_other(tmp_path:
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 def test_the_page_follows_the_colour_scheme_and_prints(report: Path, browser: Browser) -> None:
     browser.open(report.as_uri())
     ground = "getComputedStyle(document.body).backgroundColor"
@@ -338,6 +353,7 @@ def test_the_page_follows_the_colour_scheme_and_prints(report: Path, browser: Br
 
 @needs_browser
 @pytest.mark.process
+@pytest.mark.slow
 def test_a_damaged_file_says_so(report: Path, tmp_path: Path, browser: Browser) -> None:
     page = report.read_text()
     place = page.index('id="data">') + 2000
