@@ -417,8 +417,8 @@ class ReportBuilder:
             match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
         ):
             owner, _, rest = match[1].partition(".size()[")
-            index = int(rest.rstrip("]"))
-            return _size_at(_facts(entry, owner), index), _size_at(_facts(now, owner), index)
+            dimension = int(rest.rstrip("]"))
+            return _size_at(_facts(entry, owner), dimension), _size_at(_facts(now, owner), dimension)
         if reason.kind == "global state" and entry is not None:
             return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
         if not after:
