@@ -64,7 +64,7 @@ def source_parser(verb: str, summary: str, epilog: str = "", *, optional: bool =
     If the source is `optional`, it is "" when it is left out.
     """
     parser = Parser(verb, summary, f"{epilog}\n{_SCRIPT_ARGUMENTS}" if epilog else _SCRIPT_ARGUMENTS)
-    parser.add_argument("source", metavar="SOURCE", help=_SOURCE, **({"nargs": "?", "default": ""} if optional else {}))
+    parser.add_argument("source", metavar="SOURCE", help=_SOURCE, nargs="?" if optional else None, default="")
     add_engine_options(parser)
     add_plugin_option(parser)
     return parser

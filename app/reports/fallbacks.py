@@ -9,9 +9,8 @@ from typing import Any, Literal
 
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
-from buddy.compiler.protocol import BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
+from buddy.compiler.protocol import BREAK_FIX, BY_HAND, Assignment, GraphInfo, NodeRow, ProfileReport
 from buddy.compiler.protocol.recipe import EAGER
-from buddy.compiler.protocol.text.graph_breaks import DEFAULT_FIX as BREAK_FIX
 
 Kind = Literal["eager", "break", "slow path", "error path", "guard", "not compiled"]
 # The order of the rows of a program. A graph that is not compiled yet is first, because its nodes are unknown.

@@ -64,7 +64,8 @@ def dynamo_rows(report: DynamoReport) -> list[DynamoRow]:
 
 
 def _break_row(report: DynamoReport, found: DynamoBreak) -> DynamoRow:
-    parts = [found.explanation, *(f"fix: {fix}" for fix in found.fixes[:_MAX_FIXES]), _stack_text(found.frames[:-1])]
+    # The fix is first: a small screen shows only the first lines.
+    parts = [*(f"fix: {fix}" for fix in found.fixes[:1]), _stack_text(found.frames[:-1]), found.explanation]
     if found.skipped:
         parts.insert(0, "Dynamo skips the function: all of it runs in eager")
     line = found.frames[-1].place if found.frames else ""

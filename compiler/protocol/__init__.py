@@ -133,6 +133,7 @@ from buddy.compiler.protocol.run_report import Timing as Timing
 from buddy.compiler.protocol.run_report import ValueList as ValueList
 from buddy.compiler.protocol.run_report import Values as Values
 from buddy.compiler.protocol.run_report import Which as Which
+from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX as BREAK_FIX
 from buddy.compiler.protocol.texts import Characters as Characters
 from buddy.compiler.protocol.texts import CheckIr as CheckIr
 from buddy.compiler.protocol.texts import Compare as Compare

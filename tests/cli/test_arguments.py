@@ -182,7 +182,8 @@ print(code, [name for name in {heavy!r} if name in sys.modules])
 def verbs_with_source() -> dict[str, list[str]]:
     """Each verb that opens a program, with words for its other required arguments."""
     parsers = {verb: getattr(import_module(f"buddy.app.cli.{verb}"), "make_parser", None) for verb in cli.VERBS}
-    required = {verb: [a for a in make()._actions if a.required] for verb, make in parsers.items() if make}
+    actions = {verb: make()._actions for verb, make in parsers.items() if make}
+    required = {verb: [a for a in found if a.required or a.dest == "source"] for verb, found in actions.items()}
     words = {verb: [w for a in actions for w in (*a.option_strings[-1:], "a")] for verb, actions in required.items()}
     return {verb: words[verb][1:] for verb, actions in required.items() if actions and actions[0].dest == "source"}
 

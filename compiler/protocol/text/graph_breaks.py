@@ -34,7 +34,7 @@ _FIXES = (
     ("recompile limit", "remove the cause of the recompilations, or raise torch._dynamo.config.recompile_limit"),
     ("marked as skipped", "call the function outside the compiled one, or register it as an op by torch.library"),
 )
-DEFAULT_FIX = "move the line out of the compiled function, or replace it by tensor operations"
+BREAK_FIX = "move the line out of the compiled function, or replace it by tensor operations"
 # Starts of hints that do not say how to change the program.
 _OTHER_HINTS = (
     "Please report",

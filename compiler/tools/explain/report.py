@@ -21,7 +21,7 @@ from buddy.compiler.protocol.dynamo import (
 )
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.one_shot_messages import TraceRecord
-from buddy.compiler.protocol.text.graph_breaks import DEFAULT_FIX, read_break
+from buddy.compiler.protocol.text.graph_breaks import BREAK_FIX, read_break
 from buddy.compiler.tools.explain.guards import (
     GuardTree,
     Reason,
@@ -207,7 +207,7 @@ class ReportBuilder:
         if skipped:
             message = read_break(text.rpartition("Unsupported: ")[2])
             reason = message.reason or reason
-        fixes = message.fixes or (DEFAULT_FIX,)
+        fixes = message.fixes or (BREAK_FIX,)
         index = self._of(record).index
         found = DynamoBreak(index, reason, message.explanation, fixes, _once(frames), message.link, skipped)
         self._add_break(found)
@@ -335,7 +335,7 @@ class ReportBuilder:
         frames = (UserFrame(file, line),) if is_user_file(file) else ()
         is_known = any(known.compile == compile_.index and known.reason == message.reason for known in self._breaks)
         if not is_known:
-            fixes = message.fixes or (DEFAULT_FIX,)
+            fixes = message.fixes or (BREAK_FIX,)
             found = DynamoBreak(compile_.index, message.reason, message.explanation, fixes, frames, message.link)
             self._add_break(found)
 
@@ -417,8 +417,8 @@ class ReportBuilder:
             match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
         ):
             owner, _, rest = match[1].partition(".size()[")
-            index = int(rest.rstrip("]"))
-            return _size_at(_facts(entry, owner), index), _size_at(_facts(now, owner), index)
+            dimension = int(rest.rstrip("]"))
+            return _size_at(_facts(entry, owner), dimension), _size_at(_facts(now, owner), dimension)
         if reason.kind == "global state" and entry is not None:
             return entry.tree.state.get(source, ""), now.tree.state.get(source, "")
         if not after:

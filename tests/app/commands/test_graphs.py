@@ -311,7 +311,7 @@ async def test_the_list_of_recompilations_leads_to_python_lines(workbench: Open)
     async with workbench(RECOMPILING, size=(140, 40)) as bench:
         app = bench.app
         await bench.press("g", "D")
-        await bench.sees("recompile_limit reached by step")
+        await bench.sees("2 graph breaks")
         rows = app.screen._table.rows
         changes = [(row.function, row.change) for row in rows if row.kind == "recompiled"]
         assert ("forward", "[2, 4] -> [3, 4]") in changes
@@ -327,6 +327,7 @@ async def test_the_list_of_recompilations_leads_to_python_lines(workbench: Open)
         assert app.source.text_to_copy().strip() == 'print("scaled")'
 
 
+@pytest.mark.slow
 async def test_closing_the_list_of_recompilations_stops_the_script(workbench: Open, tmp_path: Path) -> None:
     script = tmp_path / "looping.py"
     script.write_text(LOOPING)
