@@ -166,7 +166,10 @@ class IrStages:
         if stage is None:
             return []
         changes = formatting.count_change(stage.added, stage.removed, self._context.glyphs)
-        return [formatting.milliseconds(stage.milliseconds), " ".join(filter(None, changes))]
+        # A dump does not say how long its passes took.
+        is_dump = self._context.workspace.recipe.is_dump
+        time = [] if is_dump else [formatting.milliseconds(stage.milliseconds)]
+        return [*time, " ".join(filter(None, changes))]
 
     # ---- actions -------------------------------------------------------------------------------------------------
 

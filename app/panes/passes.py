@@ -49,9 +49,11 @@ class PassesPane(TablePane[PassRow]):
         super().__init__(context)
         self.rows: list[PassRow] = []
         self._shows_disabled = False
+        # Whether the stages are of a dump that prints each function alone.
+        self._has_parts = False
         self._columns: list[Column[PassRow]] = [
             Column("", 3, self._state_mark),
-            Column("on", 6, lambda row: (_anchor_text(row), "dim"), min_pane_width=54),
+            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
             Column("pass", 0, lambda row: (row.name, self._name_role(row))),
             Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
             Column("time", 7, self._time_cell, right=True),
@@ -80,6 +82,16 @@ class PassesPane(TablePane[PassRow]):
     def _is_dump(self) -> bool:
         return self.workspace.recipe.is_dump
 
+    def _anchor_text(self, row: PassRow) -> str:
+        """What a pass runs on: `module` or `func` for an MLIR pass, otherwise its level, `graph` or `llvm`.
+
+        Of a dump that prints parts of a program: the part.
+        """
+        if row.step is None:
+            return row.stage.stage.anchor if self._has_parts and row.stage is not None else ""
+        anchor = row.step.anchor.rpartition(".")[2]
+        return anchor if row.step.level == "mlir" else row.step.level
+
     def _name_role(self, row: PassRow) -> str:
         if row.folded:
             return "faint"
@@ -100,6 +112,8 @@ class PassesPane(TablePane[PassRow]):
 
     def _bar_cell(self, row: PassRow) -> Cell:
         """A bar for the time of a row, relative to the slowest row. Bars below half a cell are omitted."""
+        if self._is_dump:
+            return ("", "dim")
         slowest = max((other.stage.stage.milliseconds for other in self.rows if other.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_WIDTH):
             return ("", "dim")
@@ -117,7 +131,7 @@ class PassesPane(TablePane[PassRow]):
             return []
         change, dot = self._change_cell(row)[0], f" {self.glyphs.dot} "
         text = dot.join(
-            part for part in (_anchor_text(row), change, _options_text(row.step), self._summary(row)) if part
+            part for part in (self._anchor_text(row), change, _options_text(row.step), self._summary(row)) if part
         )
         return [[(" " + formatting.clip(text, width - 2, self.glyphs), "dim")]]
 
@@ -154,6 +168,7 @@ class PassesPane(TablePane[PassRow]):
         """Make the rows from the recipe and its stages, and draw the table."""
         recipe = self.workspace.recipe
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        self._has_parts = len({row.stage.stage.anchor for row in self.rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_disabled(self.rows, preset, self._is_dump)
@@ -390,14 +405,6 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = Fa
         else:
             shown += members
     return shown
-
-
-def _anchor_text(row: PassRow) -> str:
-    """What a pass runs on: `module` or `func` for an MLIR pass, otherwise its level, `graph` or `llvm`."""
-    if row.step is None:
-        return row.stage.stage.anchor if row.stage is not None else ""
-    anchor = row.step.anchor.rpartition(".")[2]
-    return anchor if row.step.level == "mlir" else row.step.level
 
 
 def _options_text(step: PassStep | None) -> str:

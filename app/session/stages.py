@@ -296,16 +296,20 @@ class StageBoard:
         self._reason = ""
         self._is_compiling = False
         self._last_time = 0.0
+        # What `rows` returns, until a stage is added or replaced: a dump may have thousands.
+        self._rows: list[StageRow] | None = None
 
     def begin(self, reason: str) -> None:
         """Start a compilation. The current stages are outdated for `reason` until they are replaced."""
         self._outdated = [row.stage for row in self.rows() if row.stage.state != "failed"]
         self._current, self._reason, self._is_compiling = [], reason, True
+        self._rows = None
         self._last_time = time.monotonic()
 
     def add(self, stage: Stage) -> None:
         if self._is_compiling:
             self._current.append(stage)
+            self._rows = None
             self._last_time = time.monotonic()
 
     def finish(self, stages: Sequence[Stage]) -> None:
@@ -313,6 +317,7 @@ class StageBoard:
         if [stage.text for stage in stages] != [stage.text for stage in self._complete]:
             self._previous_complete, self._complete = self._complete, list(stages)
         self._current, self._outdated, self._is_compiling = list(stages), [], False
+        self._rows = None
 
     def seconds_left(self) -> float | None:
         """The estimated rest of the compilation: the time that the outdated stages took when they were compiled.
@@ -350,6 +355,7 @@ class StageBoard:
         collected = {(stage.index, stage.text) for stage in self._current}
         self._current += [stage for stage in stages if (stage.index, stage.text) not in collected]
         self._reason, self._is_compiling = reason, False
+        self._rows = None
 
     @property
     def failed(self) -> Stage | None:
@@ -357,7 +363,12 @@ class StageBoard:
         return next((stage for stage in reversed(self._current) if stage.state == "failed"), None)
 
     def rows(self) -> list[StageRow]:
-        """The current stages, then the outdated stages that come after them in the pipeline."""
+        """The current stages, then the outdated stages that come after them in the pipeline. Not to be changed."""
+        if self._rows is None:
+            self._rows = self._make_rows()
+        return self._rows
+
+    def _make_rows(self) -> list[StageRow]:
         current = key_stages(self._current)
         current_keys = {key for key, _ in current}
         outdated = key_stages(self._outdated)
@@ -370,10 +381,7 @@ class StageBoard:
 
 def phase_of(rows: Sequence[StageRow], index: int) -> str:
     """The phase of row `index`: its stage's, or for a stage without a phase, that of the closest earlier stage."""
-    for row in reversed(rows[: index + 1]):
-        if row.stage.phase:
-            return row.stage.phase
-    return ""
+    return next((phase for k in range(index, -1, -1) if (phase := rows[k].stage.phase)), "")
 
 
 def file_name(stage: Stage) -> str:

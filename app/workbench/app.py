@@ -270,6 +270,8 @@ class Workbench(App[int]):
         """Restore the last session of the program, and show it in the panes, which are mounted."""
         self._methods = resolve(actions.ACTIONS, self.targets(), self.panes, lambda: self.context.layout.pane_id)
         self.program_commands.record()
+        if self.state.opens_dump:
+            self.context.layout.pane_id = "ir"  # its stages are what a dump has
         self.session_commands.restore()
         self.context.layout.arrange()
         self.pane.focus()

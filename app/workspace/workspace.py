@@ -17,7 +17,7 @@ from buddy.app.workspace.history import Edit, History
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import PluginFile, Recipe, digest
+from buddy.compiler.protocol.recipe import DUMP, PluginFile, Recipe, digest
 
 # The phase of a graph that starts as IR ("" for a captured graph), and the dialects of its IR.
 EntryPhase = tuple[str, tuple[str, ...]]
@@ -197,7 +197,8 @@ class Workspace:
 
     def _history_of(self, graph: int) -> History:
         if graph not in self._histories:
-            saved, edits, problem = self._file_of(graph).read() if self.ready else (None, None, "")
+            reads = self.ready and not self._is_dump(graph)
+            saved, edits, problem = self._file_of(graph).read() if reads else (None, None, "")
             self.problem = problem or self.problem
             preset = self._disable_earlier_phases(self._with_address(self._preset, graph), graph)
             has_preset_steps = saved is not None and saved.steps == self._preset.steps
@@ -207,6 +208,10 @@ class Workspace:
                 history.continue_from(edits.with_current(saved or history.recipe))
             self._histories[graph] = history
         return self._histories[graph]
+
+    def _is_dump(self, graph: int) -> bool:
+        """Whether a graph is of a dump, whose recipe has no passes. A saved recipe is of a program with its path."""
+        return graph < len(self._entry_phases) and self._entry_phases[graph][0] == DUMP
 
     def _with_address(self, recipe: Recipe, graph: int) -> Recipe:
         """`recipe` for a graph of this program, without plug-ins, as it is stored."""

@@ -73,7 +73,7 @@ def after(*keys: str, run: bool = False) -> Before:
 async def compiled(pilot: Any, *, run: bool = False) -> None:
     app = pilot.app
     await until(pilot, lambda: not app.state.busy and (app.state.compiled_recipe or app.state.problem))
-    await until(pilot, lambda: app.state.passes and app.state.ops)
+    await until(pilot, lambda: app.workspace.recipe.is_dump or (app.state.passes and app.state.ops))
     if run:
         await pilot.press("r")
         await until(pilot, lambda: not app.state.busy and app.state.report)

@@ -12,6 +12,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -73,6 +74,7 @@ from buddy.compiler.protocol.recipe import PassStep, Recipe
 from tests.app.commands.test_tune import TRIES
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 from tests.app.reports.test_profile import INFO, REPORT
+from tests.support.dumps import unpack
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
 SIZES = {"80": (80, 24), "160": (160, 50)}
@@ -281,6 +283,13 @@ OF_GRAPHS = {
 }
 
 
+OF_DUMPS = {
+    "dump-panes": Shown(),
+    "dump-passes": Shown(pane="passes"),
+    "dump-diff": Shown(pane="ir", keys=("d", "d", DRAWN), text="change", back=("d",)),
+}
+
+
 class CompressedSvg(SingleFileSnapshotExtension):
     """A picture compressed to a tenth of its size. Pictures compressed by other zlib versions compare equal."""
 
@@ -337,6 +346,15 @@ async def test_what_several_graphs_and_another_frontend_add(
 ) -> None:
     """Pictures of a sample with two models."""
     assert await others(bench(source=SEVERAL), OF_GRAPHS, picture, size, theme, run=False) == []
+
+
+@IN_EVERY_LOOK
+async def test_a_dump_of_another_compiler(
+    bench: Any, picture: Picture, size: str, theme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pictures of a log of `mlir-opt`, in which each function is printed alone."""
+    monkeypatch.chdir(unpack("mlir", tmp_path))
+    assert await others(bench(source="after_all.log"), OF_DUMPS, picture, size, theme, run=False) == []
 
 
 async def others(

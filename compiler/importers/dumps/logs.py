@@ -17,7 +17,7 @@ from buddy.compiler.importers.dumps.headers import MODULE, Header, anchor_of, re
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import language_of_text
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 # The first bytes of a stage, which say what it is of, and the length of a line that may be a header.
 _HEAD_BYTES, _MAX_HEADER_BYTES = 64 << 10, 16 << 10
 # Ops are counted in dumps up to this size: counting is much slower than reading.
