@@ -28,6 +28,7 @@ SYNONYMS: dict[str, str] = {
     "graph-choose": "models list breaks subgraph",
     "graph-back": "subgraph whole original return",
     "bisect": "wrong slow culprit reduce debug minimize regression fail mismatch",
+    "reduce": "minimize shrink crash verifier mlir-opt creduce smaller delta",
     "run-all": "execute everything models",
     "phase": "stage tab level pipeline",
     "diagnostic": "error problem crash message",

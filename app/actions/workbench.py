@@ -9,6 +9,7 @@ from buddy.app.actions.situation import (
     needs_diagnostic,
     needs_edited,
     needs_edits,
+    needs_engine_stage,
     needs_extract,
     needs_graphs,
     needs_recipe,
@@ -194,6 +195,15 @@ ACTIONS: tuple[Action, ...] = (
         "subgraphs.bisect",
         "app",
         needs_captured,
+    ),
+    A(
+        "reduce",
+        ("g K",),
+        "Reduce",
+        "Make the IR of the failed pass, or of this stage, smaller while the failure, or that of a command, remains",
+        "reduce.reduce",
+        "app",
+        needs_engine_stage,
     ),
     A(
         "run-all",

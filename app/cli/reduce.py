@@ -23,9 +23,8 @@ from buddy.compiler.tools.reduce.failure import (
     describe,
     reproduction_script,
     resolved_command,
-    shows,
 )
-from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, execute_on
+from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, original_execution
 
 EPILOG = """
 The command gets the path of a module in place of {}, or as its last argument. Examples:
@@ -94,16 +93,9 @@ def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console)
         raise UsageError(f"{output} is the module itself: give another file with -o")
     with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
         try:
-            original = execute_on(text, failure, folder)
+            original = original_execution(text, failure, folder, str(options.source))
         except OSError as error:
             raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
-        if not shows(failure, original):
-            raise ReductionError(
-                f"{options.source} does not show the failure: {describe(failure)} is expected, but the command "
-                f"{original.describe()}",
-                shlex.join(failure.words(str(options.source))),
-                "run this command; check the options for the failure",
-            )
         reduction = Reduction(
             text, failure, options.jobs or 0, lambda: _generic_form(failure, text, folder), _progress(console)
         )

@@ -28,6 +28,7 @@ from buddy.app.commands.graphs import GraphCommands, graph_at, graph_cells
 from buddy.app.commands.programs import ProgramCommands
 from buddy.app.commands.provenance import ProvenanceCommands
 from buddy.app.commands.recipe_edits import RecipeEditCommands, ScreenCommands
+from buddy.app.commands.reduce import ReduceCommands
 from buddy.app.commands.run import RunCommands, TuneCommands
 from buddy.app.commands.sessions import SessionCommands
 from buddy.app.commands.subgraphs import ExportCommands, SubgraphCommands
@@ -202,6 +203,7 @@ class Workbench(App[int]):
         self.profile_commands = ProfileCommands(context, graph, ir)
         self.frontend_commands = FrontendCommands(context, ir, self.provenance_commands)
         self.subgraph_commands = SubgraphCommands(context, graph, self.graph_commands)
+        self.reduce_commands = ReduceCommands(context, ir)
         self.tune_commands = TuneCommands(context, self.graph_commands)
         self.run_commands = RunCommands(context, self.graph_commands, self.compare_commands)
         self.session_commands = SessionCommands(context, ir, self.run_commands)
@@ -220,6 +222,7 @@ class Workbench(App[int]):
             ("screens", self.screen_commands),
             ("graphs", self.graph_commands),
             ("subgraphs", self.subgraph_commands),
+            ("reduce", self.reduce_commands),
             ("provenance", self.provenance_commands),
             ("frontend", self.frontend_commands),
             ("backend", self.backend_commands),
@@ -554,6 +557,7 @@ class Workbench(App[int]):
 
     def cancel_jobs(self) -> None:
         self.session.cancel()
+        self.reduce_commands.stop()
         self.context.say(CANCELLING)
 
     def start_over(self) -> None:

@@ -74,7 +74,7 @@ def _stages(
         order = _merged(order, [each.name for each in result.passes])
     changes = [_by_position(order, result.passes) for result in results]
     shown = [_Function((), ()) for _ in functions]
-    stages = []
+    stages: list[LlvmStage] = []
     for position, name in enumerate(order):
         changed = False
         for number, function in enumerate(functions):

@@ -64,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> int:
             run_step(module, step, PassContext(LocationSets(), threads=options.threads))
             print(module.get_asm(assume_verified=True), end="")
     except (OSError, ValueError, StepError, ir.MLIRError) as error:
-        print(f"{options.file}: {error}", file=sys.stderr)
+        print(f"{options.file}: error: {error}", file=sys.stderr)
         return 1
     return 0
 

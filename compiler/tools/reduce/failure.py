@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
+import traceback
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, NoReturn
 
 import msgspec
 
@@ -27,6 +31,7 @@ _ERROR = re.compile(r"error: (?!unexpected error)(.*)")
 # What differs between messages on the same fault: numbers, types, and names of values and symbols.
 _VARIABLE_PART = re.compile(r"[%@^#][\w$.-]+|\d+|'(?:[^'\s]*[<>][^'\n]*|[if]\d+|index)'")
 _MAX_OUTPUT_BYTES = 1 << 20
+_POLL_SECONDS = 0.005
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -34,7 +39,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     `text` must be in the output for `contains`; for `crash` and `verifier` it is the message of the original failure,
     without its variable parts, "" if unknown. A command that exceeds `timeout` seconds is stopped; this is the failure
-    if `hang_fails`. It runs in `folder`.
+    if `hang_fails`. It runs in `folder`. If it `forks`, it is `python -m MODULE …`: a worker, which has MLIR loaded,
+    runs `main` of that module in a fork of itself.
     """
 
     kind: FailureKind
@@ -43,6 +49,7 @@ class Failure(msgspec.Struct, frozen=True):
     text: str = ""
     timeout: float = 30.0
     hang_fails: bool = False
+    forks: bool = False
 
     def words(self, path: str) -> list[str]:
         """Returns the command for the module at `path`."""
@@ -84,6 +91,43 @@ def execute(failure: Failure, path: str) -> Execution:
         return Execution(code, _tail(output))
 
 
+def execute_in_fork(failure: Failure, path: str) -> Execution:
+    """Like `execute`, for a `failure` that forks. This process must have one thread."""
+    _, _, module, *words = failure.words(path)
+    run = importlib.import_module(module).main
+    with tempfile.TemporaryFile() as output:
+        process = os.fork()
+        if process == 0:
+            _run_as_child(run, words, output.fileno())
+        end, status = time.monotonic() + failure.timeout, None
+        while status is None and time.monotonic() < end:
+            done, found = os.waitpid(process, os.WNOHANG)
+            status = found if done else None
+            time.sleep(0 if done else _POLL_SECONDS)
+        if status is None:
+            kill_group(process)
+            os.waitpid(process, 0)
+        return Execution(None if status is None else os.waitstatus_to_exitcode(status), _tail(output))
+
+
+def _run_as_child(run: Callable[[list[str]], int], words: list[str], output: int) -> NoReturn:
+    """Runs `run` with stdout and stderr in the file `output`, and exits with its result."""
+    code = 1
+    try:
+        os.setsid()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        code = run(words)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
 def _tail(output: IO[bytes]) -> str:
     size = output.seek(0, os.SEEK_END)
     output.seek(max(0, size - _MAX_OUTPUT_BYTES))
@@ -99,9 +143,15 @@ def shows(failure: Failure, result: Execution) -> bool:
     if failure.kind == "contains":
         return failure.text in result.output
     if failure.kind == "crash":
-        crashed = result.code < 0 or result.code > _SIGNAL_CODES or _ASSERTION.search(result.output) is not None
-        return crashed and (not failure.text or failure.text == crash_message(result.output))
+        return is_crash(result) and (not failure.text or failure.text == crash_message(result.output))
     return result.code != 0 and (error_message(result.output) == failure.text if failure.text else _has_error(result))
+
+
+def is_crash(result: Execution) -> bool:
+    """True if a signal, a failed assertion or a fatal error has ended the command."""
+    if result.code is None:
+        return False
+    return result.code < 0 or result.code > _SIGNAL_CODES or _ASSERTION.search(result.output) is not None
 
 
 def _has_error(result: Execution) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import queue
+import shlex
 import threading
 import time
 from collections import deque
@@ -19,7 +20,15 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.delta import smallest_failing_by
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.tools.reduce import steps
-from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, with_message
+from buddy.compiler.tools.reduce.failure import (
+    Execution,
+    Failure,
+    describe,
+    execute,
+    is_crash,
+    shows,
+    with_message,
+)
 from buddy.compiler.tools.reduce.generic_ir import GenericFormError, GenericModule, parse
 from buddy.compiler.tools.reduce.worker import Form, Generic, ToGeneric, Tried, TryModule
 
@@ -399,6 +408,27 @@ class Reduction:
 
 def _key(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
+
+
+def original_execution(text: str, failure: Failure, folder: str, name: str) -> Execution:
+    """Returns the result of the command on the original module, called `name` in messages.
+
+    Raises `ReductionError` if it does not show the failure, and `OSError` if the command cannot run.
+    """
+    result = execute_on(text, failure, folder)
+    if failure.kind == "verifier" and is_crash(result):
+        raise ReductionError(
+            f"the command crashes on {name}, instead of reporting an error: {result.describe()}",
+            shlex.join(failure.words(name)),
+            "reduce it as a crash",
+        )
+    if not shows(failure, result):
+        raise ReductionError(
+            f"{name} does not show the failure: {describe(failure)} is expected, but the command {result.describe()}",
+            shlex.join(failure.words(name)),
+            "run this command; check the options for the failure",
+        )
+    return result
 
 
 def execute_on(text: str, failure: Failure, folder: str) -> Execution:

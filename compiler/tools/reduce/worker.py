@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, shows
+from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, execute_in_fork, shows
 
 # How a candidate is written: as MLIR's bindings print it, in generic form after a check by the bindings, or as it is.
 Form = Literal["printed", "checked", "plain"]
@@ -69,7 +69,8 @@ def _try(request: TryModule, path: Path) -> Tried:
             text = f"{module.operation.get_asm(assume_verified=True).rstrip()}\n"
     path.write_text(text, encoding="utf-8")
     try:
-        execution = execute(request.failure, str(path))
+        run = execute_in_fork if request.failure.forks else execute
+        execution = run(request.failure, str(path))
     except OSError as error:
         return Tried(False, text, problem=f"{request.failure.command[0]}: {error.strerror or error}")
     return Tried(shows(request.failure, execution), text, execution)
@@ -99,5 +100,6 @@ def _context() -> Any:
 
     context = ir.Context()
     context.allow_unregistered_dialects = True
+    context.enable_multithreading(False)  # a process with threads cannot be forked
     register_external_dialects(context)
     return context

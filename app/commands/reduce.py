@@ -1,0 +1,193 @@
+"""Reduces the module of a stage as long as a failing pass, or a command of the user, still fails on it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from buddy.app.actions import key_of
+from buddy.app.reports.results import Entry, Result
+from buddy.app.workspace.files import write_whole
+from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.tools.reduce.failure import Failure, FailureKind, describe, reproduction_script, resolved_command
+from buddy.compiler.tools.reduce.reduction import Progress, Reduction, ReductionError, original_execution
+
+if TYPE_CHECKING:
+    from buddy.app.panes.context import WorkbenchContext
+    from buddy.app.panes.ir import IrPane
+
+_ONE_PASS = "buddy.compiler.driver.one_pass"
+_SAVE = "save"
+# What the user may be asked for: a kind of failure, its title, and a summary.
+_KINDS: tuple[tuple[FailureKind, str, str], ...] = (
+    ("crash", "a command crashes", "such as your own mlir-opt, with the same failed assertion"),
+    ("verifier", "a command reports an error", "the same error each time, apart from numbers, types and names"),
+    ("test", "a test exits with 0", "a script that decides whether a module is interesting"),
+)
+
+
+class _Stopped(Exception):
+    """The user has stopped the reduction."""
+
+
+class ReduceCommands:
+    """Reduces the shown stage, or the input of the pass that failed, in processes of this machine."""
+
+    def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
+        self._context, self._ir = context, ir
+        self._job = context.jobs.single("reduce", f"a reduction is running: press {key_of('cancel')} to stop it")
+        self._stop = threading.Event()
+        self._reduced: Reduction | None = None
+
+    def reduce(self) -> None:
+        """Ask which failure to keep: that of the failed pass, or that of a command on the shown stage."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+
+        if not self._job.may_begin():
+            return
+        choices, failed = [], self._failed_step()
+        if failed is not None:
+            text, step = failed
+            summary = "reduce the IR before the pass"
+            choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._of_step(step, "verifier"))))
+        stage = self._ir.stage
+        if stage is not None and stage.language == "mlir" and stage.state != "failed":
+            choices += [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
+        if not choices:
+            self._context.say("only MLIR can be reduced: choose a stage in MLIR")
+            return
+        name = stage.name if stage is not None else ""
+
+        def chosen(answer: object) -> None:
+            if isinstance(answer, tuple):
+                self._job.begin(self._reduce, *answer)
+            elif answer is not None and stage is not None:
+                self._ask_command(answer, stage.text)  # type: ignore[arg-type]
+
+        self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), chosen)
+
+    def stop(self) -> None:
+        """Stop the running reduction, if any, which keeps its smallest module."""
+        self._stop.set()
+
+    # ---- failures ------------------------------------------------------------------------------------------------
+
+    def _failed_step(self) -> tuple[str, PassStep] | None:
+        """The text of the stage before the pass that failed, and that pass."""
+        rows, recipe = [row.stage for row in self._context.state.board.rows()], self._context.workspace.recipe
+        for before, after in pairwise(rows):
+            if after.state == "failed" and 0 <= after.step < len(recipe.steps) and before.language == "mlir":
+                return before.text, recipe.steps[after.step]
+        return None
+
+    def _of_step(self, step: PassStep, kind: FailureKind) -> Failure:
+        """The failure of a pass, as a command that runs it alone."""
+        recipe: Recipe = self._context.workspace.recipe
+        words = [sys.executable, "-m", _ONE_PASS, "{}", "--pass", step.spelling(), "--anchor", step.anchor]
+        words += [word for plugin in recipe.plugins for word in ("--plugin", str(Path(plugin.path).resolve()))]
+        return Failure(kind, tuple(words), os.getcwd(), forks=True)
+
+    def _ask_command(self, kind: FailureKind, text: str) -> None:
+        title = "test, with {} for the module" if kind == "test" else "command, with {} for the module"
+        initial = "./interesting.sh {}" if kind == "test" else "mlir-opt {}"
+
+        def begin(typed: str) -> None:
+            if not typed.strip():
+                return
+            try:
+                command = resolved_command(shlex.split(typed))
+            except ValueError as error:
+                self._context.say(f"{typed}: {error}")
+            except FileNotFoundError as error:
+                self._context.say(f"{error} is neither a program on the path nor an executable file")
+            else:
+                self._job.begin(self._reduce, text, Failure(kind, command, os.getcwd()))
+
+        self._context.dialogs.ask(title, initial, begin)
+
+    # ---- the job -------------------------------------------------------------------------------------------------
+
+    async def _reduce(self, text: str, failure: Failure) -> None:
+        module = await self._context.queries.fetch_text(text)
+        if module is None:
+            return
+        loop, self._stop = asyncio.get_running_loop(), threading.Event()
+
+        def show(message: str) -> None:
+            loop.call_soon_threadsafe(self._context.status.show_progress, message)
+
+        self._job.running = True
+        try:
+            with self._context.jobs.wait():
+                reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show)
+        except ReductionError as error:
+            self._context.say(f"not reduced: {error.diagnostic.what}")
+            return
+        except OSError as error:
+            self._context.say(f"not reduced: {failure.command[0]}: {error.strerror or error}")
+            return
+        finally:
+            self._job.running = False
+            self._stop.set()
+        self._reduced = reduction
+        self._context.results.show(_result(reduction), self._use_answer)
+
+    def _use_answer(self, action: str) -> None:
+        if action == _SAVE:
+            self._context.dialogs.ask("write the reduced module to", "reduced.mlir", self._save)
+
+    def _save(self, typed: str) -> None:
+        def question(path: Path) -> str:
+            return f"{path} already exists. Overwrite?" if path.exists() else ""
+
+        self._context.files.use_path(typed, lambda path, _confirmed: self._write(path), question)
+
+    def _write(self, path: Path) -> None:
+        assert self._reduced is not None
+        script = path.with_name(f"{path.name}.sh")
+        try:
+            write_whole(path, self._reduced.best)
+            write_whole(script, reproduction_script(self._reduced.failure, path))
+            script.chmod(0o755)
+        except OSError as error:
+            self._context.say(f"{path} could not be written: {error.strerror or error}")
+        else:
+            self._context.say(f"wrote {path}, and {script.name}, which shows the failure")
+
+
+def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:
+    """Reduce `text` in this thread until no step applies, or until `stop` is set. Raises like `Reduction.start`."""
+
+    def report(state: Progress) -> None:
+        show(f"reducing {state.original} -> {state.current} {state.unit}, {state.tests} tests: {state.step}")
+        if stop.is_set():
+            raise _Stopped
+
+    with tempfile.TemporaryDirectory(prefix="buddy-reduce-") as folder:
+        original = original_execution(text, failure, folder, "the stage")
+        with Reduction(text, failure, report=report) as reduction:
+            try:
+                reduction.start(original)
+                reduction.run()
+            except _Stopped:
+                pass
+    return reduction
+
+
+def _result(reduction: Reduction) -> Result:
+    state = reduction.progress
+    how = "no single step makes it smaller" if reduction.minimal else "stopped: smaller modules may exist"
+    conclusions = (
+        f"{state.original} -> {state.current} {state.unit}: {how}",
+        f"{describe(reduction.failure)}; {state.tests} tests in {state.seconds:.1f} s; {state.form}",
+    )
+    save = Entry("Save", "write the module, and a script that shows the failure", answer=_SAVE, key="s")
+    return Result("Reduction", conclusions, (save,), texts=(("reduced module", reduction.best),))
