@@ -189,7 +189,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     A(
         "runtimes",
-        ("g O",),
+        ("g V",),
         "Other runtimes",
         "Choose other runtimes to run beside the compiled code, ONNX Runtime or OpenVINO, and run: compares their "
         "results with eager, and finds the first node that differs",
