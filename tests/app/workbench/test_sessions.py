@@ -103,7 +103,7 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
     for package in ("onnxruntime", "onnx", "onnxscript"):
         pytest.importorskip(package)
     async with workbench("arith_add.py", size=(120, 40)) as bench:
-        await bench.press("g", "O")
+        await bench.press("g", "V")
         await bench.sees("searches for the first node that differs")
         await bench.type("ONNX Runtime")
         await bench.press("enter")
@@ -115,7 +115,7 @@ async def test_other_runtimes_run_beside_and_edits_leave_them_out(workbench: Ope
         bench.app.session.build()
         await bench.until(lambda: len(bench.app.state.runs) == 2, "the run after an edit")
         assert bench.app.state.report.beside == ()
-        await bench.press("g", "O")
+        await bench.press("g", "V")
         await bench.type("none")
         await bench.press("enter")
         await bench.until(lambda: len(bench.app.state.runs) == 3, "the run")
