@@ -49,7 +49,7 @@ _KINDS = {
 }
 # Sources that the user's code does not name: modules and functions of torch and Python, and hooks.
 _LIBRARY_SOURCE = re.compile(
-    r"G\['__import_|G\['__builtins|_(?:global_)?(?:forward|backward)(?:_pre)?_hooks|__code__\.co_"
+    r"\b__import_|G\['__builtins|_(?:global_)?(?:forward|backward)(?:_pre)?_hooks|__code__\.co_"
     r"|\.(?:__dict__|_modules|_parameters|_buffers)$"
 )
 # Parts of the printed tree.
@@ -110,8 +110,7 @@ class GuardLine:
     @property
     def library(self) -> bool:
         """Whether the user's code does not name the checked value."""
-        text = self.source or self.expression
-        return bool(_LIBRARY_SOURCE.search(text)) or self.kind in ("global state", "dynamic marks")
+        return is_library_source(self.source or self.expression) or self.kind in ("global state", "dynamic marks")
 
 
 @dataclass
@@ -121,6 +120,11 @@ class GuardTree:
     lines: list[GuardLine] = field(default_factory=list)
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
     state: dict[str, str] = field(default_factory=dict)
+
+
+def is_library_source(source: str) -> bool:
+    """Whether a source names a value of torch or Python, or a dict in which these keep the user's values."""
+    return bool(_LIBRARY_SOURCE.search(source))
 
 
 def read_tree(text: str) -> GuardTree:
@@ -159,7 +163,7 @@ def _guard(dynamo_class: str, text: str, source: str) -> GuardLine:
             match[5],
             match[2],
         )
-    kind = kind or kind_of_expression(expression)
+    kind = "keys" if expression.startswith("list(dict.keys(") else kind or kind_of_expression(expression)
     if kind == "symbolic size" and (size := _SIZE_NAME.search(expression)):
         source = size[1]
     text = readable(expression) if tensor is None else f"{plain(source)} is {tensor}, stride {tensor.stride}"

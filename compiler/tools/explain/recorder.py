@@ -14,6 +14,7 @@ import logging
 import os
 import re
 import threading
+import time
 import traceback
 import types
 import weakref
@@ -42,6 +43,8 @@ _LIBRARY_SOURCES = ("G['__import_", "G['__builtins")
 _MAX_SOURCES = 2000
 _MAX_CHANGES = 20
 _MAX_TEXT = 80
+# The pause in seconds between two counts of the checks of guards.
+_COUNT_SECONDS = 2.0
 _LIMIT = re.compile(r"torch\._dynamo hit config\.(\w+)")
 _FUNCTION = re.compile(r"'(.+)' \((.+):(\d+)\)")
 
@@ -118,6 +121,7 @@ class Recorder:
         self._problems: set[str] = set()
         # While Dynamo looks for the guard that failed, it checks guards again.
         self._is_explaining = False
+        self._counted_at = time.monotonic()
 
     @contextmanager
     def recording(self) -> Iterator[None]:
@@ -205,6 +209,8 @@ class Recorder:
         with self._reporting("checks of guards are not counted"):
             guards.root.add_lambda_guard(entry.check, ["True"], None)
             guards.root.add_epilogue_lambda_guard(entry.call, ["True"], None)
+        if time.monotonic() - self._counted_at > _COUNT_SECONDS:
+            self._send_counts()
 
     def _wrap_recompilation(self, explain: Callable[..., Any]) -> Callable[..., Any]:
         """Dynamo's function that finds why cached code was not reused; before it, the changed values are recorded."""
@@ -246,6 +252,8 @@ class Recorder:
         }  # fmt: skip
 
     def _send_counts(self) -> None:
+        """Sends the checks of guards so far: also before the end, which a script that is stopped does not reach."""
+        self._counted_at = time.monotonic()
         counts = []
         for entry, reference in self._all_entries:
             guards = reference()

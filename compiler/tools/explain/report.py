@@ -28,6 +28,7 @@ from buddy.compiler.tools.explain.guards import (
     TensorFacts,
     differing_keys,
     fix_for,
+    is_library_source,
     plain,
     read_reason,
     read_tree,
@@ -385,7 +386,11 @@ class ReportBuilder:
             reason = reason._replace(expression=f"{reason.kind} of {source} is {before}")
         if (resumed := _RESUMED_TITLE.search(compile_.info.function)) and scope == "local":
             fix = f"remove the graph break at line {resumed[1]}, which makes {source} an input; or {fix}"
-        changes = {plain(name): change for name, change in fields.get("changes", {}).items() if plain(name) != source}
+        changes = {
+            plain(name): change
+            for name, change in fields.get("changes", {}).items()
+            if plain(name) != source and not is_library_source(name)
+        }
         return GuardFailure(
             -1 if entry is None else entry.index, reason.kind, reason.expression, source, scope, before, after, frame,
             fix, tuple((name, *_texts(*change)) for name, change in changes.items()),
