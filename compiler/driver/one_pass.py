@@ -42,6 +42,14 @@ def _parse_value(text: str) -> OptionValue:
     return text
 
 
+def warm_up() -> None:
+    """Loads what each run needs, for a process that calls `main` in forks of itself. Starts no thread."""
+    plugins.installed_plugins()
+    with new_context():
+        module = ir.Module.parse("module {}").operation
+        run_step(module, PassStep("cse", "mlir", "builtin.module"), PassContext(LocationSets()))
+
+
 def main(words: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m buddy.compiler.driver.one_pass", description="run one pass on a module"

@@ -13,6 +13,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Literal, NoReturn
 
@@ -39,8 +40,8 @@ class Failure(msgspec.Struct, frozen=True):
 
     `text` must be in the output for `contains`; for `crash` and `verifier` it is the message of the original failure,
     without its variable parts, "" if unknown. A command that exceeds `timeout` seconds is stopped; this is the failure
-    if `hang_fails`. It runs in `folder`. If it `forks`, it is `python -m MODULE …`: a worker, which has MLIR loaded,
-    runs `main` of that module in a fork of itself.
+    if `hang_fails`. It runs in `folder`. If it `forks`, it is `python -m MODULE …`: a worker calls `warm_up`
+    of that module, and then `main` in forks of itself.
     """
 
     kind: FailureKind
@@ -94,7 +95,7 @@ def execute(failure: Failure, path: str) -> Execution:
 def execute_in_fork(failure: Failure, path: str) -> Execution:
     """Like `execute`, for a `failure` that forks. This process must have one thread."""
     _, _, module, *words = failure.words(path)
-    run = importlib.import_module(module).main
+    run = _warm_main(module)
     with tempfile.TemporaryFile() as output:
         process = os.fork()
         if process == 0:
@@ -108,6 +109,15 @@ def execute_in_fork(failure: Failure, path: str) -> Execution:
             kill_group(process)
             os.waitpid(process, 0)
         return Execution(None if status is None else os.waitstatus_to_exitcode(status), _tail(output))
+
+
+@lru_cache(maxsize=1)
+def _warm_main(module: str) -> Callable[[list[str]], int]:
+    """Returns `main` of a module, after `warm_up` of this module has loaded what it needs."""
+    loaded = importlib.import_module(module)
+    loaded.warm_up()
+    main: Callable[[list[str]], int] = loaded.main
+    return main
 
 
 def _run_as_child(run: Callable[[list[str]], int], words: list[str], output: int) -> NoReturn:
