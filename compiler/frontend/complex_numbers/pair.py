@@ -201,12 +201,19 @@ class ComplexEmitter(TorchDispatchMode):
         origin = self._origin
         assert origin is not None
         nodes = tree_map_only(torch.Tensor, self.node_of, (list(args), dict(kwargs)))
-        nodes = tree_map_only(torch.SymInt, lambda size: self.graph.materialize_symints([size])[0], nodes)
+        nodes = tree_map_only(torch.SymInt, self._node_of_size, nodes)
         node = self.graph.create_node("call_function", target, tuple(nodes[0]), nodes[1], name or f"{origin.name}_part")
         node.meta = {key: origin.meta[key] for key in _PROVENANCE if key in origin.meta}
         node.meta["val"] = value
         self._emitted.append(node)
         return node
+
+    def _node_of_size(self, size: torch.SymInt) -> Any:
+        """The node of a size that varies, or its number. Raises `UnsupportedGraphError` before PyTorch 2.12."""
+        materialize = getattr(self.graph, "materialize_symints", None)
+        if materialize is None:
+            raise UnsupportedGraphError(f"PyTorch {torch.__version__} adds no sizes that vary to a captured graph")
+        return materialize([size])[0]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
