@@ -286,7 +286,6 @@ OF_GRAPHS = {
 OF_DUMPS = {
     "dump-panes": Shown(),
     "dump-passes": Shown(pane="passes"),
-    "dump-diff": Shown(pane="ir", keys=("d", "d", DRAWN), text="change", back=("d",)),
 }
 
 

@@ -34,7 +34,8 @@ from buddy.compiler.protocol.errors import Diagnostic, diagnostic_of
 from buddy.compiler.protocol.one_shot_messages import RecordScript, ScriptEnded, TraceRecord
 from buddy.compiler.protocol.source_files import kind_of, locate
 from buddy.compiler.support.processes.channel import Channel, serves
-from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, is_user_file
+from buddy.compiler.tools.explain.records import is_user_file
+from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS
 from buddy.compiler.tools.explain.traces import structured_record
 
 Send = Callable[[Any], None]

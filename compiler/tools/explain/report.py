@@ -34,6 +34,18 @@ from buddy.compiler.tools.explain.guards import (
     read_tree,
     scope_of,
 )
+from buddy.compiler.tools.explain.records import (
+    RESUMED,
+    function_title,
+    is_user_file,
+    read_frames,
+    size_text,
+    stack_of,
+    tidy,
+    value_texts,
+    with_size,
+    without_repetitions,
+)
 
 # The records of the structured trace that the report is built from, and the artifacts among them by name.
 READ_RECORDS = frozenset(
@@ -45,14 +57,8 @@ _TENSOR_KINDS = dict.fromkeys(("size", "rank", "stride", "dtype", "requires_grad
 # A large model has some thousand guards per compilation.
 MAX_GUARDS = 5000
 MAX_BREAKS = 1000
-_LIBRARY_PATH = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|^<(?!ipython)|^[^/<]|/torch/_dynamo/")
-_FRAME = re.compile(
-    r'^\s*File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<function>.+)\n(?:\s+(?P<text>(?!File ").*)\n?)?',
-    re.MULTILINE,
-)
-_RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
 _RESUMED_TITLE = re.compile(r" after line (\d+)$")
-_STACK_TITLE, _SKIPS = "User stack trace:", "which results in a skip"
+_SKIPS = "which results in a skip"
 _TRACEBACK_TITLES = ("User code traceback:", "in the following user code:")
 
 
@@ -168,10 +174,10 @@ class ReportBuilder:
     def _take_start(self, record: TraceRecord, fields: Any) -> None:
         compile_ = self._of(record)
         frames = [self._frame(record.process, frame) for frame in fields.get("stack") or ()]
-        callers = [_tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
+        callers = [tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
         # The last frame is the function itself.
         user = self._user_frames(callers or frames[:-1])
-        if frames and (resumed := _RESUMED.match(fields["stack"][-1].get("name", ""))):
+        if frames and (resumed := RESUMED.match(fields["stack"][-1].get("name", ""))):
             while user and user[-1].function.partition(" after line ")[0] == resumed[1]:
                 user.pop()
         compile_.info = msgspec.structs.replace(compile_.info, call=user[-1] if user else None)
@@ -184,9 +190,7 @@ class ReportBuilder:
     def _frame(self, process: str, fields: Mapping[str, Any]) -> UserFrame:
         file = fields.get("filename")
         path = self._strings.get((process, file), "") if isinstance(file, int) else str(file or "")
-        return _tidy(
-            UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or "")
-        )
+        return tidy(UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or ""))
 
     def _take_function(self, record: TraceRecord, fields: Any) -> None:
         compile_ = self._of(record)
@@ -210,7 +214,9 @@ class ReportBuilder:
             reason = message.reason or reason
         fixes = message.fixes or (BREAK_FIX,)
         index = self._of(record).index
-        found = DynamoBreak(index, reason, message.explanation, fixes, _once(frames), message.link, skipped)
+        found = DynamoBreak(
+            index, reason, message.explanation, fixes, without_repetitions(frames), message.link, skipped
+        )
         self._add_break(found)
 
     def _add_break(self, found: DynamoBreak) -> None:
@@ -240,10 +246,11 @@ class ReportBuilder:
         self._of(record).reasons = list(fields)
 
     def _take_tensor(self, record: TraceRecord, fields: Any) -> None:
-        facts = TensorFacts(
-            _list(fields.get("size")), _list(fields.get("stride")), str(fields.get("dtype", "")).removeprefix("torch."),
+        dtype, requires_grad = (
+            str(fields.get("dtype", "")).removeprefix("torch."),
             str(bool(fields.get("requires_grad"))),
-        )  # fmt: skip
+        )
+        facts = TensorFacts(size_text(fields.get("size")), size_text(fields.get("stride")), dtype, requires_grad)
         self._of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
 
     def _take_source(self, record: TraceRecord, fields: Any) -> None:
@@ -264,7 +271,7 @@ class ReportBuilder:
         compile_ = self._of(record)
         self._serials[fields["serial"]] = compile_
         compile_.values.own = {plain(source): value for source, value in fields["values"].items()}
-        compile_.frames = {plain(source): _tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
+        compile_.frames = {plain(source): tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
         compile_.closure = frozenset(fields["closure"])
 
     def _take_counts(self, _record: TraceRecord, fields: Any) -> None:
@@ -378,7 +385,7 @@ class ReportBuilder:
             line = next((line for line in entry.tree.lines if line.key == source), None)
             scope = scope_of(line.source if line else reason.dynamo_source, entry.closure)
         before, after = self._change(reason, entry, compile_, fields)
-        frames = [_tidy(UserFrame(*frame)) for frame in fields.get("frames", ())] or _stack_of(fields["reason"])
+        frames = [tidy(UserFrame(*frame)) for frame in fields.get("frames", ())] or stack_of(fields["reason"])
         user = self._user_frames(frames)
         frame = user[-1] if user else self._line_of(entry, source)
         fix = fix_for(reason, scope, before, after)
@@ -393,7 +400,7 @@ class ReportBuilder:
         }
         return GuardFailure(
             -1 if entry is None else entry.index, reason.kind, reason.expression, source, scope, before, after, frame,
-            fix, tuple((name, *_texts(*change)) for name, change in changes.items()),
+            fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
         )  # fmt: skip
 
     def _by_entry(self, compile_: _Compile, fields: Mapping[str, Any]) -> _Compile | None:
@@ -408,7 +415,7 @@ class ReportBuilder:
         source, before, after = plain(reason.source), reason.before, reason.after
         own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
         if own is not None:
-            texts = _texts(own[0], own[1], reason.kind)
+            texts = value_texts(own[0], own[1], reason.kind)
             return (before or texts[0], texts[1]) if reason.kind in ("value", "keys", "length") else texts
         if reason.kind in ("size", "rank", "stride", "dtype", "requires_grad", "device", "tensor"):
             if entry is not None and (facts := _facts(entry, source)) is not None:
@@ -416,7 +423,7 @@ class ReportBuilder:
             if (facts := _facts(now, source)) is not None:
                 after = facts.of(reason.kind) or after
             if "*" in after and (index := re.match(r"\w+\((\d+)\)", reason.expression)):
-                after = _with_size(after, int(index[1]), reason.after)
+                after = with_size(after, int(index[1]), reason.after)
             return differing_keys(before, after) if reason.kind == "device" else (before, after)
         if reason.kind == "symbolic size" and (
             match := re.search(r"([\w.\[\]'\"]+\.size\(\)\[\d+\])", reason.expression)
@@ -453,7 +460,7 @@ class ReportBuilder:
     def _resolve(self, frame: UserFrame) -> UserFrame:
         """The frame with its whole path, if a record has named a file that ends so: guards have shortened paths."""
         path = next((path for path in self._files if path.endswith(frame.file)), frame.file)
-        return _tidy(msgspec.structs.replace(frame, file=path))
+        return tidy(msgspec.structs.replace(frame, file=path))
 
     def _guards(self, compile_: _Compile, known: Set[tuple[int, str, str]]) -> Iterable[DynamoGuard]:
         """The guards of a compilation. Dynamo counts failures by value; `known` are (compilation, value, kind) of
@@ -469,52 +476,6 @@ class ReportBuilder:
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
                 checked, failed, line.library,
             )  # fmt: skip
-
-
-# ---- parts of records ------------------------------------------------------------------------------------------------
-
-
-def is_user_file(path: str) -> bool:
-    """Whether a path is of the user's code: neither of an installed package, nor of Python."""
-    return bool(path) and not _LIBRARY_PATH.search(path)
-
-
-def read_frames(text: str) -> list[UserFrame]:
-    """The frames of the first Python traceback in `text`."""
-    text = text.partition("\nTraceback (most recent call last)")[0]
-    return [
-        _tidy(
-            UserFrame(match["file"], int(match["line"]), match["function"].strip(), (match["text"] or "").strip(" ^~"))
-        )
-        for match in _FRAME.finditer(text)
-    ]
-
-
-def function_title(name: str) -> str:
-    """The name of a function; `forward after line 13` for what Dynamo compiles after a graph break."""
-    match = _RESUMED.match(name)
-    return f"{match[1]} after line {match[2]}" if match else name
-
-
-def _tidy(frame: UserFrame) -> UserFrame:
-    return msgspec.structs.replace(frame, function=function_title(frame.function), text=frame.text.strip())
-
-
-def _once(frames: Sequence[UserFrame]) -> tuple[UserFrame, ...]:
-    """The frames, without repetitions of a line: a compiled function and its wrapper."""
-    return tuple(frame for n, frame in enumerate(frames) if not n or frames[n - 1].place != frame.place)
-
-
-def _stack_of(reason: str) -> list[UserFrame]:
-    return read_frames(reason.partition(_STACK_TITLE)[2]) if _STACK_TITLE in reason else []
-
-
-def _list(value: Any) -> str:
-    return (
-        ""
-        if value is None
-        else str([str(size) if not isinstance(size, int) else size for size in value]).replace("'", "")
-    )
 
 
 def _problem(metrics: Mapping[str, Any]) -> str:
@@ -544,37 +505,3 @@ def _facts(compile_: _Compile | None, source: str) -> TensorFacts | None:
 def _size_at(facts: TensorFacts | None, index: int) -> str:
     sizes = facts.size.strip("[]").split(", ") if facts is not None and facts.size else []
     return sizes[index] if index < len(sizes) and sizes[index] != "*" else ""
-
-
-def _with_size(sizes: str, index: int, size: str) -> str:
-    """`[3, 4]` for the sizes `[*, 4]`, the index 0 and the size 3."""
-    parts = sizes.strip("[]").split(", ")
-    return f"[{', '.join([*parts[:index], size, *parts[index + 1 :]])}]" if index < len(parts) else sizes
-
-
-def _texts(before: Mapping[str, Any], after: Mapping[str, Any], kind: str = "") -> tuple[str, str]:
-    """Two values that our hooks have described, as texts that differ."""
-    tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
-    if not kind and len(tensors) == 2:
-        names = [n for n in ("dtype", "size", "stride", "requires_grad", "device") if tensors[0][n] != tensors[1][n]]
-        names = [name for name in names if name != "stride" or "size" not in names]
-        first, second = (", ".join(f"{name} {tensor[name]}" for name in names) for tensor in tensors)
-        return first, second
-    texts = [_text(value, kind) for value in (before, after)]
-    if texts[0] == texts[1]:
-        texts = [_text(value, "") for value in (before, after)]
-    return (texts[0], texts[1]) if texts[0] != texts[1] else (texts[0], f"another {texts[1]}")
-
-
-def _text(value: Mapping[str, Any], kind: str) -> str:
-    if not value:
-        return "nothing"
-    if kind == "type":
-        return str(value["type"])
-    if kind == "length" and "length" in value:
-        return f"length {value['length']}"
-    tensor = value.get("tensor")
-    if tensor:
-        own = {"symbolic size": "size", "rank": "size"}.get(kind, kind)
-        return str(tensor.get(own) or value["text"])
-    return str(value["text"])
