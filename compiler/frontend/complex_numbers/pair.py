@@ -14,6 +14,8 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+
 Part = Any  # a real tensor, or a number if all elements are equal
 # Takes a tensor of the result's form (or several), then the op's own arguments with a `ComplexPair` for each complex
 # tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
