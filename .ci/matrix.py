@@ -90,8 +90,8 @@ def find_python(uv: Path, python: str) -> str:
 def install(uv: Path, interpreter: str, torch: str, folder: Path) -> bool:
     """Makes an environment with everything that the tests import; whether that worked."""
     pins = re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
-    # NumPy drops a version of Python with each release, and its newest versions are not needed.
-    kept = [pin for pin in pins if not pin.startswith(("torch==", "numpy=="))]
+    # NumPy drops a version of Python with each release, and PyTorch 2.12 needs an older setuptools.
+    kept = [pin for pin in pins if not pin.startswith(("torch==", "numpy==", "setuptools=="))]
     requirements = folder.parent / "requirements.txt"
     requirements.write_text("\n".join([*kept, "numpy>=1.26", f"torch=={torch}.*"]), encoding="utf-8")
     target = ["--python", str(folder / "bin" / "python")]

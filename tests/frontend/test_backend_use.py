@@ -172,7 +172,7 @@ def test_a_search_keeps_its_best_recipe_for_the_graph(caplog: pytest.LogCaptureF
     for _ in range(2):
         torch._dynamo.reset()
         with torch.no_grad(), warnings.catch_warnings():
-            warnings.simplefilter("error")
+            warnings.simplefilter("error", UserWarning)
             run = compiled(net, options={"tune": 4, "fallback": "error"})
             agree(run(x), net(x))
             agree(run(x), net(x))

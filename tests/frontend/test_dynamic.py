@@ -25,9 +25,7 @@ def fresh_dynamo() -> Iterator[None]:
     torch.manual_seed(0)
     torch._dynamo.reset()
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # what falls back says so
-        warnings.filterwarnings("ignore", category=FutureWarning)
-        warnings.filterwarnings("ignore", category=DeprecationWarning)
+        warnings.simplefilter("error", UserWarning)  # what falls back says so
         yield
     torch._dynamo.reset()
 

@@ -14,6 +14,8 @@ from torch.fx import Graph, Node
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from buddy.compiler.frontend.errors import UnsupportedGraphError
+
 Part = Any  # a real tensor, or a number if all elements are equal
 # Takes a tensor of the result's form (or several), then the op's own arguments with a `ComplexPair` for each complex
 # tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
@@ -201,12 +203,19 @@ class ComplexEmitter(TorchDispatchMode):
         origin = self._origin
         assert origin is not None
         nodes = tree_map_only(torch.Tensor, self.node_of, (list(args), dict(kwargs)))
-        nodes = tree_map_only(torch.SymInt, lambda size: self.graph.materialize_symints([size])[0], nodes)
+        nodes = tree_map_only(torch.SymInt, self._node_of_size, nodes)
         node = self.graph.create_node("call_function", target, tuple(nodes[0]), nodes[1], name or f"{origin.name}_part")
         node.meta = {key: origin.meta[key] for key in _PROVENANCE if key in origin.meta}
         node.meta["val"] = value
         self._emitted.append(node)
         return node
+
+    def _node_of_size(self, size: torch.SymInt) -> Any:
+        """The node of a size that varies, or its number. Raises `UnsupportedGraphError` before PyTorch 2.12."""
+        materialize = getattr(self.graph, "materialize_symints", None)
+        if materialize is None:
+            raise UnsupportedGraphError(f"PyTorch {torch.__version__} adds no sizes that vary to a captured graph")
+        return materialize([size])[0]
 
     def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

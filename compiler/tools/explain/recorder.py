@@ -1,7 +1,7 @@
 """Runs a script as Python does, and records what TorchDynamo compiles in it: all uses of Dynamo's private parts.
 
 Dynamo's structured trace names graph breaks, guards and compilations. Hooks add the values that guards check, and how
-often they are checked. Checked with PyTorch 2.11, 2.12 and 2.13; what another version lacks is a note in the report.
+often they are checked. What a version of PyTorch lacks is a note in the report; 2.13 lacks nothing.
 """
 
 from __future__ import annotations
