@@ -52,18 +52,12 @@ from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (
     Assignment,
     BisectionResult,
-    DynamoBreak,
-    DynamoCompile,
-    DynamoGuard,
-    DynamoReport,
     ExplainDynamo,
     GraphInfo,
     Guard,
-    GuardFailure,
     HotSpot,
     NodeRow,
     NodeTrace,
-    RecompileLimit,
     Sampling,
     Stage,
     Tried,
@@ -139,23 +133,8 @@ SAMPLING = Sampling(1000, 900, 997, (
     HotSpot("main", 70, 300, "jl 0x40", 5, ("add",)),
 ))  # fmt: skip
 FRAME = UserFrame("/net.py", 6, "forward", "y = self.linear(x) * n")
-DYNAMO = DynamoReport(
-    (
-        DynamoCompile("0/0", "forward", "/net.py", 5, seconds=0.5, calls=2),
-        DynamoCompile(
-            "0/1", "forward", "/net.py", 5, 2, UserFrame("/net.py", 12, "main", "net(y)"), 0.25,
-            failures=(
-                GuardFailure(
-                    0, "size", "size(0) of x is 2", "x", "local", "[2, 4]", "[3, 4]", FRAME,
-                    "mark the dimension by torch._dynamo.mark_dynamic(x, 0)", (("n", "1", "2"),),
-                ),
-            ),
-        ),
-    ),
-    (DynamoBreak(0, "Failed to trace builtin operator", "print is not supported", ("use logging",), (FRAME,)),),
-    (DynamoGuard(0, "value", "n == 1", "n", "local", FRAME, 3, 1), DynamoGuard(0, "type", "type of x is Tensor", "x")),
-    (RecompileLimit("forward", "/net.py:5", "recompile_limit", 8, 1),),
-)  # fmt: skip
+# What TorchDynamo wrote while a script ran.
+TRACE = Path(__file__).resolve().parent.parent / "tools" / "explain" / "data" / "trace"
 FALLBACKS = [GraphFacts(
     0,
     GraphInfo(
@@ -264,8 +243,8 @@ SCREENS = {
     ),
     "fallbacks": Shown(FallbacksScreen, made=lambda app: FallbacksScreen(app.session, FALLBACKS, ())),
     "recompilations": Shown(
-        RecompilationsScreen, made=lambda app: RecompilationsScreen(app.session, ExplainDynamo(0, trace="none")),
-        text="cannot be read", filled=lambda screen: screen.show_report(DYNAMO),
+        RecompilationsScreen, made=lambda app: RecompilationsScreen(app.session, ExplainDynamo(0, trace=str(TRACE))),
+        text="5 functions compiled",
     ),
     "trials": Shown(
         TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0/0 tried",
