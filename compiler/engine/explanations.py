@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,7 +25,8 @@ _RECORD = "buddy.compiler.tools.explain.recorder:serve"
 _READ = "buddy.compiler.tools.explain.traces:serve"
 # The pause in seconds between two frames about what has been recorded so far.
 _PROGRESS_SECONDS = 1.0
-_TIMED_OUT = object()
+# What timers put among the messages of a process.
+_TIMED_OUT, _REPORT_DUE = object(), object()
 _Answer = TraceRecord | ScriptEnded | TraceProgress | TraceRead | TraceRefused
 
 
@@ -72,15 +72,20 @@ class DynamoHandler:
         """
         builder = ReportBuilder()
         self._send(Progress(job.request, f"running {frame.source}", part="script"))
-        sent, sent_at, timer = 0, time.monotonic(), None
+        call_later, put = asyncio.get_running_loop().call_later, process.messages.put_nowait
+        timer = next_report = None
         while True:
-            # The time limit is a message too: `wait_for` would lose a cancellation that arrives with a message.
+            # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
             answer = await process.messages.get()
             if isinstance(answer, TraceRecord):
                 builder.take(answer)
-                if timer is None:
-                    loop = asyncio.get_running_loop()
-                    timer = loop.call_later(frame.timeout, process.messages.put_nowait, _TIMED_OUT)
+                timer = timer or call_later(frame.timeout, put, _TIMED_OUT)
+                next_report = next_report or call_later(_PROGRESS_SECONDS, put, _REPORT_DUE)
+            elif answer is _REPORT_DUE:
+                next_report = None
+                report = builder.report()
+                self._send(DynamoProgress(job.request, report))
+                self._send(Progress(job.request, _progress_text(frame.source, report)))
             elif answer is _TIMED_OUT:
                 what = f"{frame.source} was stopped after {frame.timeout:g} s"
                 todo = "the report ends there; give the script more time, or make it end"
@@ -91,11 +96,6 @@ class DynamoHandler:
                 what = f"the process of {frame.source} ended with {answer}"
                 todo = "the report ends there; see what the script printed"
                 return builder.report(problem=Diagnostic(what, frame.source, todo, detail=process.tail))
-            if builder.size > sent and time.monotonic() - sent_at > _PROGRESS_SECONDS:
-                sent, sent_at = builder.size, time.monotonic()
-                report = builder.report()
-                self._send(DynamoProgress(job.request, report))
-                self._send(Progress(job.request, _progress_text(frame.source, report)))
 
 
 def _progress_text(source: str, report: DynamoReport) -> str:

@@ -126,11 +126,6 @@ class ReportBuilder:
             "buddy_compiled": self._close,
         }
 
-    @property
-    def size(self) -> int:
-        """A number that grows with the report."""
-        return len(self._compiles) + len(self._breaks) + len(self._limits)
-
     def take(self, record: TraceRecord) -> None:
         """Adds a record; those that the report does not need are ignored."""
         handler = self._handlers.get(record.name)
