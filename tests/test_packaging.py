@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import runpy
 import shutil
 import zipfile
 from pathlib import Path
@@ -55,6 +57,12 @@ def test_the_range_of_torch_is_what_is_tested_and_one_release_more():
     (torch,) = (text for text in PROJECT["project"]["dependencies"] if text.startswith("torch>"))
     (first, last) = FIRST_TORCH[1], LAST_TORCH[1]
     assert torch == f"torch>=2.{first},<2.{last + 2}"
+
+
+def test_continuous_integration_names_every_cell_of_the_matrix():
+    cells = re.findall(r"^        cell: \[(.*)\]$", (ROOT / ".github/workflows/checks.yml").read_text("utf-8"), re.M)
+    matrix = runpy.run_path(str(ROOT / ".ci/matrix.py"))["CELLS"]
+    assert [cell.strip(' "') for cell in cells[0].split(",")] == ["/".join(cell) for cell in matrix]
 
 
 @pytest.mark.slow

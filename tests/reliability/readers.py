@@ -15,7 +15,7 @@ import msgspec
 
 from buddy.app.panes import node_list
 from buddy.app.reports import searches
-from buddy.app.reports.reproducer import DESCRIPTION, FORMAT, ReproducerDescription, StageFile, read_description
+from buddy.app.reports.reproducer import DESCRIPTION, ReproducerDescription, StageFile, read_description
 from buddy.app.reports.text import search_hits
 from buddy.app.session import remote_host
 from buddy.app.workspace import inputs, pipeline_text, session_file, settings
@@ -27,7 +27,7 @@ from buddy.compiler.codegen.iree import options
 from buddy.compiler.engine.file_watching import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
-from buddy.compiler.protocol import programs, recipe, wire, worker_messages
+from buddy.compiler.protocol import file_formats, programs, recipe, wire, worker_messages
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
 from buddy.compiler.protocol.text.diff import difference
@@ -69,7 +69,7 @@ THEME = 'base = "buddy-dark"\ntitle = "Mine"\n[syntax]\nkeyword = "bold #ff00ff"
 CONFIG = 'theme = "dark"\nauto_run = true\nbell_after = 2.5\n[keys]\nrun = ["f5", "r"]\n"move.top" = []\n'
 STAGE = StageFile("cse", "cse.mlir", "00")
 DESCRIBED = ReproducerDescription(
-    FORMAT, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,)
+    file_formats.REPRODUCER.latest, "a.py", ("--x",), "a.py", 0, "0.1.0", "x86-64", {"torch": "2.13"}, "own", (STAGE,)
 )
 FILTER = "op:mm shape:128x* lowering:eager time>1ms -module:layers.3 err>=1e-5 gelu"
 BATCH = FuzzBatch(1, "abc", {"compiled": 50}, 1.5)
