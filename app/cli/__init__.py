@@ -10,7 +10,6 @@ from difflib import get_close_matches
 from importlib import import_module
 
 from buddy.app.workspace.sources import missing_source
-from buddy.compiler.protocol.environment import EnvironmentVariableError, check_variables
 
 VERBS = {
     "run": "compile, run, and compare every output with eager PyTorch",
@@ -78,6 +77,9 @@ def _run(words: Sequence[str]) -> int:
         print(error, file=sys.stderr)
         return USAGE_ERROR
     if verb not in _ANY_ENVIRONMENT:
+        # Imported on demand: it takes longer than to find an unknown word.
+        from buddy.compiler.protocol.environment import EnvironmentVariableError, check_variables
+
         try:
             check_variables()
         except EnvironmentVariableError as wrong:

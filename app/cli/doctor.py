@@ -45,6 +45,8 @@ PARTS = {
     "cluster": "distributed",
     "coverage": "expecttest",
     "fuzz": "hypothesis",
+    "mcp": "mcp",
+    "runtimes": "onnxruntime",
     "docs": "mkdocs-material",
 }
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from buddy.compiler.protocol.dump_files import is_dump
-
 # The numbers of recent programs that are saved, and of completions of a path that are listed.
 MAX_RECENT = 30
 MAX_PATHS = 200
@@ -71,6 +69,9 @@ def _check(source: str) -> None:
         raise ValueError(error)
     path = source if os.path.lexists(source) else source.rpartition(":")[0]
     if os.path.isdir(path):
+        # Imported on demand: it takes longer than to find an unknown word.
+        from buddy.compiler.protocol.dump_files import is_dump
+
         if not is_dump(Path(path)):
             raise ValueError(f"{path} is a folder without a dump that is known: give a file in it")
     elif os.path.lexists(path) and not os.path.exists(path):

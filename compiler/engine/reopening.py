@@ -25,6 +25,7 @@ import msgspec
 from buddy.compiler.engine.compiling import store_text
 from buddy.compiler.engine.programs import CompileResult, GraphRecord, OpenedProgram, ProgramKey, identity_of
 from buddy.compiler.protocol import Assignment, Stage
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import PLUGIN_GROUP, Recipe, digest
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
@@ -148,7 +149,10 @@ class SavedPrograms:
         """Returns the saved compilation of `graph`, whose texts are then in the store, or `None`."""
         if not _is_saved(program, graph, recipe):
             return None
-        key = _compilation_key(graph, recipe)
+        try:
+            key = await asyncio.to_thread(_compilation_key, graph, recipe)
+        except BuddyError:  # MLIR's bindings cannot be loaded: the compilation says so
+            return None
         saved = await asyncio.to_thread(_read, COMPILATIONS, key, _SavedCompilation)
         if saved is None:
             return None

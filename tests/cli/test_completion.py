@@ -62,7 +62,8 @@ def test_the_scripts_of_other_shells_parse_and_have_every_option(shell: str, wri
     for options in table.values():
         for option in options:
             for name in option.names:
-                assert (name in text) if shell == "zsh" or len(name) == 2 else f"-l {name[2:]} " in text
+                in_fish = f"-l {name[2:]} " if name.startswith("--") else f"-s {name[1:]} "
+                assert (name if shell == "zsh" else in_fish) in text
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     path = tmp_path / "script"

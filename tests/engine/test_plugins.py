@@ -290,7 +290,7 @@ async def test_the_walk_of_a_backend(bench: Bench, root: Path, tmp_path: Path) -
     assert await verdict(bench, recipe) == "ok"
     listed = await bench.client.request(ListPasses(0, plugins=captured.plugins))
     assert [(found.name, found.origin) for found in listed.backends] == [
-        ("native", ""), ("iree", ""), ("llvm-o3", "llvm_o3.py"),
+        ("native", ""), ("iree", ""), ("inductor", ""), ("llvm-o3", "llvm_o3.py"),
     ]  # fmt: skip
 
 

@@ -7,7 +7,6 @@ of the AVX2 kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKer
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from operator import getitem
@@ -52,16 +51,9 @@ class Quantised:
     zero_point: torch.Tensor
 
 
-def _rounds_quotients() -> bool:
-    """Whether eager rounds the quotient, as since PyTorch 2.14, or the sum of the quotient and the zero point."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # quantised tensors are deprecated
-        half = torch.quantize_per_tensor(torch.tensor([0.5]), 1.0, 1, torch.quint8)
-    return bool(half.int_repr().item() == 1)
-
-
-# Found when this module is imported, because a graph is decomposed on fake tensors.
-_ROUNDS_QUOTIENTS = _rounds_quotients()
+# Whether eager rounds the quotient, or the sum of the quotient and the zero point. Known by the version, since an op at
+# import would start threads, and this process forks.
+_ROUNDS_QUOTIENTS = torch.__version__ >= (2, 14)
 
 
 def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
