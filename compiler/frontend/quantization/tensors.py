@@ -7,8 +7,11 @@ of the AVX2 kernels in aten/src/ATen/native/quantized/cpu/kernels/QuantizedOpKer
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from operator import getitem
 from typing import Any
 
@@ -51,9 +54,22 @@ class Quantised:
     zero_point: torch.Tensor
 
 
-# Whether eager rounds the quotient, or the sum of the quotient and the zero point. Known by the version, since an op at
-# import would start threads, and this process forks.
-_ROUNDS_QUOTIENTS = torch.__version__ >= (2, 14)
+@lru_cache(maxsize=1)
+def _rounds_quotients() -> bool:
+    """Whether eager rounds the quotient, or the sum of the quotient and the zero point, which depends on its build.
+
+    Found in a thread of its own, because graphs are decomposed on fake tensors, and not at import, because the op
+    starts threads, after which a process must not fork.
+    """
+
+    def probe() -> bool:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # quantised tensors are deprecated
+            half = torch.quantize_per_tensor(torch.tensor([0.5]), 1.0, 1, torch.quint8)
+        return bool(half.int_repr().item() == 1)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(probe).result()
 
 
 def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -> Quantised:
@@ -67,7 +83,7 @@ def quantise(x: torch.Tensor, scale: Any, zero_point: Any, dtype: torch.dtype) -
     step, zero = _number(scale, torch.float32), _number(zero_point, torch.int64)
     aten._assert_async.msg((zero >= low) & (zero <= high), _ZERO_POINT_ERROR)
     inverse = step.reciprocal()
-    if _ROUNDS_QUOTIENTS:
+    if _rounds_quotients():
         steps = _add_zero_point(torch.round(x * inverse), zero, wraps=integer != torch.int32)
     elif integer == torch.int32:
         steps = x * inverse + zero.to(torch.float32)
