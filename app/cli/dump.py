@@ -14,8 +14,8 @@ from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.run_report import nodes_text
 from buddy.app.session.stages import file_name
 from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.text.languages import LANGUAGES
 
 # The prefix of the stages of LLVM's passes: `llvm:3`, `llvm:gvn`.
 LLVM_STAGES = "llvm:"

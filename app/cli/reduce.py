@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from buddy.app.cli import FAILURE, INTERRUPTED, USAGE_ERROR, VERBS, arguments
@@ -173,7 +173,7 @@ def _generic_form(failure: Failure, text: str, folder: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _progress(console: Console):  # type: ignore[no-untyped-def]
+def _progress(console: Console) -> Callable[[Progress], None]:
     def show(state: Progress) -> None:
         sizes = f"{state.original} -> {state.current} {state.unit}"
         rejected = f", {state.rejected} invalid" if state.rejected else ""

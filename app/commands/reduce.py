@@ -69,8 +69,9 @@ class ReduceCommands:
         def chosen(answer: object) -> None:
             if isinstance(answer, tuple):
                 self._job.begin(self._reduce, *answer)
-            elif answer is not None and stage is not None:
-                self._ask_command(answer, stage.text)  # type: ignore[arg-type]
+            elif stage is not None:
+                for kind in (kind for kind, _, _ in _KINDS if kind == answer):
+                    self._ask_command(kind, stage.text)
 
         self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), chosen)
 

@@ -36,7 +36,7 @@ from buddy.app.widgets.look import Cells, align_both_ends, length
 from buddy.app.widgets.search import Found
 from buddy.app.workspace.session_file import SavedPlace
 from buddy.compiler.protocol import Stage
-from buddy.compiler.protocol.text.languages import LANGUAGES
+from buddy.compiler.protocol.plain_values import LANGUAGES
 
 # The number of columns that a key scrolls sideways.
 SCROLL_COLUMNS = 16

@@ -14,8 +14,8 @@ from buddy.app.reports.text.differences import DiffRows
 from buddy.app.session.stages import StageRow, counterpart
 from buddy.app.widgets.look import Cells
 from buddy.compiler.protocol import Stage
+from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.protocol.text.languages import LANGUAGES
 
 # What a stage is compared with: the stage before it, a marked stage, the same stage before the last edit, or the
 # corresponding stage of another recipe or graph.

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from buddy.app.workspace.session_file import Key as Key
 from buddy.compiler.protocol import Lines, SearchResult, Stage
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.plain_values import LANGUAGES
 from buddy.compiler.protocol.recipe import PassStep
-from buddy.compiler.protocol.text.languages import LANGUAGES
 
 if TYPE_CHECKING:
     import asyncio

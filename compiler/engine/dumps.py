@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buddy.compiler.importers.dumps.locations import all_places, line_places, place_rows
-from buddy.compiler.importers.dumps.reading import indexed_text, read_text
+from buddy.compiler.importers.dumps.reading import DumpScan, indexed_text, read_text
 from buddy.compiler.importers.dumps.records import TEXT_PREFIX, Dump, DumpStage, stage_of
-from buddy.compiler.importers.dumps.scanning import DumpScan
 from buddy.compiler.protocol import (
     Captured,
     Compile,

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Literal
 
+from buddy.compiler.protocol.plain_values import Language
+
 DumpFormat = Literal[
     "log", "torch-log", "torch-trace", "ir", "mlir-tree", "iree-phases", "triton", "xla", "inductor", "ir-folder"
 ]
@@ -24,7 +26,7 @@ DESCRIPTIONS: dict[DumpFormat, str] = {
     "ir-folder": "a folder of IR files",
 }
 # The language of a file with IR, by suffix. Suffixes of programs that this compiler opens itself are not among them.
-IR_SUFFIXES: dict[str, str] = {
+IR_SUFFIXES: dict[str, Language] = {
     ".ttir": "mlir",
     ".ttgir": "mlir",
     ".llir": "llvm",
@@ -95,7 +97,7 @@ def is_text(head: bytes) -> bool:
     )
 
 
-def language_of_text(head: bytes) -> str:
+def language_of_text(head: bytes) -> Language:
     """Returns the language of IR whose suffix does not name it; "text" if it is not known."""
     if _HLO.match(head):
         return "hlo"

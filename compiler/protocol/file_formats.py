@@ -18,7 +18,7 @@ FORMAT, WRITER = "format", "written_by"
 
 
 class LaterFormatError(BuddyError, ValueError):
-    """A file has a later format than this version reads, or a number that is none."""
+    """A file has a later format than this version reads, or the number of its format is invalid."""
 
 
 class Stamp(msgspec.Struct, frozen=True):

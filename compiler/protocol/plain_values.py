@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
 from buddy.compiler.protocol.recipe import DUMP, EAGER, OWN_FRONTENDS, Recipe
-from buddy.compiler.protocol.text.languages import Language
 
 
 class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -157,6 +156,32 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
         nodes = [row for row in self.rows if row.opcode.startswith("call")]
         found = [row for row in nodes if name in (row.module, row.stable.rpartition(".")[0])]
         return found if len(found) == 1 else []
+
+
+# The languages of stages.
+Language = Literal["fx", "buddy", "mlir", "llvm", "asm", "ptx", "hlo", "python", "cpp", "text"]
+
+
+class LanguageFacts(NamedTuple):
+    """`title` stands in sentences. `comment` starts a comment in a file that also has the stage's name."""
+
+    title: str
+    suffix: str
+    comment: str
+
+
+LANGUAGES: dict[str, LanguageFacts] = {
+    "fx": LanguageFacts("an FX graph", ".txt", "#"),
+    "buddy": LanguageFacts("a Buddy graph", ".txt", "#"),
+    "mlir": LanguageFacts("MLIR", ".mlir", "//"),
+    "llvm": LanguageFacts("LLVM IR", ".ll", ";"),
+    "asm": LanguageFacts("assembly", ".s", "#"),
+    "ptx": LanguageFacts("PTX", ".ptx", "//"),
+    "hlo": LanguageFacts("HLO", ".hlo", "//"),
+    "python": LanguageFacts("Python code", ".py", "#"),
+    "cpp": LanguageFacts("C++", ".cpp", "//"),
+    "text": LanguageFacts("text", ".txt", "#"),
+}
 
 
 class Stage(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -102,7 +102,14 @@ def _beside(divergence: Divergence | None, note: str = "") -> str:
     side = SideReport("onnxruntime", (wrong,), Timing(2e-3, 1e-3, 3e-3, 5), 8.0, 1.5, divergence=divergence, note=note)
     rows = tuple(
         NodeRow(
-            k, name, "call_function", name.partition(".")[0], "aten.mm.default", "", "", location=f"/work/net.py:{k}"
+            k,
+            name,
+            "call_function",
+            name.partition(".")[0],
+            "aten.mm.default",
+            "",
+            "",
+            location=f"/user/net.py:{k}",
         )
         for k, name in enumerate(("mm.0", "gelu.0"))
     )

@@ -10,9 +10,8 @@ import pytest
 from buddy.compiler.importers.dumps import logs
 from buddy.compiler.importers.dumps.headers import anchor_of, read_header
 from buddy.compiler.importers.dumps.locations import line_places, place_rows
-from buddy.compiler.importers.dumps.reading import indexed_text, read_text
+from buddy.compiler.importers.dumps.reading import DumpScan, indexed_text, read_text
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
-from buddy.compiler.importers.dumps.scanning import DumpScan
 from buddy.compiler.protocol.dump_files import dump_format, is_dump
 from tests.support.dumps import unpack
 

@@ -12,6 +12,7 @@ from buddy.compiler.importers.dumps.headers import anchor_of, read_header
 from buddy.compiler.importers.dumps.logs import MAX_COUNTED_BYTES, StageHash, lines_from
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in, is_text, language_of_text
+from buddy.compiler.protocol.plain_values import Language
 
 # Names of files that are not shown, in a note: more would fill the line.
 _MAX_NAMED = 5
@@ -25,7 +26,7 @@ class StageFile(NamedTuple):
     order: tuple[Any, ...]
     title: str
     phase: str
-    language: str
+    language: Language
     anchor: str = ""
 
 
@@ -157,7 +158,7 @@ def _xla(_folder: Path, path: Path) -> StageFile | None:
     return StageFile(path, (module, 4, 0, title), title, "reports", "text", module)
 
 
-_INDUCTOR = {
+_INDUCTOR: dict[str, tuple[str, Language]] = {
     "fx_graph_readable.py": ("fx", "python"),
     "fx_graph_transformed.py": ("fx", "python"),
     "ir_pre_fusion.txt": ("scheduler", "text"),
@@ -176,8 +177,8 @@ def _inductor(_folder: Path, path: Path) -> StageFile | None:
 
 
 def _ir_folder(folder: Path, path: Path) -> StageFile | None:
-    language = IR_SUFFIXES.get(path.suffix, "mlir" if path.suffix == ".mlir" else "")
-    if not language:
+    language = "mlir" if path.suffix == ".mlir" else IR_SUFFIXES.get(path.suffix)
+    if language is None:
         return None
     return StageFile(path, _natural(str(path.relative_to(folder))), path.stem, language, language)
 

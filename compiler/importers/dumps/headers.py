@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+from buddy.compiler.protocol.plain_values import Language
+
 MODULE = "module"
 
 # MLIR: `// -----// IR Dump After Canonicalizer (canonicalize) ('func.func' operation: @f) //----- //`. Newer versions
@@ -42,7 +44,7 @@ class Header(NamedTuple):
     """
 
     title: str
-    language: str
+    language: Language
     ran_on: str = ""
     failed: bool = False
     omitted: bool = False

@@ -90,7 +90,7 @@ class StageHash:
 
     @property
     def ends_early(self) -> bool:
-        """Whether the last line is none that ends IR."""
+        """Whether the last line of the text cannot end IR."""
         return bool(self.tail) and _LAST_LINE.match(self.tail[self.tail.rfind(b"\n") + 1 :]) is None
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.dump_files import DumpFormat
+from buddy.compiler.protocol.plain_values import Language
 
 # The first graph of a dump with several anchors: it has the stages of all of them.
 ALL_STAGES = "all"
@@ -31,7 +32,7 @@ class DumpStage:
     """
 
     title: str
-    language: str
+    language: Language
     phase: str
     file: int
     offset: int
@@ -138,7 +139,7 @@ def stage_of(stage: DumpStage, index: int) -> Stage:
         removed=removed,
         changed=stage.changed,
         state="failed" if stage.failed else "done",
-        language=stage.language,  # type: ignore[arg-type]
+        language=stage.language,
         deltas=stage.deltas,
         anchor=stage.anchor,
     )
