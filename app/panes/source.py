@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.binding import BindingType
+from textual.worker import Worker
 
 from buddy.app.actions import Pane as PaneId
 from buddy.app.panes.context import WorkbenchContext
@@ -72,6 +73,7 @@ class SourcePane(Pane, CodeView):
         self._old: frozenset[int] = frozenset()
         self._rows: dict[str, NodeRow] = {}
         self._other_graphs: dict[str, PythonLines] = {}
+        self._reopening: Worker[None] | None = None
 
     def on_mount(self) -> None:
         self.set_interval(CHECK_SECONDS, self._check_file)
@@ -278,8 +280,10 @@ class SourcePane(Pane, CodeView):
         opened = self._files.get(path)
         if not self.context.layout.with_source or session.is_remote or opened is None or opened.on_disk == "none":
             return
-        if size_and_time(path) != self._stamps.get(path):
-            self._reopen_file(path)
+        # A request may take longer than the time between two checks: started again at each check, it would never end.
+        is_reopening = self._reopening is not None and not self._reopening.is_finished
+        if not is_reopening and size_and_time(path) != self._stamps.get(path):
+            self._reopening = self._reopen_file(path)
 
     # ---- synchronisation ---------------------------------------------------------------------------------------------
 
