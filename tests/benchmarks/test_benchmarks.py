@@ -60,6 +60,15 @@ def results(run_python: RunPython, script: str, *options: str) -> dict[str, Any]
 
 @pytest.mark.slow
 @pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
+def test_lines_of_inductor_lead_to_nodes(run_python: RunPython) -> None:
+    (found,) = results(run_python, "inductor_lines", "bert")["models"].values()
+    for part in ("kernels", "wrapper"):
+        assert found[part]["with_nodes"] >= 0.95 * found[part]["lines"] > 0
+    assert found["pairs"] >= found["fused"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_bert_is_compiled_as_a_whole_and_agrees_with_eager(run_python: RunPython) -> None:
     found = results(run_python, "bert", "--runs", "1")
     assert found["nodes"]["eager"] == 0
