@@ -24,7 +24,7 @@ from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.protocol.text.lines import StageText
-from buddy.compiler.protocol.text.structure import shapes
+from buddy.compiler.protocol.text.structure import line_keys
 
 _LLVM_DIALECT, _MODULE = "llvm", "builtin.module"
 _LOWERING_PHASES = ("loops", _LLVM_DIALECT)
@@ -98,7 +98,8 @@ def last_rewriter(location_set: int, trail: Sequence[tuple[Stage, StageText]]) -
 
 def _lines_of(location_set: int, text: StageText) -> Counter[str]:
     numbered = zip(text.content.splitlines(), text.line_sets, strict=True)
-    return Counter(shape.key for shape in shapes((line for line, number in numbered if number == location_set), "mlir"))
+    lines = (line for line, number in numbered if number == location_set)
+    return Counter(line.key for line in line_keys(lines, "mlir"))
 
 
 def of_translation(text: str) -> Diagnostic:

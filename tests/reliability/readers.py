@@ -33,7 +33,7 @@ from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
 from buddy.compiler.protocol.text.diff import difference
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
 from buddy.compiler.protocol.text.store import is_literal, stays_within_lines
-from buddy.compiler.protocol.text.structure import region_at, shapes, symbols
+from buddy.compiler.protocol.text.structure import line_keys, region_at, symbols
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.support import files
 from buddy.compiler.support.processes.jobs import JobFailed
@@ -169,7 +169,7 @@ def _indexed(text: str) -> None:
     jumps(lines)
     language = ("mlir", "llvm", "asm", "ptx", "buddy")[len(text) % 5]
     symbols(indexed, language)
-    list(shapes(lines, language))
+    list(line_keys(lines, language))
 
 
 def _compared(text: str) -> None:

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from buddy.compiler.protocol.text.structure import AliasTable, LineShape, defined_names, shapes
+from buddy.compiler.protocol.text.structure import AliasTable, LineKey, defined_names, line_keys
 
 # Maximum number of edits that one search in a gap without anchors makes: the work grows with its square. The second
 # value is for sequences that have little in common.
@@ -225,9 +225,9 @@ def _lines(text: str) -> list[str]:
 def _structural_difference(before: Sequence[str], after: Sequence[str], language: str) -> Difference:
     definitions: dict[str, int] = {}
     aliases = [AliasTable(lines, language, definitions) for lines in (before, after)]
-    one, other = list(shapes(before, language, aliases[0])), list(shapes(after, language, aliases[1]))
+    one, other = list(line_keys(before, language, aliases[0])), list(line_keys(after, language, aliases[1]))
     # The printer orders definitions by use. Those that both texts have correspond in any order: they share a number.
-    numbers = dict.fromkeys(set(aliases[0].keys.values()).intersection(aliases[1].keys.values()), 0)
+    numbers = dict.fromkeys(set(aliases[0].key_of_alias.values()).intersection(aliases[1].key_of_alias.values()), 0)
     keys = [[numbers.setdefault(shape.key, len(numbers) + 1) for shape in side] for side in (one, other)]
     renaming = _Renaming()
     pairs: list[Pair] = []
@@ -238,8 +238,8 @@ def _structural_difference(before: Sequence[str], after: Sequence[str], language
         if renaming.add_lines(one[x], other[y], before[x]):
             pairs.append((x, y))
         i, j = x + 1, y + 1
-    names = {key: alias for alias, key in aliases[1].keys.items()}
-    counterparts = tuple((alias, names.get(key, "")) for alias, key in aliases[0].keys.items())
+    names = {key: alias for alias, key in aliases[1].key_of_alias.items()}
+    counterparts = tuple((alias, names.get(key, "")) for alias, key in aliases[0].key_of_alias.items())
     return Difference(hunks_between(pairs, len(before), len(after)), len(before), len(after), counterparts)
 
 
@@ -251,7 +251,7 @@ class _Alignment:
     """
 
     def __init__(
-        self, one: Sequence[LineShape], other: Sequence[LineShape], keys: Sequence[Sequence[int]], pairs: list[Pair]
+        self, one: Sequence[LineKey], other: Sequence[LineKey], keys: Sequence[Sequence[int]], pairs: list[Pair]
     ) -> None:
         self._shapes, self._keys, self._pairs = (one, other), keys, pairs
         # The number of the function that each line of the first text is in.
@@ -332,7 +332,7 @@ class _Renaming:
         # For the names of each text, the names of the other text.
         self._other_name: tuple[dict[str, str], dict[str, str]] = ({}, {})
 
-    def add_lines(self, one: LineShape, other: LineShape, line: str) -> bool:
+    def add_lines(self, one: LineKey, other: LineKey, line: str) -> bool:
         """Adds the names of two lines with equal keys. Returns whether they agree with the names added before.
 
         `line` is the text of `one`. A name that it defines may correspond to another name than before.
@@ -356,10 +356,10 @@ class _Renaming:
             agrees = agrees and a[0] == b[0]
         return agrees
 
-    def forget(self, lines: Sequence[str], line_shapes: Sequence[LineShape], text: int) -> None:
+    def forget(self, lines: Sequence[str], keys_of_lines: Sequence[LineKey], text: int) -> None:
         """Removes the names that `lines` define, which only text number `text` has: a later use is another value."""
         forth, back = self._other_name[text], self._other_name[1 - text]
-        for line, shape in zip(lines, line_shapes, strict=True):
+        for line, shape in zip(lines, keys_of_lines, strict=True):
             if any(name in forth for name in shape.names):
                 for name in defined_names(line):
                     other = forth.pop(name, None)

@@ -1,4 +1,4 @@
-"""The structure of a printed text: regions, symbols, and lines without their names.
+"""The structure of a printed text: its symbols and regions, and keys by which lines are compared.
 
 A region starts after a line that ends in `{` and ends before the next line of the same or lower indentation that begins
 with `}`. In assembly a function extends from its label to the next one.
@@ -6,7 +6,7 @@ with `}`. In assembly a function extends from its label to the next one.
 Two texts are structurally equal if their lines have equal keys and a one-to-one renaming turns the names of one into
 those of the other. Names are SSA values, block labels, numbered metadata and local labels of assembly. An alias of an
 attribute or a type counts as its definition, whatever its name. Locations, addresses, comments and the order of
-attributes are not part of a key.
+MLIR's attributes are not part of a key.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Literal, NamedTuple
 
 from buddy.compiler.protocol.text.lines import IndexedText
 
-SymbolKind = Literal["function", "global", "graph"]
+SymbolKind = Literal["function", "global", "graph", "module"]
 
 _MLIR_DECLARATION = re.compile(
-    r'^\s*(?:(?P<custom>[a-z_][\w.]*\.(?:func|global)|memref\.global|module|builtin\.module)\b|"(?P<generic>[\w.]+)"\()'
+    r'^\s*(?:(?P<custom>(?:[a-z_][\w.]*\.)?module|[a-z_][\w.]*\.(?:func|global))\b|"(?P<generic>[\w.]+)"\()'
 )
 _SYMBOL_REFERENCE = re.compile(r'@([\w$.\-]+|"[^"\n]*")')
 _SYMBOL_NAME = re.compile(r'sym_name = "([^"]*)"')
@@ -33,8 +33,10 @@ _GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
 _PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
 # The comment above each kernel of Inductor.
 _CPP_KERNEL = re.compile(r"^// (\w+)$")
+# A label that stands at the indentation of its function's header: of a block in LLVM's IR and in PTX.
+_BLOCK_LABEL = re.compile(r"(?:[\w$.\-]+|\"[^\"\n]*\"):(?:\s|$)")
 _HLO_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+)(?: \(.*\) -> .*)? \{$")
-_FUNCTIONS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL, "hlo": _HLO_COMPUTATION}
+_FUNCTION_HEADERS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL, "hlo": _HLO_COMPUTATION}
 
 
 class TextSymbol(NamedTuple):
@@ -61,13 +63,28 @@ def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
         return None
     if _opens(text.line(line)):
         return line, _end_of(text, line)
-    depth = _indent(text.line(line)) - (not text.line(line).lstrip().startswith(("}", "^")))
-    while line > 0 and depth >= 0:
+    max_indent = _max_indent_of_opening(text, line)
+    while line > 0 and max_indent >= 0:
         line -= 1
         above = text.line(line)
-        if _opens(above) and _indent(above) <= depth:
+        if _opens(above) and _indent(above) <= max_indent:
             return line, _end_of(text, line)
+        if above.lstrip().startswith("}"):
+            # This region has ended: only one that is opened farther left can contain the line.
+            max_indent = min(max_indent, _indent(above) - 1)
     return None
+
+
+def _max_indent_of_opening(text: IndexedText, line: int) -> int:
+    """Returns the largest indentation of a line above that can open the region around `line`.
+
+    A blank line is in the region of the next line that is not.
+    """
+    while line + 1 < text.total and not text.line(line).strip():
+        line += 1
+    content = text.line(line).strip()
+    is_at_opening = content.startswith(("}", "^")) or _BLOCK_LABEL.match(content) is not None
+    return _indent(text.line(line)) - (0 if is_at_opening else 1)
 
 
 def _end_of(text: IndexedText, first: int) -> int:
@@ -107,7 +124,7 @@ def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, Symb
     for number, line in _lines(text):
         if language == "mlir" and (symbol := _mlir_symbol(line)):
             declarations.append((*symbol, number))
-        elif language in _FUNCTIONS and (match := _FUNCTIONS[language].match(line)):
+        elif language in _FUNCTION_HEADERS and (match := _FUNCTION_HEADERS[language].match(line)):
             declarations.append((match[1], "function", number))
         elif language == "buddy" and (match := _GRAPH_HEADER.match(line)):
             declarations.append((match[1], "graph", number))
@@ -123,7 +140,8 @@ def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
     name = _SYMBOL_REFERENCE.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
     if name is None or not op.endswith(("func", "global", "module")):
         return None
-    return name[1], "global" if op.endswith("global") else "function"
+    kind = op.rpartition(".")[2]
+    return name[1], "global" if kind == "global" else "module" if kind == "module" else "function"
 
 
 def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
@@ -141,6 +159,7 @@ _NAMES: dict[str, str] = {
     "buddy": _SSA,
     "python": r"\b(?:buf|op)\d+\b",
     "cpp": r"\b(?:tmp|in_ptr|out_ptr|in_out_ptr)\d+\b",
+    # Inductor's scheduler and its wrapper name buffers and operations so.
     "text": r"\b(?:buf|op)\d+\b",
     "hlo": r"%[\w.\-]+",
 }
@@ -150,14 +169,14 @@ _STRING_LITERAL = re.compile(r'("(?:[^"\\]|\\.)*")')
 _LLVM_DEBUG_INFO = re.compile(r",\s*!dbg !\d+|\b(?:line|column): \d+,?\s*")
 _ASM_ADDRESS = re.compile(r"^\s+[0-9a-f]+\s\s")
 _LLVM_LABEL = re.compile(r"^([\w$.\-]+):")
-_FUNCTION_START = re.compile(r"\s*(?:(?:func|llvm)\.func|gpu\.func|define)\b")
+_FUNCTION_START = re.compile(r'\s*"?(?:(?:func|llvm|gpu)\.func|define)\b')
 # Where a value is defined: results, block and function arguments, induction variables.
 _DEFINITIONS = re.compile(
     rf"(?P<name>{_SSA})(?=:\d+\s*[=,]|:\s|:$|\s=\s)"
     rf"|(?P<list>{_SSA}(?:,\s*{_SSA})*)(?=\)\s*(?:=|in)\s|\s*=\s)"
     r"|^\s*(?P<label>\^[\w$.\-]+)(?=[:(])"
     r"|^(?P<alias>[#!][\w]+)(?=\s=\s)"
-    r"|^(?P<place>\.L[\w$.]+)(?=:)"
+    r"|^(?P<local_label>\.L[\w$.]+)(?=:)"
 )
 _NAME_OF_VALUE = re.compile(_SSA)
 
@@ -170,7 +189,7 @@ _ALIASES: dict[str, tuple[re.Pattern[str], re.Pattern[str]]] = {
 _DEFINITION_STARTS = ("#", "!", "attributes #")
 
 
-class LineShape(NamedTuple):
+class LineKey(NamedTuple):
     """A line without its names (`key`), the names in order, and whether the line starts a function, a new scope."""
 
     key: str
@@ -179,13 +198,14 @@ class LineShape(NamedTuple):
 
 
 class AliasTable:
-    """The aliases that a text defines. `keys` maps each name to its replacement in the keys of lines.
+    """The aliases that a text defines. `key_of_alias` maps each name to its replacement in the keys of lines.
 
-    Equal definitions have the same replacement, in all texts whose tables share `numbers`.
+    Equal definitions have the same replacement in all texts whose tables share `definition_numbers`, which each table
+    extends.
     """
 
-    def __init__(self, lines: Sequence[str], language: str, numbers: dict[str, int]) -> None:
-        self.keys: dict[str, str] = {}
+    def __init__(self, lines: Sequence[str], language: str, definition_numbers: dict[str, int]) -> None:
+        self.key_of_alias: dict[str, str] = {}
         self._sigils: set[str] = set()
         self._patterns = _ALIASES.get(language)
         if self._patterns is None:
@@ -197,15 +217,16 @@ class AliasTable:
             ):
                 # A definition uses only aliases that are defined before it.
                 definition = "".join(map(self.expand, _STRING_LITERAL.split(match[2])))
-                self.keys[match[1]] = f"${numbers.setdefault(definition, len(numbers))}"
+                number = definition_numbers.setdefault(definition, len(definition_numbers))
+                self.key_of_alias[match[1]] = f"${number}"
                 self._sigils.add(match[1][0])
 
     def expand(self, text: str) -> str:
-        """Returns `text` with keys in place of aliases. `text` is a string literal or contains none."""
+        """Returns `text` with keys in place of aliases. String literals are unchanged, and have to be passed alone."""
         if self._patterns is not None and not text.startswith('"'):
             for sigil in self._sigils:
                 if sigil in text:
-                    return self._patterns[1].sub(lambda match: self.keys.get(match[0], match[0]), text)
+                    return self._patterns[1].sub(lambda match: self.key_of_alias.get(match[0], match[0]), text)
         return text
 
     def defined_key(self, normalized: str) -> str:
@@ -213,36 +234,37 @@ class AliasTable:
         if self._patterns is None:
             return ""
         match = self._patterns[0].match(normalized)
-        return self.keys.get(match[1], "") if match else ""
+        return self.key_of_alias.get(match[1], "") if match else ""
 
 
-def shapes(lines: Iterable[str], language: str, aliases: AliasTable | None = None) -> Iterator[LineShape]:
-    """Yields the shape of each line.
+def line_keys(lines: Iterable[str], language: str, aliases: AliasTable | None = None) -> Iterator[LineKey]:
+    """Yields the key of each line, with its names.
 
     The key of a line that defines one of `aliases` is the alias's key. Other aliases are names.
     """
     name = re.compile(_NAMES.get(language, _SSA))
     comment = _COMMENTS.get(language, "")
     aliases = aliases or AliasTable((), language, {})
-    has_aliases = bool(aliases.keys)
+    has_aliases = bool(aliases.key_of_alias)
     for line in lines:
         plain = _normalized(line, language, comment)
-        starts_scope = "func" in plain or "define" in plain
+        may_start_scope = "func" in plain or "define" in plain
         definition = aliases.defined_key(plain) if has_aliases and plain.startswith(_DEFINITION_STARTS) else ""
         if definition:
-            yield LineShape(definition, ())
+            yield LineKey(definition, ())
         elif '"' in plain:
-            yield _shape_with_strings(plain, name, aliases, starts_scope and bool(_FUNCTION_START.match(plain)))
+            yield _key_with_strings(plain, name, aliases, may_start_scope and bool(_FUNCTION_START.match(plain)))
         else:
             expanded = aliases.expand(plain) if has_aliases else plain
             key, names = name.sub("%", expanded), tuple(name.findall(expanded))
-            yield LineShape(key, names, starts_scope and bool(_FUNCTION_START.match(plain)))
+            yield LineKey(key, names, may_start_scope and bool(_FUNCTION_START.match(plain)))
 
 
 def defined_names(line: str) -> set[str]:
     """Returns the names that `line` defines: its results, its block's arguments, its label."""
     names: set[str] = set()
     for match in _DEFINITIONS.finditer(line):
+        # Exactly one group of the pattern matches.
         names.update(_NAME_OF_VALUE.findall(match["list"]) if match["list"] else [match[match.lastgroup or 0]])
     return names
 
@@ -260,17 +282,18 @@ def _normalized(line: str, language: str, comment: str) -> str:
     if language == "llvm":
         # Branches refer to the label `1:` as `%1`.
         line = _LLVM_LABEL.sub(r"%\1:", _LLVM_DEBUG_INFO.sub("", line) if "!dbg" in line or "line:" in line else line)
-    if "{" in line and "," in line and "}" in line:
-        line = _sort_in_one_dictionary(line)
+    if language == "mlir" and "{" in line and "," in line and "}" in line:
+        # In other languages the words between braces have an order: types of LLVM, arguments of C++.
+        line = _with_sorted_attributes_cached(line)
     return line
 
 
-def _sort_in_one_dictionary(line: str) -> str:
-    """Returns `line` with its attributes sorted. An attribute dictionary that occurs on many lines is parsed once."""
+def _with_sorted_attributes_cached(line: str) -> str:
+    """Like `with_sorted_attributes`, but parses the text between the outermost braces once for all lines with it."""
     start, end = line.index("{"), line.rindex("}") + 1
     if end <= start or '"' in line[:start]:
         return with_sorted_attributes(line)
-    return f"{line[:start]}{_sorted_dictionary(line[start:end])}{line[end:]}"
+    return f"{line[:start]}{_cached_sorted_attributes(line[start:end])}{line[end:]}"
 
 
 def _without_comment(line: str, comment: str) -> str:
@@ -285,18 +308,19 @@ def _without_comment(line: str, comment: str) -> str:
     return "".join(code).rstrip()
 
 
-def _shape_with_strings(line: str, name: re.Pattern[str], aliases: AliasTable, starts_scope: bool) -> LineShape:
-    """Returns the shape of a line with string literals, whose content is not searched for names."""
+def _key_with_strings(line: str, name: re.Pattern[str], aliases: AliasTable, starts_scope: bool) -> LineKey:
+    """Returns the key of a line with string literals, whose content is not searched for names."""
     parts, names = _STRING_LITERAL.split(line), []
     for index in range(0, len(parts), 2):
         part = aliases.expand(parts[index])
         names += name.findall(part)
         parts[index] = name.sub("%", part)
-    return LineShape("".join(parts), tuple(names), starts_scope)
+    return LineKey("".join(parts), tuple(names), starts_scope)
 
 
 # ---- locations and attributes, token by token -----------------------------------------------------------------------
 
+# Plain text ends at each `l`, so that `loc(` is found where it begins a word.
 _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|\bloc\s*\(|->|[\[({<]|[\])}>]|,|[^"\[\](){}<>,\-l]+|.')
 _OPENING, _CLOSING = frozenset("[({<"), frozenset("])}>")
 _ATTRIBUTE_ENTRY = re.compile(r"\s*(\"[^\"]*\"|[A-Za-z_][\w$.\-]*)\s*(?:=|$)")
@@ -339,13 +363,13 @@ def with_sorted_attributes(line: str) -> str:
     return "".join(stack[0])
 
 
-_sorted_dictionary = lru_cache(maxsize=4096)(with_sorted_attributes)
+_cached_sorted_attributes = lru_cache(maxsize=4096)(with_sorted_attributes)
 
 
 def _sort_entries(tokens: list[str]) -> str:
     """Returns the text of the tokens between two braces, sorted if they are the entries of an attribute dictionary."""
-    cuts = [-1, *(index for index, token in enumerate(tokens) if token == ","), len(tokens)]
-    entries = ["".join(tokens[start + 1 : end]).strip() for start, end in pairwise(cuts)]
+    commas = [-1, *(index for index, token in enumerate(tokens) if token == ","), len(tokens)]
+    entries = ["".join(tokens[start + 1 : end]).strip() for start, end in pairwise(commas)]
     if len(entries) < 2 or not all(_ATTRIBUTE_ENTRY.match(entry) for entry in entries):
         return "".join(tokens)
     return ", ".join(sorted(entries, key=_attribute_name))

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.protocol.text import diff
 from buddy.compiler.protocol.text.diff import Difference, Hunk, difference, hunks
-from buddy.compiler.protocol.text.structure import defined_names, shapes, with_sorted_attributes
+from buddy.compiler.protocol.text.structure import defined_names, line_keys, with_sorted_attributes
 
 FUNCTION = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>
@@ -273,6 +273,24 @@ def test_llvm_ir_and_assembly_have_names_of_their_own() -> None:
     assert structural("  a  mov eax, ebx\n", "  a  mov ebx, eax\n", "asm") == [Hunk(0, 1, 0, 1)]
 
 
+@pytest.mark.parametrize(
+    ("language", "one", "other"),
+    [
+        ("llvm", "%1 = load { ptr, i64 }, ptr %0", "%1 = load { i64, ptr }, ptr %0"),
+        ("cpp", "f({x, y});", "f({y, x});"),
+        ("python", "call({a, b})", "call({b, a})"),
+    ],
+)
+def test_words_between_braces_have_an_order_in_other_languages(language: str, one: str, other: str) -> None:
+    first, second = line_keys([one, other], language)
+    assert first.key != second.key
+
+
+def test_a_function_in_generic_form_is_a_scope() -> None:
+    (function,) = line_keys(['"func.func"() <{sym_name = "f"}> ({'], "mlir")
+    assert function.starts_scope
+
+
 def test_attributes_are_sorted_inside_out_and_other_braces_left_alone() -> None:
     line = 'op {b = {y, x = "p, q"}, a = [1, 2]} : {1, 0} {'
     assert with_sorted_attributes(line) == 'op {a = [1, 2], b = {x = "p, q", y}} : {1, 0} {'
@@ -284,7 +302,7 @@ def test_what_a_line_binds() -> None:
     assert defined_names("  ^bb0(%in: f32, %out: f32):") == {"^bb0", "%in", "%out"}
     assert defined_names("  func.func @f(%x: f32) {") == {"%x"}
     assert defined_names("  memref.store %a, %b[%i, %j] : memref<4x4xf32>") == set()
-    assert [shape.key for shape in shapes(["%1 = a", "%22 = a"], "mlir")] == ["% = a"] * 2
+    assert [shape.key for shape in line_keys(["%1 = a", "%22 = a"], "mlir")] == ["% = a"] * 2
 
 
 @pytest.mark.slow

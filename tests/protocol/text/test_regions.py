@@ -107,3 +107,51 @@ def test_symbols_of_other_texts(text: str, language: str, found: list[tuple[str,
 )
 def test_the_region_that_a_line_opens_or_is_in(line: int, region: tuple[int, int] | None) -> None:
     assert region_at(IndexedText(MLIR), line) == region
+
+
+LLVM = """declare void @g()
+
+define void @f(ptr %0) {
+entry:
+  br label %1
+
+1:  ; preds = %entry
+  switch i32 0, label %2 [
+  ]
+
+2:
+  ret void
+}
+
+define void @h() {
+  ret void
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("line", "region"),
+    [
+        (3, (2, 12)),  # a block's label stands where the function's header does
+        (5, (2, 12)),  # so does a blank line between two blocks
+        (6, (2, 12)),
+        (8, (2, 12)),
+        (12, (2, 12)),
+        (13, None),  # between two functions
+        (1, None),
+        (15, (14, 16)),
+    ],
+)
+def test_the_region_at_a_label_or_a_blank_line_of_llvm_ir(line: int, region: tuple[int, int] | None) -> None:
+    assert region_at(IndexedText(LLVM), line) == region
+
+
+def test_labels_of_ptx_are_in_their_function() -> None:
+    text = ".entry first(\n)\n{\n\tmov.u32 %r1;\n\n$L__BB0_2:\n\tret;\n}\n"
+    assert [region_at(IndexedText(text), line) for line in (4, 5)] == [(2, 7)] * 2
+
+
+@pytest.mark.parametrize("header", ["gpu.module @k {", '"gpu.module"() ({ // sym_name = "k"', "module @k {"])
+def test_named_modules_are_symbols(header: str) -> None:
+    (symbol,) = symbols(IndexedText(f"{header}\n  op\n}}\n"), "mlir")
+    assert (symbol.name, symbol.kind) == ("k", "module")
