@@ -15,14 +15,17 @@ from buddy.compiler.protocol.one_shot_messages import ReadTrace, TraceProgress, 
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS, ReportBuilder
 
-# The start of a line of both formats: level and date, time, process, place in torch.
-_PREFIX = re.compile(r"^(?:\[(rank\d+)\]:\s*)?([VIWEC]\d{4} [\d:.]+) (\d+) (\S+?:\d+)\] ?(.*)$")
-_TEXT = re.compile(r"^(?:\[(?:!\d+/?)?(\d+/\d+)(?:_\d+)?\] ?)?(?:\[__(\w+)\] ?)?(.*)$")
+# The start of a line of both formats: rank, level and date, time, process id, place in torch.
+_PREFIX = re.compile(
+    r"^(?:\[rank(?P<rank>\d+)\]:\s*)?(?P<time>[VIWEC]\d{4} [\d:.]+) (?P<pid>\d+) (?P<place>\S+?:\d+)\] ?(?P<rest>.*)$"
+)
+# What follows in a text log: the compile id, the artifact and the message.
+_TEXT_BODY = re.compile(r"^(?:\[(?:!\d+/?)?(\d+/\d+)(?:_\d+)?\] ?)?(?:\[__(\w+)\] ?)?(.*)$")
 _RANK = re.compile(r"rank_?(\d+)")
 _RECOMPILING = re.compile(r"Recompiling function (\S+) in (.+):(\d+)\s*\n")
-_LIMIT = re.compile(r"torch\._dynamo hit config\.(\w+) \((\d+)\)\s+function: '(.+?)' \((.+?):(\d+)\)")
-_STARTING = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?):(\d+)")
-# Only this many characters of a payload are kept; a guard tree of a large model has a few million.
+_LIMIT_HIT = re.compile(r"torch\._dynamo hit config\.(\w+) \((\d+)\)\s+function: '(.+?)' \((.+?):(\d+)\)")
+_COMPILE_START = re.compile(r"torchdynamo start (?:compiling|tracing) (\S+) (.+?):(\d+)")
+# No line is added to a payload of this many characters or more; a guard tree of a large model has a few million.
 _MAX_PAYLOAD = 16 << 20
 _PROGRESS_BYTES = 4 << 20
 _BINARY_PROBE = 4096
@@ -44,7 +47,7 @@ def trace_files(path: Path) -> list[Path]:
         raise TraceError(what, str(path), "check the path") from error
     if not files:
         todo = "run the script with TORCH_TRACE=DIR, and pass DIR"
-        raise TraceError(f"{path} holds no trace: it has no .log file", str(path), todo)
+        raise TraceError(f"{path} holds no trace: it has no file in .log, .txt or .err", str(path), todo)
     return files
 
 
@@ -66,50 +69,77 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
     """
     files = trace_files(path)
     builder, notes, found = ReportBuilder(), list[str](), 0
-    total, start, told = sum(file.stat().st_size for file in files) or 1, 0, 0
-    for number, file in enumerate(files):
+    sizes = [_size(file) for file in files]
+    total, start, reported = sum(sizes) or 1, 0, 0
+    for number, (file, size) in enumerate(zip(files, sizes, strict=True)):
         rank = _RANK.search(file.name)
         process = (f"rank {rank[1]}" if rank else f"file {number}") if len(files) > 1 else ""
         reader = _Reader(process)
-        with file.open("rb") as stream:
-            if b"\0" in stream.read(_BINARY_PROBE):
-                notes.append(f"{file} is a binary file")
-                continue
-            stream.seek(0)
-            for record, position in reader.records(stream):
-                builder.take(record)
-                if start + position - told > _PROGRESS_BYTES:
-                    told = start + position
-                    on_progress(min(told / total, 1.0))
-        start += file.stat().st_size
+        try:
+            with file.open("rb") as stream:
+                if b"\0" in stream.read(_BINARY_PROBE):
+                    notes.append(f"{file} is a binary file")
+                else:
+                    stream.seek(0)
+                    for record, position in reader.records(stream):
+                        builder.take(record)
+                        if start + position - reported > _PROGRESS_BYTES:
+                            reported = start + position
+                            on_progress(min(reported / total, 1.0))
+                    notes += [] if reader.found else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
+        except OSError as error:
+            notes.append(f"{file} cannot be read: {error.strerror or error}")
+        start += size
         found += reader.found
-        notes += [] if reader.found else [f"{file} has no line of TORCH_TRACE or TORCH_LOGS"]
-        notes += [f"{file}: {reader.damaged} records could not be read"] if reader.damaged else []
+        notes += [f"{file}: {reader.unreadable} records could not be read"] if reader.unreadable else []
     if not found:
         todo = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
         raise TraceError(f"{path} is no trace of TorchDynamo", notes[0] if notes else str(path), todo)
     return builder.report(tuple(notes))
 
 
+def _size(file: Path) -> int:
+    try:
+        return file.stat().st_size
+    except OSError:
+        return 0
+
+
 @dataclass
 class _Message:
-    """A message that is being read: a structured record, or a message of a text log, which may have several lines."""
+    """The message whose lines are being read.
 
-    head: str = ""
-    fields: dict[str, Any] | None = None
-    compile: str = ""
+    A structured record has `fields`, and its payload as `lines`. A message of a text log has no fields; all its lines
+    are printed with the same time and place (`origin`), compile id and artifact.
+    """
+
+    process: str
+    fields: dict[str, Any] | None
+    origin: str = ""
+    compile_id: str = ""
     artifact: str = ""
     lines: list[str] = field(default_factory=list)
     size: int = 0
 
+    def append(self, line: str) -> None:
+        if self.size < _MAX_PAYLOAD:
+            self.lines.append(line)
+            self.size += len(line)
+
 
 class _Reader:
-    """Reads the records of one file. `found` counts its messages, `damaged` the lines that could not be decoded."""
+    """Reads the records of one file. `found` counts its messages, `unreadable` the records that cannot be decoded.
 
-    def __init__(self, process: str) -> None:
-        self._process = process
-        self._message = _Message()
-        self.found = self.damaged = 0
+    Several processes may have written the file in turn: ranks to one stderr, say. `name` is that of the file's process
+    in the report; in a file of several ranks, a record is of the rank that its line names.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        # The open message of each process, and the process of the last line with a prefix.
+        self._messages: dict[str, _Message] = {}
+        self._last = name
+        self.found = self.unreadable = 0
 
     def records(self, stream: IO[bytes]) -> Iterator[tuple[TraceRecord, int]]:
         """The records, each with the position in the file after it."""
@@ -119,73 +149,82 @@ class _Reader:
             line = raw.decode("utf-8", "replace").rstrip("\r\n")
             match = _PREFIX.match(line)
             if match is None:
-                self._continue(line)
+                self._append_payload_line(line)
                 continue
             self.found += 1
-            if match[5].startswith("{"):
-                yield from self._finish(position)
-                self._begin_structured(match[5])
-            elif not self._extends(match):
-                yield from self._finish(position)
-                self._begin_text(match)
-        yield from self._finish(position)
+            process = self._last = f"rank {match['rank']}" if match["rank"] else self._name
+            if match["rest"].startswith("{"):
+                yield from self._finish(process, position)
+                self._begin_structured(match["rest"], process)
+            elif not self._append_if_same_message(match, process):
+                yield from self._finish(process, position)
+                self._begin_text(match, process)
+        for process in list(self._messages):
+            yield from self._finish(process, position)
 
-    def _begin_structured(self, text: str) -> None:
+    def _begin_structured(self, text: str, process: str) -> None:
         try:
             fields = json.loads(text)
         except ValueError:
-            self.damaged += 1
-            self._message = _Message()
+            self.unreadable += 1
             return
         name = next(iter(fields), "")
-        wanted = name in READ_RECORDS or (name == "artifact" and _artifact_name(fields) in READ_ARTIFACTS)
-        self._message = _Message(head=name, fields=fields) if wanted else _Message()
+        is_wanted = name in READ_RECORDS or (name == "artifact" and _artifact_name(fields) in READ_ARTIFACTS)
+        if is_wanted:
+            self._messages[process] = _Message(process, fields)
 
-    def _begin_text(self, match: re.Match[str]) -> None:
-        text = _TEXT.match(match[5])
-        assert text is not None
-        head = f"{match[2]} {match[4]}"
-        self._message = _Message(head, None, text[1] or "", text[2] or "", [text[3]])
+    def _begin_text(self, match: re.Match[str], process: str) -> None:
+        compile_id, artifact, line = _text_body(match["rest"])
+        self._messages[process] = _Message(process, None, _origin(match), compile_id, artifact, [line])
 
-    def _extends(self, match: re.Match[str]) -> bool:
-        """Whether a line belongs to the text message before it; if so, it is added."""
-        message = self._message
-        if message.fields is not None or message.head != f"{match[2]} {match[4]}":
+    def _append_if_same_message(self, match: re.Match[str], process: str) -> bool:
+        """Appends the line if it belongs to the text message before it; returns whether it does."""
+        message = self._messages.get(process)
+        if message is None or message.fields is not None or message.origin != _origin(match):
             return False
-        text = _TEXT.match(match[5])
-        assert text is not None
-        if (text[1] or "", text[2] or "") != (message.compile, message.artifact):
+        compile_id, artifact, line = _text_body(match["rest"])
+        if (compile_id, artifact) != (message.compile_id, message.artifact):
             return False
-        self._add(text[3])
+        message.append(line)
         return True
 
-    def _continue(self, line: str) -> None:
-        """Adds a line of a payload; other lines are the program's output."""
-        if self._message.fields is not None and line.startswith("\t"):
-            self._add(line[1:])
+    def _append_payload_line(self, line: str) -> None:
+        """Appends a line of a payload. Ignores other lines: they are the program's output."""
+        message = self._messages.get(self._last)
+        if message is not None and message.fields is not None and line.startswith("\t"):
+            message.append(line[1:])
 
-    def _add(self, line: str) -> None:
-        if self._message.size < _MAX_PAYLOAD:
-            self._message.lines.append(line)
-            self._message.size += len(line)
-
-    def _finish(self, position: int) -> Iterator[tuple[TraceRecord, int]]:
-        message, self._message = self._message, _Message()
+    def _finish(self, process: str, position: int) -> Iterator[tuple[TraceRecord, int]]:
+        message = self._messages.pop(process, None)
+        if message is None:
+            return
         if message.fields is not None:
-            yield structured_record(message.fields, "\n".join(message.lines), self._process), position
-        elif message.lines:
-            yield from ((record, position) for record in _records_of_text(message, self._process))
+            yield structured_record(message.fields, "\n".join(message.lines), message.process), position
+        else:
+            yield from ((record, position) for record in _records_of_text(message))
+
+
+def _origin(match: re.Match[str]) -> str:
+    """What all lines of a message of a text log share: time, process id and place."""
+    return f"{match['time']} {match['pid']} {match['place']}"
+
+
+def _text_body(text: str) -> tuple[str, str, str]:
+    """Returns the compile id, the artifact ("" without one) and the message of a line of a text log."""
+    match = _TEXT_BODY.match(text)
+    assert match is not None, "the pattern matches every line"
+    return match[1] or "", match[2] or "", match[3]
 
 
 def structured_record(fields: dict[str, Any], payload: str, process: str = "") -> TraceRecord:
     """The record of Dynamo's structured trace with these fields, of which the first one names it."""
     name = next(iter(fields), "")
-    own = fields.get(name)
+    metadata = fields.get(name)
     if name == "artifact":
         name = _artifact_name(fields)
-    number = fields.get("frame_id"), fields.get("frame_compile_id")
-    compile_id = f"{number[0]}/{number[1]}" if None not in number else ""
-    return TraceRecord(name, compile_id, json.dumps(own, default=repr).encode(), payload, process)
+    frame, attempt = fields.get("frame_id"), fields.get("frame_compile_id")
+    compile_id = "" if frame is None or attempt is None else f"{frame}/{attempt}"
+    return TraceRecord(name, compile_id, json.dumps(metadata, default=repr).encode(), payload, process)
 
 
 def _artifact_name(fields: dict[str, Any]) -> str:
@@ -193,12 +232,12 @@ def _artifact_name(fields: dict[str, Any]) -> str:
     return str(artifact.get("name", "")) if isinstance(artifact, dict) else ""
 
 
-def _records_of_text(message: _Message, process: str) -> Iterator[TraceRecord]:
+def _records_of_text(message: _Message) -> Iterator[TraceRecord]:
     """The records of a message of a text log, in the form of the structured trace."""
     text = "\n".join(message.lines)
 
     def record(name: str, fields: Any, payload: str = "") -> TraceRecord:
-        return TraceRecord(name, message.compile, json.dumps(fields).encode(), payload, process)
+        return TraceRecord(name, message.compile_id, json.dumps(fields).encode(), payload, message.process)
 
     if message.artifact == "graph_breaks" and "Graph break" in text and "suppressed due to duplicate" not in text:
         yield record("dynamo_graph_break_reason", {}, text)
@@ -208,17 +247,17 @@ def _records_of_text(message: _Message, process: str) -> Iterator[TraceRecord]:
     elif message.artifact == "guards" and "TREE_GUARD_MANAGER" in text:
         yield record("dynamo_cpp_guards_str", {}, text)
         yield record("buddy_compiled", {})
-    elif match := _LIMIT.search(text):
+    elif match := _LIMIT_HIT.search(text):
         fields = {
             "setting": match[1], "limit": int(match[2]), "function": match[3], "file": match[4], "line": int(match[5])
         }  # fmt: skip
         yield record("buddy_limit", fields)
-    elif match := _STARTING.search(text):
+    elif match := _COMPILE_START.search(text):
         yield record("buddy_function", {"function": match[1], "file": match[2], "line": int(match[3])})
 
 
 def _reasons(text: str) -> list[str]:
-    """The reasons in a message of the log `recompiles` or `recompiles_verbose`, each with its user's stack."""
+    """The reasons in a message of the log `recompiles` or `recompiles_verbose`, each with the user's frames."""
     reasons: list[str] = []
     for line in text.splitlines():
         item = re.match(r"^\s*- (\d+/\d+: .*)$", line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 from pathlib import Path
 
 import pytest
@@ -97,10 +98,28 @@ def test_the_processes_of_a_run_are_told_apart(tmp_path: Path) -> None:
     assert [compiled.id for compiled in report.recompilations][::5] == ["rank 0 0/1", "rank 1 0/1"]
 
 
+def test_ranks_that_write_one_log_are_told_apart(tmp_path: Path) -> None:
+    """`torchrun` starts each line with its rank, and the lines of the ranks alternate."""
+    lines = [line for line in LOG.read_text().splitlines() if line[:1] in "VIWEC"]
+    path = tmp_path / "stderr.txt"
+    path.write_text("".join(f"[rank{rank}]:{line}\n" for line in lines for rank in (0, 1)))
+    report = read_trace(path)
+    assert sorted(changes(report)) == sorted(CHANGES * 2)
+    assert {compiled.id for compiled in report.recompilations} >= {"rank 0 0/1", "rank 1 0/1"}
+
+
+@pytest.mark.skipif(os.getuid() == 0, reason="this user may read every file")
+def test_a_file_of_a_folder_that_may_not_be_read_is_named(tmp_path: Path) -> None:
+    for name in ("a.log", "b.log"):
+        (tmp_path / name).write_text(LOG.read_text())
+    (tmp_path / "a.log").chmod(0)
+    assert read_trace(tmp_path).notes == (f"{tmp_path / 'a.log'} cannot be read: Permission denied",)
+
+
 def test_files_that_are_no_trace_are_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read: No such file"):
         read_trace(tmp_path / "missing")
-    with pytest.raises(TraceError, match=r"has no \.log file") as caught:
+    with pytest.raises(TraceError, match=r"has no file in \.log, \.txt or \.err") as caught:
         read_trace(tmp_path)
     assert "TORCH_TRACE=DIR" in caught.value.todo
     (tmp_path / "a.log").write_text("hello\n")
