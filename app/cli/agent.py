@@ -19,7 +19,7 @@ from buddy.app.cli import arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.dump import choose_stage
 from buddy.app.cli.headless import CollectedCompilation, Failure, Headless
-from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, steps_named
+from buddy.app.cli.recipes import UsageError, find_preset, graph_numbers, matching_nodes, step_indices
 from buddy.app.session.client import EngineClient, EngineLost, RequestFailed
 from buddy.app.workspace.frontends import with_frontend
 from buddy.app.workspace.inputs import read_file
@@ -271,7 +271,7 @@ class AgentProgram:
             if not 1 <= int(selector) <= len(self.recipe.steps):
                 raise UsageError(f"there is no pass {selector}: the recipe has passes 1 to {len(self.recipe.steps)}")
             return [int(selector) - 1]
-        return steps_named(self.recipe, selector)
+        return step_indices(self.recipe, selector)
 
     def nodes(self, patterns: Iterable[str]) -> list[NodeRow]:
         """The compiled nodes that names or patterns select. Raises `UsageError` for one that selects none."""

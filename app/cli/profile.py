@@ -136,7 +136,7 @@ def _instruction_lines(sampling: Sampling, names: dict[str, str], count: int) ->
     rows = [
         [
             f"{spot.samples / sampling.samples:.1%}",
-            f"@{spot.function}+{spot.offset:x}",
+            f"@{spot.function}+{spot.offset:#x}",
             spot.text,
             " ".join(names.get(node, node) for node in spot.nodes),
         ]

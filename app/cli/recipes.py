@@ -28,13 +28,16 @@ class UsageError(BuddyError):
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
     """The recipes of the files in `options`, or that of the preset, with the other options applied.
 
-    No graph or node is selected yet. Raises `UsageError`.
+    Options about graphs and nodes are not applied yet. Raises `UsageError`.
     """
     trusted = trusted_plugins(options)
+    # Without a file, `_apply_options` takes the steps of the preset that the options name.
     recipes = [_read_recipe(path, trusted) for path in options.recipe] or [Recipe(preset="")]
-    graphs = [recipe.graph for recipe in recipes]
-    if len(set(graphs)) < len(graphs):
-        raise UsageError(f"several recipes are for the same graph: {', '.join(map(str, options.recipe))}")
+    path_of_graph: dict[int, Path] = {}
+    for recipe, path in zip(recipes, options.recipe, strict=False):
+        first = path_of_graph.setdefault(recipe.graph, path)
+        if first is not path:
+            raise UsageError(f"two recipes are for the same graph, {recipe.graph}: {first} and {path}")
     recipes = [_apply_options(recipe, options, presets, arguments) for recipe in recipes]
     frontends = dict.fromkeys(recipe.frontend for recipe in recipes)
     if len(frontends) > 1:
@@ -78,7 +81,7 @@ def _apply_options(
     is_native = changes.get("backend", recipe.backend) == NATIVE
     if options.backend_flag and is_native:
         raise UsageError("--backend-flag does not apply to the native backend: select another one with --backend")
-    # Flags are those of one compiler.
+    # The flags in a file are those of its backend.
     saved = recipe.backend_flags if changes.get("backend", recipe.backend) == recipe.backend else ()
     changes["backend_flags"] = () if is_native else (*saved, *options.backend_flag)
     changes["llvm_stages"] = recipe.llvm_stages or options.llvm_passes
@@ -99,10 +102,10 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:
-    """The recipe of each graph: the base recipe with its number; otherwise the first one, without its node choices."""
+    """The recipe of each graph: that of `bases` with its number, else the first of them without its node choices."""
     by_graph = {recipe.graph: recipe for recipe in bases}
-    other = msgspec.structs.replace(bases[0], choices=(), precisions=())
-    return [by_graph.get(number) or msgspec.structs.replace(other, graph=number) for number in numbers]
+    template = msgspec.structs.replace(bases[0], choices=(), precisions=())
+    return [by_graph.get(number) or msgspec.structs.replace(template, graph=number) for number in numbers]
 
 
 def with_eager_nodes(recipes: Sequence[Recipe], patterns: Sequence[str], graphs: Sequence[GraphInfo]) -> list[Recipe]:
@@ -132,6 +135,9 @@ def matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
 
 
 def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
+    """Why `pattern` selects no node that can run in eager."""
+    for row in (row for graph in graphs for row in graph.nodes_named(pattern)):
+        return f"node {pattern!r} is not a call but {row.opcode}: only calls can run in eager"
     nodes = [row for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
     names = [name for row in nodes for name in (row.display_name, row.name)]
     subject = f"graph {graphs[0].name} has" if len(graphs) == 1 else "the graphs have"
@@ -154,14 +160,14 @@ def graph_numbers(selector: str | None, graphs: Sequence[GraphInfo]) -> list[int
     raise UsageError(f"unknown graph {selector!r}; the program has {known}")
 
 
-def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], trusts: bool) -> tuple[PassStep, ...]:
+def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_trusted: bool) -> tuple[PassStep, ...]:
     """The steps of a pipeline in MLIR's syntax. Steps that are also in `current_steps` keep their phases.
 
-    A pipeline in a file may not load plug-ins or other files unless the user `trusts` it. Raises `UsageError`.
+    The pipeline of a file that is not trusted may not load plug-ins or other files. Raises `UsageError`.
     """
     path, text = Path(text_or_file), text_or_file
     try:
-        is_file = "(" not in text_or_file and path.exists()
+        is_file = _is_file(path)
         text = read_file(path) if is_file else text_or_file
         steps = steps_of(parse(text), current_steps)
     except OSError as error:
@@ -172,10 +178,18 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], trusts
         raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
     except ValueError as error:
         raise UsageError(f"{text_or_file}: {error}") from error
-    needs_trust = claims(Recipe(steps=steps)) if is_file and not trusts else []
-    if needs_trust:
-        raise UsageError(f"{path} is rejected: {refusal(needs_trust)}")
+    untrusted = claims(Recipe(steps=steps)) if is_file and not is_trusted else []
+    if untrusted:
+        raise UsageError(f"{path} is rejected: {refusal(untrusted)}")
     return steps
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is such a file: a long pipeline is no path at all."""
+    try:
+        return path.exists()
+    except OSError:
+        return False
 
 
 def _read_recipe(path: Path, trusted: Collection[str] | None) -> Recipe:
@@ -185,11 +199,13 @@ def _read_recipe(path: Path, trusted: Collection[str] | None) -> Recipe:
     """
     try:
         recipe = from_toml(read_file(path))
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from error
+    except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-    needs_trust = claims(recipe, trusted) if trusted is not None else []
-    if needs_trust:
-        raise UsageError(f"{path} is rejected: {refusal(needs_trust)}")
+    untrusted = claims(recipe, trusted) if trusted is not None else []
+    if untrusted:
+        raise UsageError(f"{path} is rejected: {refusal(untrusted)}")
     return recipe
 
 
@@ -214,12 +230,12 @@ def find_preset(presets: Sequence[Preset], name: str) -> Preset:
 def _set_enabled(recipe: Recipe, names: Iterable[str], enabled: bool) -> Recipe:
     """`recipe` with the steps called `names` enabled or disabled. Raises `UsageError`."""
     for name in names:
-        for index in steps_named(recipe, name):
+        for index in step_indices(recipe, name):
             recipe = recipe.with_step(index, enabled=enabled)
     return recipe
 
 
-def steps_named(recipe: Recipe, name: str) -> list[int]:
+def step_indices(recipe: Recipe, name: str) -> list[int]:
     """The indices of the steps called `name`; `name#2` selects only the second one. Raises `UsageError`."""
     plain_name, _, number = name.partition("#")
     indices = [index for index, step in enumerate(recipe.steps) if step.name == plain_name]
@@ -248,6 +264,8 @@ def inputs_of(options: argparse.Namespace) -> InputChoice:
     if options.inputs is not None:
         try:
             return file_choice(options.inputs)
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise UsageError(f"{options.inputs}: {error.strerror or error}") from error
+        except ValueError as error:
             raise UsageError(f"{options.inputs}: {error}") from error
     return InputChoice("random", options.seed) if options.seed is not None else OWN_INPUTS

@@ -6,24 +6,26 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from buddy.app.actions import key_of
 from buddy.app.reports import formatting
 from buddy.app.reports.profile import milliseconds
 from buddy.compiler.protocol import LineKind, NodeRow, NodeTime, PythonStructure
 from buddy.compiler.protocol.recipe import EAGER
 
 # The number of colours that tell lines apart: the roles `line-1` to `line-6` of a theme.
-COLOURS = 6
+N_COLOURS = 6
+_NO_OPERATION = "without an operation on tensors"
 
 
 class Place(NamedTuple):
-    """A line of Python, from 0, in the code with that path."""
+    """A line of the Python file `path`, counted from 0."""
 
     path: str
     line: int
 
 
 def read_place(location: str) -> Place | None:
-    """The place that `file:line` names, `None` for other texts. The line of a location is counted from 1."""
+    """The place that a location names, `file:line` with the line counted from 1; `None` for other texts."""
     path, _, line = location.rpartition(":")
     return Place(path, int(line) - 1) if path and line.isdecimal() else None
 
@@ -32,11 +34,12 @@ class PythonLines:
     """The nodes of each Python line of a graph, by stable name.
 
     The nodes `at` a line are computed by it; those `called_at` a line are computed by the functions that it calls.
+    `locations` are those of the callers, to which the rows refer by index.
     """
 
-    def __init__(self, rows: Sequence[NodeRow] = (), places: Sequence[str] = ()) -> None:
+    def __init__(self, rows: Sequence[NodeRow] = (), locations: Sequence[str] = ()) -> None:
         self._places = {row.stable: place for row in rows if (place := read_place(row.location)) is not None}
-        callers = [read_place(text) for text in places]
+        callers = [read_place(location) for location in locations]
         at: defaultdict[Place, list[str]] = defaultdict(list)
         called: defaultdict[Place, dict[str, None]] = defaultdict(dict)
         for row in rows:
@@ -47,7 +50,7 @@ class PythonLines:
                     called[place][row.stable] = None
         self._at = {place: tuple(nodes) for place, nodes in at.items()}
         self._called = {place: tuple(nodes) for place, nodes in called.items()}
-        self._colours = {place: number % COLOURS + 1 for number, place in enumerate(sorted(self._at))}
+        self._colours = {place: number % N_COLOURS + 1 for number, place in enumerate(sorted(self._at))}
 
     @property
     def paths(self) -> list[str]:
@@ -65,16 +68,16 @@ class PythonLines:
         return self._called.get(place, ())
 
     def nodes_of(self, place: Place) -> tuple[str, ...]:
-        """The nodes that a line computes, or, if it computes none itself, those that it calls."""
+        """The nodes that a line computes, or, if it computes none itself, those of the functions that it calls."""
         return self.at(place) or self.called_at(place)
 
     def have_nodes(self, path: str, lines: Iterable[int]) -> bool:
-        """Whether one of the lines computes or calls nodes."""
+        """Whether one of the lines computes nodes, or calls functions that do."""
         places = (Place(path, line) for line in lines)
         return any(place in self._at or place in self._called for place in places)
 
     def colour_of(self, nodes: Iterable[str]) -> str:
-        """The role that colours the line of the first of `nodes` that has a line: the same in all panes."""
+        """The theme's role for the first of `nodes` whose line is known, "" if none is. It is the same in all panes."""
         place = next((self._places[node] for node in nodes if node in self._places), None)
         return f"line-{self._colours[place]}" if place is not None else ""
 
@@ -116,8 +119,8 @@ class LineFacts(NamedTuple):
 class LineTimes(NamedTuple):
     """The times of a profile by node, and the duration of the run in seconds."""
 
-    nodes: Mapping[str, NodeTime]
-    whole: float
+    by_node: Mapping[str, NodeTime]
+    run_seconds: float
 
 
 def line_facts(lines: PythonLines, place: Place, lowerings: Mapping[str, str], times: LineTimes | None) -> LineFacts:
@@ -125,16 +128,16 @@ def line_facts(lines: PythonLines, place: Place, lowerings: Mapping[str, str], t
     nodes = lines.nodes_of(place)
     n_eager = sum(lowerings.get(node) == EAGER for node in nodes)
     mark = " " if not nodes else ":" if not lines.at(place) else "e" if n_eager else "x"
-    timed = [times.nodes[node] for node in nodes if node in times.nodes] if times is not None else []
+    timed = [times.by_node[node] for node in nodes if node in times.by_node] if times is not None else []
     if times is None or not timed:
         return LineFacts(mark, nodes, n_eager)
     seconds = sum(time.seconds for time in timed if not time.into)
-    share = seconds / times.whole if times.whole > 0 else 0.0
+    share = seconds / times.run_seconds if times.run_seconds > 0 else 0.0
     return LineFacts(mark, nodes, n_eager, seconds, share, all(time.into for time in timed))
 
 
 def facts_text(facts: LineFacts, name: str) -> str:
-    """A summary of a line with nodes; `name` is that of one of them. How many run in eager, and the time."""
+    """A line with nodes in one phrase: one of them (`name`), how many run in eager, and their time."""
     count = len(facts.nodes)
     if facts.mark == ":":
         what = f"calls functions with {formatting.count(count)} node{'s' * (count != 1)}"
@@ -153,13 +156,13 @@ def missing_nodes_text(
     path, line = place
     other = next((name for name, others in other_graphs.items() if others.nodes_of(place)), "")
     if other:
-        return f"its nodes are in the graph {other}: g l goes there"
+        return f"its nodes are in the graph {other}: press {key_of('graph-choose')} to go there"
     kind = structure.kinds[line] if line < len(structure.kinds) else None
     fixed: dict[int, str] = {
         LineKind.BLANK: "an empty line",
         LineKind.COMMENT: "a comment",
         LineKind.STRING: "a string, which computes nothing",
-        LineKind.IMPORT: "an import, which runs before the capture",
+        LineKind.IMPORT: "an import, which computes nothing",
     }
     if kind is None:
         return "no node of this graph comes from this line"
@@ -170,13 +173,14 @@ def missing_nodes_text(
         return f"part of the statement at line {statement.first + 1}, whose nodes are at other lines of it"
     scope = next(iter(structure.blocks_at(line, "function", "class")), None)
     if scope is None or scope.kind == "class":
-        return "runs before the capture, when the module is imported"
+        return "runs when the module is loaded, outside of any captured function"
     if not lines.have_nodes(path, range(scope.first, scope.last + 1)):
-        return f"no node of this graph comes from {scope.name}: not called in this capture, or only Python"
+        return f"no node of this graph comes from {scope.name}: not called in this capture, or {_NO_OPERATION}"
     if kind == LineKind.HEADER:
         return f"the header of {scope.name}; the nodes are at the lines below"
+    # Branches around the whole function do not matter.
     branch = next((one for one in structure.blocks_at(line, "branch") if one.first > scope.first), None)
     if branch is not None and not lines.have_nodes(path, range(branch.first, branch.last + 1)):
         where = f"this `{branch.name}` (line {branch.head + 1})"
-        return f"no node comes from {where}: not executed in this capture, or only Python"
-    return "only Python, or folded: evaluated by TorchDynamo during the capture, or without effect on the results"
+        return f"no node comes from {where}: not executed in this capture, or {_NO_OPERATION}"
+    return "no operation on tensors, or one that TorchDynamo evaluated in the capture or that no result depends on"

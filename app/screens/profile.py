@@ -18,8 +18,10 @@ from buddy.compiler.protocol import HotSpot, Sampling
 
 # Entries with a smaller share of the total time are hidden until `Z` shows them.
 MIN_SHARE = 0.01
-# The width of the marker and the columns "ms" and "share", in cells.
-_NUMBERS_WIDTH = 18
+# The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
+_NUMBERS_WIDTH = 19
+# The least number of entries for which the box has room, and the lines of its frame and head.
+_MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
 class _Row(NamedTuple):
@@ -59,7 +61,7 @@ class FlameTree(CursorView):
         return self._rows[self.cursor].flame.node
 
     def head(self, width: int) -> list[Cells]:
-        return [[("        ms   share  ", "dim")]]
+        return [[("        ms  share  ", "dim")]]
 
     def row_cells(self, row: int, width: int) -> Cells:
         flame, depth = self._rows[row]
@@ -67,7 +69,7 @@ class FlameTree(CursorView):
         sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
         room = max((width - _NUMBERS_WIDTH) // 2, 8)
-        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - room - 2, 4), self.glyphs)
+        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - room - 1, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
             (f"{milliseconds(flame.seconds):>9}", "number"),
@@ -84,7 +86,7 @@ class FlameTree(CursorView):
             self._update_rows()
             self.rows_changed()
 
-    def toggle_all(self) -> None:
+    def toggle_small_entries(self) -> None:
         """Show or hide the entries below `MIN_SHARE`."""
         current, self._shows_all = self._rows[self.cursor].flame, not self._shows_all
         self._update_rows()
@@ -93,23 +95,24 @@ class FlameTree(CursorView):
 
 
 class FlameScreen(ListScreen[str | None]):
-    """The time of each module, as a tree. Returns the stable name of the chosen node, or `None`.
-
-    `summary` is the title.
-    """
+    """The time of each module, as a tree. Returns the stable name of the chosen node, or `None`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("enter", "choose", show=False),
         Binding("space,z,right,left", "move('toggle')", show=False),
-        Binding("Z", "move('toggle_all')", show=False),
+        Binding("Z", "toggle_small_entries", show=False),
     ]
 
-    def __init__(self, root: FlameNode, summary: str) -> None:
+    def __init__(self, root: FlameNode, title: str) -> None:
         self._tree_view = FlameTree(root)
-        super().__init__(summary, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
+        super().__init__(title, "enter goes to the node, space folds, Z shows all, q closes", self._tree_view)
 
     def full_height(self) -> int:
-        return max(self._tree_view.row_count, 4) + 3
+        return max(self._tree_view.row_count, _MIN_ENTRIES) + _FRAME_LINES
+
+    def action_toggle_small_entries(self) -> None:
+        self._tree_view.toggle_small_entries()
+        self.fit()
 
     def action_choose(self) -> None:
         if self._tree_view.node:
@@ -136,9 +139,7 @@ class HotSpotScreen(TableScreen[HotSpot]):
 
     def about(self, row: HotSpot) -> str:
         nodes = _node_names(row, self._names, ", ")
-        return (
-            f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; the previous instruction may be the cause"
-        )
+        return f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; perhaps of the instruction before it"
 
 
 def _node_names(spot: HotSpot, names: Mapping[str, str], separator: str) -> str:
@@ -154,9 +155,7 @@ def _columns(sampling: Sampling, names: Mapping[str, str]) -> tuple[Column[HotSp
             right=True,
             key=lambda spot: spot.samples,
         ),
-        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:x}", "accent"), min_pane_width=100),
+        Column("where", 32, lambda spot: (f"@{spot.function}+{spot.offset:#x}", "accent"), min_pane_width=100),
         Column("instruction", 0, lambda spot: (spot.text, "text")),
-        Column(
-            "nodes", 24, lambda spot: (" ".join(names.get(node, node) for node in spot.nodes), "dim"), min_pane_width=70
-        ),
+        Column("nodes", 24, lambda spot: (_node_names(spot, names, " "), "dim"), min_pane_width=70),
     )

@@ -14,7 +14,7 @@ from buddy.compiler.protocol.connection import WorkerEnd
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameDecoder, FrameError, encode
 from buddy.compiler.protocol.worker_messages import Message, Ready, Refused, Reply, Trouble
-from buddy.compiler.support.machine_load import seconds_waited
+from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.compiler.support.processes.worker_process import ProcessEvents, WorkerProcess
 
 _MAX_FALSE_STARTS = 3
@@ -115,7 +115,7 @@ class EngineWorker:
 
     def _seconds_to_start(self) -> float:
         pid = self._process.pid if self._process is not None else 0
-        return time.monotonic() - self._start_time - seconds_waited(pid)
+        return time.monotonic() - self._start_time - main_thread_wait_seconds(pid)
 
     async def restart(self, why: str) -> None:
         """Kills the process and waits until its replacement has started."""

@@ -95,7 +95,7 @@ class Symbol(msgspec.Struct, frozen=True, omit_defaults=True):
     """A named part of a text, with its first and last line."""
 
     name: str
-    kind: Literal["function", "global", "graph"]
+    kind: Literal["function", "global", "graph", "module"]
     first: int
     last: int
 

@@ -106,7 +106,7 @@ def run_and_compare(
             *(call for side in sides for call in side.calls),
         ]
         # Other runtimes work in other processes.
-        meter = LoadMeter(alone=not sides)
+        meter = LoadMeter(in_this_process=not sides)
         compiled_seconds, eager_seconds, *side_seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)

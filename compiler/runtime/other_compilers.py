@@ -69,7 +69,7 @@ def run_beside_native(
             on_values(results, expected)
         calls = [process.seconds, *native_code.calls, lambda: time_call(lambda: run_to_time(captured))[1]]
         # The program runs in another process.
-        meter = LoadMeter(alone=False)
+        meter = LoadMeter(in_this_process=False)
         seconds = time_interleaved(calls, repeats, report_progress)
         machine_load = meter.load()
         after = fingerprints(captured.tensors)

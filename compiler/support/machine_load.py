@@ -14,31 +14,31 @@ from pathlib import Path
 from buddy.compiler.protocol.run_report import MachineLoad
 from buddy.compiler.support.target import cores
 
-_CPU_TIMES, _CPUINFO, _CPU_FOLDERS = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
-_THREAD_FOLDERS = Path("/proc/self/task")
-# The columns of `/proc/stat` (proc_stat(5)) in which cores work: all but idle and iowait. Those of guests are left out,
-# because the user columns contain them.
+_PROC_STAT, _CPUINFO, _CPU_DIR = Path("/proc/stat"), Path("/proc/cpuinfo"), Path("/sys/devices/system/cpu")
+_TASK_DIR = Path("/proc/self/task")
+# The columns of `/proc/stat` (proc_stat(5)) in which a core is busy here or with another virtual machine (steal): all
+# but idle and iowait. Those of guests are left out, because the user columns contain them.
 _BUSY_COLUMNS = (0, 1, 2, 5, 6, 7)
-# The minimum interval for a measurement of other processes. The kernel rounds the times of each busy core to a
-# hundredth of a second; in this interval, even with two or three busy cores, a tenth of a core differs from no load.
+# The minimum interval for a measurement of other processes. The kernel rounds the times of each core to a hundredth of
+# a second: over this interval, the error of a few cores stays below a tenth of a core.
 _MIN_SECONDS = 0.5
 
 
 class LoadMeter:
     """Measures the load from its creation on.
 
-    If the timed work also runs in other processes, `alone` is false: the load of others is then not measured.
+    The load of other processes is only measured if the timed work runs in this one (`in_this_process`).
     """
 
-    def __init__(self, alone: bool = True) -> None:
-        self._alone = alone
-        self._start, self._start_times = self._read_times(), _scheduler_times()
+    def __init__(self, in_this_process: bool = True) -> None:
+        self._in_this_process = in_this_process
+        self._start_cpu_times, self._start_scheduler_times = self._read_cpu_times(), _scheduler_times()
 
     def load(self) -> MachineLoad:
-        """Returns the load of the machine since the creation of this object."""
-        (wall, busy, own), (start_wall, start_busy, start_own) = self._read_times(), self._start
+        """Returns the load since the creation of this object, with the load average and the clock rate of now."""
+        (wall, busy, own), (start_wall, start_busy, start_own) = self._read_cpu_times(), self._start_cpu_times
         others, seconds = -1.0, wall - start_wall
-        if self._alone and busy is not None and start_busy is not None and seconds >= _MIN_SECONDS:
+        if self._in_this_process and busy is not None and start_busy is not None and seconds >= _MIN_SECONDS:
             others = min(max(0.0, (busy - start_busy - (own - start_own)) / seconds), float(os.cpu_count() or 1))
         average = os.getloadavg()[0] if hasattr(os, "getloadavg") else -1.0
         return MachineLoad(
@@ -50,17 +50,17 @@ class LoadMeter:
 
         Returns -1 if it is unknown. The kernel counts nanoseconds, so the interval may be short.
         """
-        (ran, waited), (start_ran, start_waited) = _scheduler_times(), self._start_times
+        (ran, waited), (start_ran, start_waited) = _scheduler_times(), self._start_scheduler_times
         runnable = ran - start_ran + waited - start_waited
         if runnable <= 0 or not start_ran:
             return -1.0
         # A thread that has ended since the start counts only in the start times, so the ratio may leave 0..1.
         return min(max(0.0, (waited - start_waited) / runnable), 1.0)
 
-    def _read_times(self) -> tuple[float, float | None, float]:
-        """Returns three times in seconds: the clock's, that of all cores' work, and that of this process's work.
+    def _read_cpu_times(self) -> tuple[float, float | None, float]:
+        """Returns, in seconds, the wall time, the busy time of all cores, and the CPU time of this process.
 
-        The last one includes the work of children that have been waited for.
+        The last one includes that of children that have been waited for.
         """
         times = os.times()
         own = times.user + times.system + times.children_user + times.children_system
@@ -68,9 +68,9 @@ class LoadMeter:
 
 
 def _busy_seconds() -> float | None:
-    """Returns the seconds that all cores have worked since boot; `None` if the system does not report them."""
+    """Returns the seconds that all cores have been busy since boot; `None` if the system does not report them."""
     try:
-        times = [int(word) for word in _CPU_TIMES.read_text().split("\n", 1)[0].split()[1:]]
+        times = [int(word) for word in _PROC_STAT.read_text().split("\n", 1)[0].split()[1:]]
         return sum(times[column] for column in _BUSY_COLUMNS) / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return None
@@ -82,17 +82,17 @@ def _scheduler_times() -> tuple[int, int]:
     They are the first two numbers of `schedstat` (scheduler/sched-stats.rst in the Linux documentation).
     """
     ran = waited = 0
-    for path in _THREAD_FOLDERS.glob("*/schedstat"):
+    for path in _TASK_DIR.glob("*/schedstat"):
         with contextlib.suppress(OSError, ValueError):
             thread_ran, thread_waited, _ = map(int, path.read_text().split())
             ran, waited = ran + thread_ran, waited + thread_waited
     return ran, waited
 
 
-def seconds_waited(process: int) -> float:
+def main_thread_wait_seconds(pid: int) -> float:
     """Returns the seconds that the first thread of a process has waited for a core; 0 if unknown."""
     try:
-        return int(Path(f"/proc/{process}/schedstat").read_text().split()[1]) / 1e9
+        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 
@@ -100,7 +100,7 @@ def seconds_waited(process: int) -> float:
 def _megahertz() -> float:
     """Returns the mean clock rate of the cores; 0 if unknown."""
     frequencies = []
-    for path in _CPU_FOLDERS.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
+    for path in _CPU_DIR.glob("cpu[0-9]*/cpufreq/scaling_cur_freq"):
         with contextlib.suppress(OSError, ValueError):
             frequencies.append(int(path.read_text()) / 1e3)
     if not frequencies:

@@ -250,7 +250,7 @@ def test_that_a_process_waited_for_a_core_is_told_of_any_while_however_short() -
         ) as other:
             assert other.stdout is not None
             other.stdout.readline()
-            meter, begin = LoadMeter(alone=False), time.process_time()
+            meter, begin = LoadMeter(in_this_process=False), time.process_time()
             while time.process_time() < begin + 0.1:
                 pass
             found = meter.load()

@@ -102,7 +102,7 @@ class StackedProblem(LoopState):
         self.update_both(one, other, start, end, lambda x, y: (y, x))
 
     def find_largest(self, start: Any, end: Any, subscript: Subscript) -> list[Any]:
-        """Returns the largest magnitude of a row or column and its first position, like LAPACK's `iamax`."""
+        """Returns the largest magnitude of a row or column and its first position, like BLAS's `iamax`."""
 
         def step(i: Any, largest: Scalar, largest_position: Any) -> list[Any]:
             magnitude = s.absolute(self[subscript(i)])

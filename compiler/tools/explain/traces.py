@@ -130,8 +130,8 @@ class _Message:
 class _Reader:
     """Reads the records of one file. `found` counts its messages, `unreadable` the records that cannot be decoded.
 
-    Several processes may have written the file in turn: ranks to one stderr, say. `name` is that of the file's process
-    in the report; in a file of several ranks, a record is of the rank that its line names.
+    Several processes may have written the file, such as the ranks of a run to one stderr: a record is of the rank that
+    its line names. The report calls the process of other records `name`.
     """
 
     def __init__(self, name: str) -> None:

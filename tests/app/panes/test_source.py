@@ -168,8 +168,8 @@ async def test_the_gutter_says_how_lines_are_compiled_and_a_line_without_nodes_s
             "# Two nodes": "a comment",
             "x = x - 1": f"this `if` (line {line_of(CALLS, 'if size') + 1}): not executed",
             "return x + 1": "unused: not called in this capture",
-            "x.shape[0]": "only Python",
-            "model = Model()": "when the module is imported",
+            "x.shape[0]": "no operation on tensors",
+            "model = Model()": "when the module is loaded",
             ")[1]": "part of the statement",
             "def helper": "the header of helper",
         }

@@ -110,6 +110,6 @@ def test_hot_instructions_have_a_share_and_nodes() -> None:
     spots = (HotSpot("f", 0x2A, 150, "vaddps zmm0, zmm1", 7, ("mm.0",)), HotSpot("g", 4, 50))
     screen = HotSpotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
     first = "".join(text for text, _ in screen._table.row_cells(0, 120))
-    assert first.split() == [">", "75.0%", "@f+2a", "vaddps", "zmm0,", "zmm1", "mm"]
+    assert first.split() == [">", "75.0%", "@f+0x2a", "vaddps", "zmm0,", "zmm1", "mm"]
     assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, from mm")
     assert "from no node" in screen.about(spots[1])

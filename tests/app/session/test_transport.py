@@ -21,7 +21,7 @@ from buddy.app.session.stages import PAGE_LINES
 from buddy.app.session.transport import EngineLost, ResumingTransport
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler.protocol import ListPresets
-from buddy.compiler.support.machine_load import seconds_waited
+from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from tests.support.engine_processes import gone, lives, stopped
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,10 +72,10 @@ async def test_only_shown_lines_are_transferred_in_one_round_trip(workbench: Cal
             await client.request(ListPresets(0))
             trips.append(time.monotonic() - started)
             # What others take of the cores is the machine's, as in the keyboard's test.
-            before, started, late = client.received_bytes, time.monotonic(), seconds_waited(os.getpid())
+            before, started, late = client.received_bytes, time.monotonic(), main_thread_wait_seconds(os.getpid())
             ir.choose(row)
             await bench.until(lambda row=row: ir.document.text == row.stage.text, "the first page")
-            seconds.append(time.monotonic() - started - (seconds_waited(os.getpid()) - late))
+            seconds.append(time.monotonic() - started - (main_thread_wait_seconds(os.getpid()) - late))
             await asyncio.sleep(0.5)
             whole = len(await app.session.fetch_text(row.stage.text)) if row is long[-1] else 0
             moved = client.received_bytes - before
