@@ -148,3 +148,67 @@ def test_a_process_that_writes_much_keeps_to_the_limit(place: Path) -> None:
     assert sum(path.stat().st_size for path in (place / "objects").iterdir()) < 12_000
     assert cache.read("file-39") is not None
     assert cache.read("file-0") is None
+
+
+@pytest.mark.parametrize("mode", [0o701, 0o710, 0o704, 0o777])
+def test_a_folder_of_the_program_is_made_private_again(place: Path, mode: int) -> None:
+    (place / "objects").chmod(mode)
+    OBJECTS.write("two", DATA)
+    assert (place / "objects").stat().st_mode & 0o777 == 0o700
+    assert OBJECTS.read("two") == DATA
+
+
+def test_missing_folders_are_made_private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The default folder too, of which no variable says that its mode is to stay."""
+    monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+    monkeypatch.setattr(disk_cache, "folder", lambda: tmp_path / "a" / "b" / "cache")
+    before = os.umask(0)
+    try:
+        OBJECTS.store("one", DATA)
+    finally:
+        os.umask(before)
+    (tmp_path / "a" / "b" / "cache").chmod(0o755)
+    OBJECTS.store("two", DATA)
+    assert (tmp_path / "a" / "b" / "cache").stat().st_mode & 0o777 == 0o700
+
+
+def test_caches_are_listed_counted_and_cleared(place: Path) -> None:
+    OBJECTS.write("two", b"")
+    assert OBJECTS.list_keys() == ["one", "two"]
+    assert PROGRAMS.list_keys() == []
+    sizes = {path.name: path.stat().st_size for path in (place / "objects").iterdir()}
+    assert disk_cache.contents()["objects"] == (2, sum(sizes.values()))
+    assert disk_cache.contents()["programs"] == (0, 0)
+    assert set(disk_cache.contents()) == {cache.name for cache in disk_cache.CACHES}
+    OBJECTS.remove("two")
+    OBJECTS.remove("two")
+    assert OBJECTS.list_keys() == ["one"]
+    PROGRAMS.write("p", DATA)
+    disk_cache.clear()
+    assert OBJECTS.list_keys() == PROGRAMS.list_keys() == []
+    assert (place / KEY_FILE).exists(), "entries that other programs hold stay valid"
+
+
+def test_the_oldest_files_go_until_the_rest_fits_exactly(place: Path) -> None:
+    cache = disk_cache.DiskCache("small", limit=1 << 20)
+    for number in range(4):
+        cache.write(str(number), bytes(1000))
+        os.utime(place / "small" / str(number), (number, number))
+    size = (place / "small" / "0").stat().st_size
+    cache = disk_cache.DiskCache("small", limit=3 * size)
+    cache.write("4", bytes(1000))
+    assert cache.list_keys() == ["2", "3", "4"], "three files are within the limit"
+
+
+def test_a_folder_that_cannot_be_examined_is_a_problem(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (place / "file").write_text("")
+    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file"))
+    assert disk_cache.problem() == f"{place / 'file'} is not a folder"
+    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file" / "below"))
+    assert disk_cache.problem() == f"{place / 'file' / 'below'}: Not a directory"
+    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "missing"))
+    assert disk_cache.problem() == ""
+    (place / "missing").mkdir()
+    (place / "missing" / "tuned").mkdir(mode=0o700)
+    (place / "missing" / "tuned").chmod(0o722)
+    assert disk_cache.problem() == f"{place / 'missing' / 'tuned'} is writable by others", "other folders do not exist"
