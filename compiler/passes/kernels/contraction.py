@@ -140,11 +140,11 @@ def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
         return linalg.contract(a, b, outs=[c], indexing_maps=maps)
     unsigned, in_c = unsigned_inputs(op), {e.position for e in maps[2].results}
     kinds = ["parallel" if loop in in_c else "reduction" for loop in range(maps[2].n_dims)]
-    attributes = (
+    attributes: tuple[list[ir.Attribute], ...] = (
         [ir.AffineMapAttr.get(map_) for map_ in maps],
         [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds],
     )
-    new = linalg.GenericOp([c.type], [a, b], [c], *map(ir.ArrayAttr.get, attributes))
+    new = linalg.GenericOp([c.type], [a, b], [c], *(ir.ArrayAttr.get(group) for group in attributes))
     elements = [value.type.element_type for value in operands]
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
