@@ -20,9 +20,28 @@ from functools import lru_cache
 from importlib import import_module, metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from buddy.compiler.protocol.errors import BuddyError
+
+if TYPE_CHECKING:
+    # `ir.pyi` and `dialects.pyi` say what the project uses of them.
+    from buddy.compiler.mlir import dialects
+    from buddy.compiler.mlir import ir as ir
+
+    affine = dialects.affine
+    arith = dialects.arith
+    bufferization = dialects.bufferization
+    cf = dialects.cf
+    func = dialects.func
+    linalg = dialects.linalg
+    llvm = dialects.llvm
+    math = dialects.math
+    memref = dialects.memref
+    scf = dialects.scf
+    tensor = dialects.tensor
+    tosa = dialects.tosa
+    vector = dialects.vector
 
 VARIABLE = "BUDDY_MLIR_PACKAGE"
 PACKAGE = os.environ.get(VARIABLE) or "torch_mlir"

@@ -389,8 +389,11 @@ def _argument_attributes(
     index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, is_declaration: bool
 ) -> Any:
     """Returns the attributes of argument `index`: read-only, parameter, dynamic sizes, index of the placeholder."""
-    read_only = {"bufferization.access": ir.StringAttr.get("read")}
-    attributes = read_only if is_declaration else {"bufferization.writable": ir.BoolAttr.get(False)}
+    attributes: dict[str, ir.Attribute] = {}
+    if is_declaration:
+        attributes["bufferization.access"] = ir.StringAttr.get("read")
+    else:
+        attributes["bufferization.writable"] = ir.BoolAttr.get(False)
     if is_parameter:
         attributes["buddy.parameter"] = ir.UnitAttr.get()
     if is_dynamic(shape):

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from buddy.compiler.codegen.machines import target_of
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.errors import BuddyError, check_registration
 from buddy.compiler.protocol.recipe import OptionValue, Recipe, typed_options
 from buddy.compiler.support.target import Target, host
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,7 @@ class PassContext:
         """Returns the context for the passes of `recipe`. Raises `MachineError` for an unknown target."""
         return cls(locations, target_of(recipe.target), recipe.threads)
 
-    def remark(self, pass_name: str, location: Any, text: str) -> None:
+    def remark(self, pass_name: str, location: ir.Location, text: str) -> None:
         """Adds a remark about the op at `location`."""
         nodes = self.locations.sets[self.locations.number_of(location)]
         self.remarks.append(Remark(pass_name, nodes, text))

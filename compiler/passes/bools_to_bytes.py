@@ -6,7 +6,7 @@ An element of i1 takes one byte in memory, but a vector load of i1 would read pa
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import collect
@@ -26,7 +26,7 @@ class BoolsToBytes(MlirPass):
     name: ClassVar[str] = "bools-to-bytes"
     summary: ClassVar[str] = "convert buffers of i1 to buffers of i8, one byte per element, that vectors can load"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in collect(root):
             if op.name in _REWRITES and any(_is_bools(value.type) for value in op.operands):
                 context.remark(self.name, op.location, f"{op.name} reads or writes bytes for bools")
@@ -35,7 +35,7 @@ class BoolsToBytes(MlirPass):
             _retype_buffers(op)
 
 
-def _rewrite_load(op: Any) -> None:
+def _rewrite_load(op: ir.Operation) -> None:
     buffer, *indices = op.operands
     with ir.InsertionPoint(op), op.location:
         byte = ir.Operation.create("memref.load", [_byte()], [buffer, *indices])
@@ -44,12 +44,12 @@ def _rewrite_load(op: Any) -> None:
     op.erase()
 
 
-def _rewrite_store(op: Any) -> None:
+def _rewrite_store(op: ir.Operation) -> None:
     with ir.InsertionPoint(op), op.location:
         op.operands[0] = arith.extui(_byte(), op.operands[0])
 
 
-def _rewrite_data_movement(op: Any) -> None:
+def _rewrite_data_movement(op: ir.Operation) -> None:
     """Rewrites an op whose body only yields an element; the input of a fill is a scalar, which is extended."""
     if op.operands[0].type == _bool():
         with ir.InsertionPoint(op), op.location:
@@ -58,7 +58,7 @@ def _rewrite_data_movement(op: Any) -> None:
         argument.set_type(_byte())
 
 
-def _rewrite_generic(op: Any) -> None:
+def _rewrite_generic(op: ir.Operation) -> None:
     block = op.regions[0].blocks[0]
     terminator = block.operations[len(block.operations) - 1].operation
     outputs = len(op.operands) - len(terminator.operands)
@@ -80,7 +80,7 @@ def _rewrite_generic(op: Any) -> None:
                 terminator.operands[number - outputs] = arith.extui(_byte(), terminator.operands[number - outputs])
 
 
-def _rewrite_reduction(argument: Any, terminator: Any, number: int) -> bool:
+def _rewrite_reduction(argument: ir.Value, terminator: ir.Operation, number: int) -> bool:
     """Rewrites a reduction of bools to a reduction of bytes, if `argument` is its accumulator.
 
     `number` is the number of the yielded result. Returns whether the reduction was rewritten.
@@ -105,13 +105,13 @@ _REWRITES = (
 )
 
 
-def _replace_operand(user: Any, old: Any, new: Any) -> None:
+def _replace_operand(user: ir.Operation, old: ir.Value, new: ir.Value) -> None:
     for i, operand in enumerate(user.operands):
         if operand == old:
             user.operands[i] = new
 
 
-def _retype_buffers(op: Any) -> None:
+def _retype_buffers(op: ir.Operation) -> None:
     """Changes the type of buffers of bools to bytes, in the signature, results and block arguments of `op`."""
     if op.name == "func.func":
         old = ir.FunctionType(ir.TypeAttr(op.attributes["function_type"]).value)
@@ -129,7 +129,7 @@ def _retype_buffers(op: Any) -> None:
                     argument.set_type(_as_byte_buffer(argument.type))
 
 
-def _retype_global(op: Any) -> None:
+def _retype_global(op: ir.Operation) -> None:
     type_ = ir.TypeAttr(op.attributes["type"]).value
     if not _is_bools(type_):
         return
@@ -141,20 +141,20 @@ def _retype_global(op: Any) -> None:
         op.attributes["initial_value"] = ir.DenseElementsAttr.get(attributes, tensor_type)
 
 
-def _is_bools(type_: Any) -> bool:
+def _is_bools(type_: ir.Type) -> bool:
     """True for a memref of i1."""
     return isinstance(type_, ir.MemRefType) and type_.element_type == _bool()
 
 
-def _as_byte_buffer(type_: Any) -> Any:
+def _as_byte_buffer(type_: ir.Type) -> ir.Type:
     if not _is_bools(type_):
         return type_
     return ir.MemRefType.get(list(type_.shape), _byte(), type_.layout, type_.memory_space)
 
 
-def _bool() -> Any:
+def _bool() -> ir.IntegerType:
     return ir.IntegerType.get_signless(1)
 
 
-def _byte() -> Any:
+def _byte() -> ir.IntegerType:
     return ir.IntegerType.get_signless(8)

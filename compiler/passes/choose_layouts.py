@@ -6,7 +6,7 @@ Vectors of channels are then contiguous.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import collect
@@ -31,7 +31,7 @@ class ChooseLayouts(MlirPass):
     name: ClassVar[str] = "choose-layouts"
     summary: ClassVar[str] = "convolutions, and the ops between them, work on tensors with channels last"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         if any(map(_has_dynamic_shape, collect(root))):
             context.remark(self.name, root.location, "layout unchanged: some sizes are dynamic")
             return
@@ -46,8 +46,8 @@ class ChooseLayouts(MlirPass):
                     context.remark(self.name, function.location, text)
                     _erase_unused(block)
 
-    def _arrange_block(self, block: Any, signatures: FunctionSignatures, context: PassContext) -> None:
-        def remark_transpose(value: Any, order: Order) -> None:
+    def _arrange_block(self, block: ir.Block, signatures: FunctionSignatures, context: PassContext) -> None:
+        def remark_transpose(value: ir.Value, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")
 
@@ -65,11 +65,11 @@ class ChooseLayouts(MlirPass):
         _erase_unused(block)
 
 
-def _has_dynamic_shape(op: Any) -> bool:
+def _has_dynamic_shape(op: ir.Operation) -> bool:
     return any(_is_tensor(value) and not value.type.has_static_shape for value in op.results)
 
 
-def _propagate(op: Any, layouts: ValueLayouts) -> None:
+def _propagate(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites `op` to the layouts of its operands, or converts the operands back to the original layout."""
     is_permuted = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
     if not is_permuted and op.name != "linalg.transpose":
@@ -86,7 +86,7 @@ def _propagate(op: Any, layouts: ValueLayouts) -> None:
         _restore_operands([op], layouts)
 
 
-def _restore_operands(ops: list[Any], layouts: ValueLayouts) -> None:
+def _restore_operands(ops: list[ir.Operation], layouts: ValueLayouts) -> None:
     """Converts the operands of `ops` back to the original layout."""
     for op in ops:
         for number, value in enumerate(op.operands):
@@ -94,11 +94,11 @@ def _restore_operands(ops: list[Any], layouts: ValueLayouts) -> None:
                 op.operands[number] = layouts.in_original_order(value)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: ir.Value) -> bool:
     return isinstance(value.type, ir.RankedTensorType)
 
 
-def _erase_unused(block: Any) -> None:
+def _erase_unused(block: ir.Block) -> None:
     """Erases ops of pure dialects whose results have no uses."""
     for op in reversed([op.operation for op in block.operations]):
         is_pure = op.name.startswith(("linalg.", "tensor.", "arith.", "math."))

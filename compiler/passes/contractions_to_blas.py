@@ -27,7 +27,7 @@ class ContractionsToBlas(MlirPass):
 
     nodes: str = ""
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         library = blas.find()
         nodes = frozenset(name.strip() for name in self.nodes.split(",") if name.strip())
         rewriter = _Rewriter(root, context, library) if library is not None else None
@@ -42,7 +42,7 @@ class ContractionsToBlas(MlirPass):
                 context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
 
 
-def _is_selected(op: Any, nodes: frozenset[str], context: PassContext) -> bool:
+def _is_selected(op: ir.Operation, nodes: frozenset[str], context: PassContext) -> bool:
     """True if `op` comes from one of `nodes`, or if `nodes` is empty."""
     names = context.locations.sets[context.locations.number_of(op.location)]
     return not nodes or not nodes.isdisjoint(names)
@@ -51,11 +51,11 @@ def _is_selected(op: Any, nodes: frozenset[str], context: PassContext) -> bool:
 class _Rewriter:
     """Replaces contractions of one module by calls of a BLAS library; equal contractions share a function."""
 
-    def __init__(self, root: Any, context: PassContext, library: blas.Blas) -> None:
+    def __init__(self, root: ir.Operation, context: PassContext, library: blas.Blas) -> None:
         self.root, self.context, self.library = root, context, library
         self.functions: dict[object, tuple[str, Any, list[Any]]] = {}  # key -> name, function, locations of its calls
 
-    def rewrite(self, op: Any) -> None:
+    def rewrite(self, op: ir.Operation) -> None:
         """Replaces `op`. Raises `UnsupportedError`, before anything is changed, if the library does not support it."""
         contraction = analyse(op)
         product = product_of(contraction)
@@ -69,7 +69,7 @@ class _Rewriter:
         self.context.remark(ContractionsToBlas.name, op.location, text)
         op.erase()
 
-    def _function_for(self, op: Any, contraction: Contraction, accumulate: bool) -> str:
+    def _function_for(self, op: ir.Operation, contraction: Contraction, accumulate: bool) -> str:
         """Returns the name of the function that calls the library for `op`; emits the function if it is new."""
         types = [value.type for value in op.operands]
         key = (tuple(map(str, types)), contraction, accumulate)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -16,6 +16,9 @@ from buddy.compiler.passes.kernels.gemm import kernel_function
 from buddy.compiler.passes.kernels.packing import panels_of
 from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 
 @register
@@ -42,7 +45,7 @@ class ContractionsToKernels(MlirPass):
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         requested = BlockingInputs(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
@@ -59,7 +62,7 @@ class ContractionsToKernels(MlirPass):
         calls.finish()
 
 
-def _rewrite(op: Any, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
+def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
     """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
     fused = find_neighbours(op, analyse(op), split_at)
     contraction, spec = fused.contraction, fused.spec

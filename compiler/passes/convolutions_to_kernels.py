@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
@@ -21,6 +21,9 @@ from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
 from buddy.compiler.passes.kernels.stages import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 # The minimum estimated speedup over direct convolution for which `auto` uses Winograd, which needs more memory.
 _MIN_SPEEDUP = 1.15
@@ -54,7 +57,7 @@ class ConvolutionsToKernels(MlirPass):
             values = ", ".join(_WINOGRAD_VALUES)
             raise ValueError(f"{self.name}: winograd must be one of {values}, not {self.winograd!r}")
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         calls = KernelCalls(root, context.locations, self.pack_weights)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
@@ -65,7 +68,7 @@ class ConvolutionsToKernels(MlirPass):
                 context.remark(self.name, op.location, f"convolution unchanged: {reason}")
         calls.finish()
 
-    def _rewrite(self, op: Any, calls: KernelCalls, context: PassContext) -> None:
+    def _rewrite(self, op: ir.Operation, calls: KernelCalls, context: PassContext) -> None:
         conv = analyse(op)
         if conv.is_product:
             raise UnsupportedError("it is a plain matrix product")

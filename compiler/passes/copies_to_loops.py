@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg
 from buddy.compiler.mlir.walk import find_ops, has_identity_layout
@@ -22,7 +22,7 @@ class CopiesToLoops(MlirPass):
     summary: ClassVar[str] = "replace memref.copy by linalg.copy, which needs no runtime library"
     strided_only: bool = False
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in find_ops(root, "memref.copy"):
             if self.strided_only and all(has_identity_layout(operand.type) for operand in op.operands):
                 continue

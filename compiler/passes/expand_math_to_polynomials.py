@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import collect
@@ -25,7 +25,7 @@ class ExpandMathToPolynomials(MlirPass):
     name: ClassVar[str] = "expand-math-to-polynomials"
     summary: ClassVar[str] = "replace exponentials, logarithms, powers, sines and similar functions by arithmetic"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in collect(root):
             if op.name not in EXPANSIONS:
                 if op.name.startswith("math.") and op.name not in VECTOR_MATH:
@@ -49,7 +49,7 @@ def _replace_activation(activation: Activation, name: str) -> str:
     return f"{name}, as part of {activation.name}, became a polynomial"
 
 
-def _expand(op: Any) -> str:
+def _expand(op: ir.Operation) -> str:
     """Replaces `op` if its type has an expansion; returns the text of the remark."""
     value = op.operands[0]
     element = str(element_of(value.type))
@@ -68,7 +68,7 @@ def _expand(op: Any) -> str:
     return f"{name} became a polynomial"
 
 
-def _as_f32(type_: Any) -> Any:
+def _as_f32(type_: ir.Type) -> ir.Type:
     """Returns the scalar or vector type `type_` with elements of type f32."""
     f32 = ir.F32Type.get()
     return ir.VectorType.get(list(type_.shape), f32) if isinstance(type_, ir.VectorType) else f32

@@ -23,7 +23,7 @@ class FoldTransposes(MlirPass):
     name: ClassVar[str] = "fold-transposes"
     summary: ClassVar[str] = "fold transposes into the indexing maps of the contractions and generics that use them"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith("linalg.") and _has_tensor_results(op)]:
             if is_contraction(op) and reads_loops(op):
                 self._fold_contraction(op, context)
@@ -33,7 +33,7 @@ class FoldTransposes(MlirPass):
             if _has_tensor_results(op) and not _uses(op.results[0]):
                 op.erase()
 
-    def _fold_contraction(self, op: Any, context: PassContext) -> None:
+    def _fold_contraction(self, op: ir.Operation, context: PassContext) -> None:
         maps = indexing_maps(op)
         inputs = [_skip_transposes(op.operands[i], maps[i], any_order=True) for i in (0, 1)]
         result_transpose = _transpose_of_result(op)
@@ -58,7 +58,7 @@ class FoldTransposes(MlirPass):
         context.remark(self.name, op.location, _describe(folded, result_transpose is not None))
         op.erase()
 
-    def _fold_generic(self, op: Any, context: PassContext) -> None:
+    def _fold_generic(self, op: ir.Operation, context: PassContext) -> None:
         maps, inputs = indexing_maps(op), len(op.operands) - len(op.results)
         folded = 0
         # The weights of a convolution are packed, so they may have any layout. Other generics have no such operand.
@@ -78,7 +78,7 @@ def _describe(folded: int, has_result: bool) -> str:
     return "folded " + " and ".join([*parts, *(["the result's transpose"] if has_result else [])])
 
 
-def _skip_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
+def _skip_transposes(value: ir.Value, map_: ir.AffineMap, any_order: bool) -> tuple[ir.Value, ir.AffineMap]:
     """Returns the source of the transposes that produce `value`, and the map that reads it as `map_` reads `value`.
 
     Unless `any_order`, only skips transposes that keep the last dim: after another transpose, the loop over the last
@@ -95,7 +95,7 @@ def _skip_transposes(value: Any, map_: Any, any_order: bool) -> tuple[Any, Any]:
     return value, map_
 
 
-def _transpose_of_result(op: Any) -> Any | None:
+def _transpose_of_result(op: ir.Operation) -> ir.Operation | None:
     """Returns the transpose that is the only use of the result of `op`, if the result is initialised by a fill."""
     uses = _uses(op.results[0])
     if len(uses) != 1 or uses[0].owner.name != "linalg.transpose" or uses[0].operand_number != 0:
@@ -103,37 +103,37 @@ def _transpose_of_result(op: Any) -> Any | None:
     return uses[0].owner.operation if _is_filled_empty(op.operands[2]) else None
 
 
-def _is_filled_empty(value: Any) -> bool:
+def _is_filled_empty(value: ir.Value) -> bool:
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.fill":
         return False
     target = value.owner.operands[1]
     return isinstance(target, ir.OpResult) and target.owner.name == "tensor.empty"
 
 
-def _transposed_fill(filled: Any, permutation: Sequence[int]) -> Any:
+def _transposed_fill(filled: ir.Value, permutation: Sequence[int]) -> ir.Value:
     """Emits a tensor that is filled as `filled` is, with its dims permuted."""
     sizes = _sizes(filled.owner.operands[1].owner)
     empty = tensor.empty([sizes[p] for p in permutation], filled.type.element_type)
     return linalg.fill(filled.owner.operands[0], outs=[empty])
 
 
-def _sizes(empty: Any) -> list[Any]:
+def _sizes(empty: ir.Operation) -> list[int | ir.Value]:
     """Returns the sizes of a `tensor.empty`: ints, and MLIR values for dynamic sizes."""
     type_, values = ir.RankedTensorType(empty.results[0].type), iter(empty.operands)
     return [next(values) if type_.is_dynamic_dim(dim) else size for dim, size in enumerate(type_.shape)]
 
 
-def _permutation(transpose: Any) -> list[int]:
+def _permutation(transpose: ir.Operation) -> list[int]:
     return list(ir.DenseI64ArrayAttr(transpose.attributes["permutation"]))
 
 
-def _with_results(map_: Any, results: Sequence[Any]) -> Any:
+def _with_results(map_: ir.AffineMap, results: Sequence[ir.AffineExpr]) -> ir.AffineMap:
     return ir.AffineMap.get(map_.n_dims, 0, list(results))
 
 
-def _uses(value: Any) -> list[Any]:
+def _uses(value: ir.Value) -> list[ir.OpOperand]:
     return list(value.uses)
 
 
-def _has_tensor_results(op: Any) -> bool:
+def _has_tensor_results(op: ir.Operation) -> bool:
     return len(op.results) > 0 and all(isinstance(result.type, ir.RankedTensorType) for result in op.results)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -213,7 +213,8 @@ def _result_spans(function: Any, positions: dict[Any, int]) -> list[tuple[Any, S
 
     The range is from the first access to the end of the function.
     """
-    attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else []
+    has_attributes = "arg_attrs" in function.attributes
+    attributes: Iterable[ir.Attribute] = ir.ArrayAttr(function.attributes["arg_attrs"]) if has_attributes else []
     spans = []
     for argument, attribute in zip(function.regions[0].blocks[0].arguments, attributes, strict=False):
         if RESULT in ir.DictAttr(attribute) and ir.MemRefType(argument.type).has_static_shape:

@@ -27,7 +27,7 @@ class ResultsToOutParams(MlirPass):
     name = "results-to-out-params"
     summary = "turn memref results into trailing out-parameters that the caller allocates"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         functions = [op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
         functions_by_name = {symbol_of(function.operation): function.operation for function in functions}
         for function in functions:
@@ -37,7 +37,7 @@ class ResultsToOutParams(MlirPass):
             _move_results(function, self.name, context)
 
 
-def _pass_buffers(call: Any, callee: Any) -> None:
+def _pass_buffers(call: ir.Operation, callee: ir.Operation) -> None:
     """Allocates the memref results of a call before it, and passes them as operands."""
     with ir.InsertionPoint(call), call.location:
         sizes = list(map(read_sizes, result_attributes(callee)))
@@ -54,18 +54,18 @@ def _pass_buffers(call: Any, callee: Any) -> None:
     call.erase()
 
 
-def _is_buffer(type_: Any) -> bool:
+def _is_buffer(type_: ir.Type) -> bool:
     return isinstance(type_, ir.MemRefType)
 
 
-def _allocate(type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
+def _allocate(type_: ir.Type, shape: Sequence[Dim], symbols: dict[str, Any]) -> ir.Value:
     """Emits the allocation of a buffer of `type_`, whose dynamic sizes are computed from `symbols`."""
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
     sizes = [emit_size(size, symbols) for size in shape if isinstance(size, Size)]
     return memref.AllocOp(type_, sizes, [], alignment=alignment).result
 
 
-def _move_results(function: Any, name: str, context: PassContext) -> None:
+def _move_results(function: ir.Operation, name: str, context: PassContext) -> None:
     """Turns the memref results of `function` into arguments. Raises `PassError` if it returns a tensor."""
     type_ = ir.FunctionType(ir.TypeAttr(function.operation.attributes["function_type"]).value)
     if not type_.results:
@@ -85,7 +85,7 @@ def _move_results(function: Any, name: str, context: PassContext) -> None:
             context.remark(name, location, text)
 
 
-def _extend_argument_attributes(function: Any, inputs: int, numbers: Sequence[int]) -> None:
+def _extend_argument_attributes(function: ir.Operation, inputs: int, numbers: Sequence[int]) -> None:
     """Adds the attributes of the arguments for the results in `numbers`; the function has `inputs` arguments before."""
     empty = ir.DictAttr.get({})
     attributes = result_attributes(function)
@@ -99,7 +99,7 @@ def _extend_argument_attributes(function: Any, inputs: int, numbers: Sequence[in
         del function.attributes["res_attrs"]
 
 
-def _write_results(region: Any, numbers: Sequence[int]) -> list[tuple[Any, str]]:
+def _write_results(region: ir.Region, numbers: Sequence[int]) -> list[tuple[ir.Location, str]]:
     """Adds an argument to a function for each result in `numbers`, and writes the result to it.
 
     Returns (location, text) of a remark for each result and each return op: a function of several blocks may have
@@ -120,7 +120,9 @@ def _write_results(region: Any, numbers: Sequence[int]) -> list[tuple[Any, str]]
     return remarks
 
 
-def _write_result(block: Any, return_op: Any, number: int, target: Any, has_one_block: bool) -> tuple[Any, str]:
+def _write_result(
+    block: ir.Block, return_op: ir.Operation, number: int, target: ir.Value, has_one_block: bool
+) -> tuple[ir.Location, str]:
     """Writes result `number` to the argument `target`; returns (location, text) of the remark."""
     value = return_op.operands[number]  # read again, since a buffer that is returned twice has been replaced
     location = return_op.location if isinstance(value.owner, ir.Block) else value.owner.location
@@ -131,7 +133,7 @@ def _write_result(block: Any, return_op: Any, number: int, target: Any, has_one_
     return location, f"result {number} is copied to the caller's buffer, which cannot replace the function's buffer"
 
 
-def _replace_allocation(block: Any, value: Any, target: Any) -> bool:
+def _replace_allocation(block: ir.Block, value: ir.Value, target: ir.Value) -> bool:
     """Replaces the buffer of `value` by `target`, if `block` allocates the buffer. Returns whether it was replaced."""
     reshapes = []
     while isinstance(value.owner, ir.Operation | ir.OpView) and value.owner.operation.name in _RESHAPES:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, memref, scf
 from buddy.compiler.mlir.walk import collect
@@ -39,6 +39,8 @@ _BLOCK_ROWS = 128
 _LAST_BLOCK_ROWS = 32
 # Size of a tile along each dynamic loop of a contraction with several dynamic sizes.
 _TILE_SIZE = 64
+
+_Size = TypeVar("_Size", int, Index)  # a static size, or any
 
 
 @register
@@ -104,11 +106,11 @@ class _Tiling:
         """Returns the offset in each dim of operand `number` for a tile at `starts`."""
         return self._values_of_dims(number, starts, [0] * len(self.buffers[number].type.shape))
 
-    def operand_sizes(self, number: int, sizes: Sequence[Index]) -> list[Index]:
+    def operand_sizes(self, number: int, sizes: Sequence[_Size]) -> list[_Size]:
         """Returns the size of each dim of operand `number` in a tile of `sizes`."""
         return self._values_of_dims(number, sizes, list(self.buffers[number].type.shape))
 
-    def _values_of_dims(self, number: int, loop_values: Sequence[Index], defaults: list[Index]) -> list[Index]:
+    def _values_of_dims(self, number: int, loop_values: Sequence[_Size], defaults: list[_Size]) -> list[_Size]:
         """Returns for each dim of operand `number` the value of its loop, or its default if no loop indexes it."""
         values = list(defaults)
         for value, loop in zip(loop_values, self.loops, strict=True):
@@ -117,11 +119,11 @@ class _Tiling:
                     values[dim] = value
         return values
 
-    def tile_of(self, number: int, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
+    def tile_of(self, number: int, starts: Sequence[Index], sizes: Sequence[int]) -> ir.Value:
         """Returns a view of operand `number` for a tile at `starts` of `sizes`."""
         return tile(self.buffers[number], self.operand_starts(number, starts), self.operand_sizes(number, sizes))
 
-    def emit_on_views(self, starts: Sequence[Index], sizes: Sequence[Index]) -> None:
+    def emit_on_views(self, starts: Sequence[Index], sizes: Sequence[int]) -> None:
         """Emits `op` on views of its operands, for a tile at `starts` of `sizes`."""
         self.clone([self.tile_of(number, starts, sizes) for number in range(len(self.buffers))], starts)
 
@@ -154,7 +156,7 @@ class _PlainTiling(_Tiling):
         untiled = [not _must_tile(loop) for loop in self.loops]
         vector_loop = self._choose_vector_loop(untiled)
         starts: list[Index] = [0] * len(self.loops)
-        sizes = [loop.size if is_untiled else 1 for loop, is_untiled in zip(self.loops, untiled, strict=True)]
+        sizes = [1 if loop.size is None or _must_tile(loop) else loop.size for loop in self.loops]
 
         def emit_loop(loop: int) -> None:
             if loop == len(self.loops):
@@ -199,8 +201,8 @@ class _ContractionTiling(_Tiling):
         # enough work for a kernel, and the padding of a block of images would be computed too.
         blocked = [] if has_window(self.op) else [i for i in tiled if len(self._operands_of(i)) < 3]
         starts: list[Index] = [0] * len(self.loops)
-        sizes: list[Index] = [1 if i in tiled else loop.size for i, loop in enumerate(self.loops)]
-        new_ops: list[Any] = []
+        sizes = [1 if loop.size is None or _must_tile(loop) else loop.size for loop in self.loops]
+        new_ops: list[ir.Operation] = []
 
         def emit_batches(batch_loops: list[int]) -> None:
             if batch_loops:
@@ -230,7 +232,7 @@ class _ContractionTiling(_Tiling):
 
     # ---- one dynamic size --------------------------------------------------------------------------------------------
 
-    def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[Index], new_ops: list[Any]) -> None:
+    def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]) -> None:
         """Emits full blocks of rows on views of the operands, and the remaining rows on padded copies."""
         size = self.sizes[loop]
         full_end = arith.muli(arith.divui(size, constant(_BLOCK_ROWS)), constant(_BLOCK_ROWS))
@@ -241,7 +243,7 @@ class _ContractionTiling(_Tiling):
             rows = arith.minui(arith.subi(size, index), constant(_LAST_BLOCK_ROWS))
             starts[loop] = index
             padded = [_LAST_BLOCK_ROWS if i == loop else n for i, n in enumerate(sizes)]
-            valid = [rows if i == loop else n for i, n in enumerate(sizes)]
+            valid: list[Index] = [rows if i == loop else n for i, n in enumerate(sizes)]
             operands = [
                 self._copy_tile(number, starts, valid, padded, new_ops)
                 if number in self._operands_of(loop)
@@ -254,19 +256,20 @@ class _ContractionTiling(_Tiling):
     # ---- several dynamic sizes ---------------------------------------------------------------------------------------
 
     def _emit_copied_tiles(
-        self, blocked: list[int], starts: list[Index], sizes: list[Index], new_ops: list[Any]
+        self, blocked: list[int], starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]
     ) -> None:
         """Emits one tile of the result at a time, in a buffer, and adds the products of tiles of the inputs to it."""
         reductions = [i for i in blocked if 2 not in self._operands_of(i)]
         padded = [_TILE_SIZE if i in blocked else n for i, n in enumerate(sizes)]
-        valid = list(sizes)
+        valid: list[Index] = list(sizes)
 
         def emit_loops(loops: list[int], emit_body: Callable[[], None]) -> None:
             if not loops:
                 emit_body()
                 return
             loop = loops[0]
-            size = self.sizes[loop] if not isinstance(self.sizes[loop], int) else constant(self.sizes[loop])
+            size = self.sizes[loop]
+            size = constant(size) if isinstance(size, int) else size
             with _Loop(constant(0), size, _TILE_SIZE) as index:
                 starts[loop], valid[loop] = index, arith.minui(arith.subi(size, index), constant(_TILE_SIZE))
                 emit_loops(loops[1:], emit_body)
@@ -289,7 +292,7 @@ class _ContractionTiling(_Tiling):
     # ---- tiles in separate buffers -----------------------------------------------------------------------------------
 
     def _copy_tile(
-        self, number: int, starts: list[Index], valid: list[Index], padded: list[Index], new_ops: list[Any],
+        self, number: int, starts: list[Index], valid: list[Index], padded: list[int], new_ops: list[ir.Operation],
         zero_padding: bool = False,
     ) -> Any:  # fmt: skip
         """Returns a buffer of the size `padded` with the part `valid` of a tile of operand `number`.
@@ -333,7 +336,7 @@ def _only_user(view: Any) -> Any:
     return use.owner.operation
 
 
-def _blocks(size: Any, steps: Sequence[int]) -> Iterator[tuple[Any, Any, int]]:
+def _blocks(size: Index, steps: Sequence[int]) -> Iterator[tuple[ir.Value, ir.Value, int]]:
     """Yields (first, end, step) of consecutive loops over `size` iterations, one for each of `steps`.
 
     Each loop covers as much of the rest as its step divides; the last step is 1.

@@ -30,7 +30,7 @@ class VectorizeGenerics(MlirPass):
 
     share: bool = True
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         CopiesToLoops().run(root, context)
         if self.share:
             for symbol, locations in outline_duplicates(root, context.locations).items():
@@ -52,7 +52,7 @@ class VectorizeGenerics(MlirPass):
             op.erase()
 
 
-def _vectorize(emitter: KernelEmitter, op: Any, context: PassContext) -> str:
+def _vectorize(emitter: KernelEmitter, op: ir.Operation, context: PassContext) -> str:
     """Emits `op` as vector loops; returns the text of the remark. Raises `UnsupportedError` with the reason."""
     structured = analyse_vectorizable(op, allow_loads=True)
     if any(loop.size == 0 for loop in structured.loops):

@@ -197,7 +197,8 @@ def _resized(value: SignatureValue, mlir_type: Any) -> SignatureValue:
 def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     """Adds a wrapper with the arguments, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
-    results = [(value, value.shape) for value in signature.results]
+    # The sizes of the results are known by now: others are not wrapped.
+    results = [(value, tuple(size for size in value.shape if size is not None)) for value in signature.results]
     copies = [values[index] for index in signature.written]
     inputs = [ir.MemRefType.get(shape, _element_type(value)) for value, shape in (*values, *results, *copies)]
     with ir.InsertionPoint(module.body):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, tensor
 from buddy.compiler.mlir.walk import bytes_of
@@ -31,7 +30,7 @@ class MemrefLayout:
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.strides, strict=True))
 
 
-def layout_of(type_: Any) -> MemrefLayout:
+def layout_of(type_: ir.Type) -> MemrefLayout:
     """Returns the layout of a memref type.
 
     Raises `UnsupportedError` for a type that is no memref, for dynamic shapes or strides, and for negative strides.
@@ -50,7 +49,7 @@ def layout_of(type_: Any) -> MemrefLayout:
     return MemrefLayout(tuple(type_.shape), tuple(strides), None if offset == dynamic else offset)
 
 
-def flatten(value: Any) -> Any:
+def flatten(value: ir.Value) -> ir.Value:
     """Emits a view of the memref `value` as a 1-D memref of unit stride from its first element."""
     type_ = value.type
     layout = layout_of(type_)
@@ -62,7 +61,7 @@ def flatten(value: Any) -> Any:
     return memref.reinterpret_cast(flat_type(type_), value, offsets, [], [], [offset], [layout.span], [1])
 
 
-def flat_type(type_: Any) -> Any:
+def flat_type(type_: ir.Type) -> ir.Type:
     """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)
     strided = "" if layout.offset == 0 else f", strided<[1], offset: {'?' if layout.offset is None else layout.offset}>"
@@ -86,7 +85,7 @@ class Loop:
 
 
 def loops_of(
-    sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[Any], layouts: Sequence[MemrefLayout]
+    sizes: Sequence[int], reductions: Sequence[bool], maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
@@ -105,7 +104,7 @@ def loops_of(
     ]
 
 
-def _terms(expression: Any) -> list[tuple[int, int]]:
+def _terms(expression: ir.AffineExpr) -> list[tuple[int, int]]:
     """Returns (loop, factor) for each term of a linear index such as `2 * h + kh`."""
     if isinstance(expression, ir.AffineDimExpr):
         return [(expression.position, 1)]
@@ -118,7 +117,7 @@ def _terms(expression: Any) -> list[tuple[int, int]]:
     raise UnsupportedError(f"index {expression} is not a sum of loop indices")
 
 
-def loop_sizes(dims: int, maps: Sequence[Any], layouts: Sequence[MemrefLayout]) -> list[int]:
+def loop_sizes(dims: int, maps: Sequence[ir.AffineMap], layouts: Sequence[MemrefLayout]) -> list[int]:
     """Returns the size of each of `dims` loops, from the operands' shapes.
 
     Raises `UnsupportedError` if a loop does not index a dim of an operand alone.
@@ -160,16 +159,16 @@ def _are_contiguous(outer: Loop, inner: Loop) -> bool:
     )
 
 
-def byte_type(size: int) -> Any:
+def byte_type(size: int) -> ir.Type:
     return ir.MemRefType.get([size], ir.IntegerType.get_signless(8))
 
 
-def byte_view(memory: Any, offset: int, type_: Any) -> Any:
+def byte_view(memory: ir.Value, offset: int, type_: ir.Type) -> ir.Value:
     """Emits a view of the bytes `memory` from byte `offset` on, as a memref of `type_`."""
     return memref.ViewOp(type_, memory, arith.constant(ir.IndexType.get(), offset), []).result
 
 
-def as_bytes(function: Any, argument: Any) -> Any:
+def as_bytes(function: ir.Operation, argument: ir.BlockArgument) -> ir.Value:
     """Makes `argument` a memref of bytes, and replaces its uses by a view of the old type; returns `argument`.
 
     Callers pass the same pointer as before.
@@ -188,7 +187,7 @@ def as_bytes(function: Any, argument: Any) -> Any:
 _RESHAPES = ("tensor.expand_shape", "tensor.collapse_shape")
 
 
-def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
+def through_unit_reshapes(value: ir.Value, map_: ir.AffineMap) -> tuple[ir.Value, ir.AffineMap]:
     """Returns the source of the reshapes that give `value` its unit dims, and the map to read the source.
 
     The map reads the same elements of the source as `map_` reads of `value`.
@@ -201,7 +200,7 @@ def through_unit_reshapes(value: Any, map_: Any) -> tuple[Any, Any]:
     return value, map_
 
 
-def with_unit_dims_moved(value: Any, shape: Sequence[int]) -> Any:
+def with_unit_dims_moved(value: ir.Value, shape: Sequence[int]) -> ir.Value:
     """Emits a reshape of the tensor `value` to `shape`, which differs only in the positions of unit dims."""
     old = list(value.type.shape)
     if old == list(shape):
@@ -219,7 +218,7 @@ def _unit_dims(shape: Sequence[int]) -> list[int]:
     return [dim for dim, size in enumerate(shape) if size == 1]
 
 
-def _tensor_type(shape: Sequence[int], value: Any) -> Any:
+def _tensor_type(shape: Sequence[int], value: ir.Value) -> ir.Type:
     """Returns the tensor type of `shape` with the elements of `value`."""
     return ir.RankedTensorType.get(list(shape), value.type.element_type)
 
@@ -242,7 +241,7 @@ def groups_without(shape: Sequence[int], dims: Sequence[int]) -> list[list[int]]
     return groups
 
 
-def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
+def _source_indices(value: ir.Value, indices: list[ir.AffineExpr]) -> list[ir.AffineExpr] | None:
     """Returns the indices into the source of the reshape `value` that correspond to `indices` into `value`.
 
     Returns `None` if the reshape changes other dims than unit dims.
@@ -252,7 +251,7 @@ def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
     if value.owner.name == "tensor.expand_shape":
         dims = [_non_unit_dim(group, value.type.shape) for group in groups]
         return None if None in dims else [indices[dim] for dim in dims if dim is not None]
-    source_indices: list[Any] = [ir.AffineConstantExpr.get(0)] * len(source_shape)
+    source_indices: list[ir.AffineExpr] = [ir.AffineConstantExpr.get(0)] * len(source_shape)
     for group, index in zip(groups, indices, strict=True):
         dim = _non_unit_dim(group, source_shape)
         if dim is None:
@@ -261,12 +260,12 @@ def _source_indices(value: Any, indices: list[Any]) -> list[Any] | None:
     return source_indices
 
 
-def reassociation(op: Any) -> list[list[int]]:
+def reassociation(op: ir.Operation) -> list[list[int]]:
     """Returns the groups of dims of a reshape op."""
     return [[_integer(dim) for dim in ir.ArrayAttr(group)] for group in ir.ArrayAttr(op.attributes["reassociation"])]
 
 
-def _non_unit_dim(group: list[Any], shape: Any) -> int | None:
+def _non_unit_dim(group: list[int], shape: list[int]) -> int | None:
     """Returns the only dim of `group` whose size is not 1; the first dim of the group if all sizes are 1.
 
     Returns `None` if several sizes are not 1, or if the group is empty.
@@ -275,5 +274,5 @@ def _non_unit_dim(group: list[Any], shape: Any) -> int | None:
     return None if len(non_unit_dims) > 1 or not group else (non_unit_dims or group)[0]
 
 
-def _integer(attribute: Any) -> int:
+def _integer(attribute: ir.Attribute) -> int:
     return int(ir.IntegerAttr(attribute).value)

@@ -12,7 +12,9 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
 from buddy.compiler.passes.kernels.structured import TRAPPING_OPS, Structured
 
 
-def clone_ops(block: Any, values: dict[Any, Any], indices: dict[int, Any]) -> dict[Any, Any]:
+def clone_ops(
+    block: ir.Block, values: dict[ir.Value, ir.Value], indices: dict[int, ir.Value]
+) -> dict[ir.Value, ir.Value]:
     """Clones the ops of a body, except its terminator, at the insertion point.
 
     `values` maps arguments of the body to their replacements, and `indices` each dim to the value of its
@@ -53,10 +55,12 @@ class VectorBody:
     `skip` are body ops that are not emitted.
     """
 
-    def __init__(self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[Any] = frozenset()) -> None:
+    def __init__(self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[ir.Value] = frozenset()) -> None:
         self.e, self.op, self.lanes, self.skip = e, op, lanes, skip
 
-    def emit(self, vectors: dict[Any, Any], position: VectorPosition | None = None) -> dict[Any, Any]:
+    def emit(
+        self, vectors: dict[ir.Value, ir.Value], position: VectorPosition | None = None
+    ) -> dict[ir.Value, ir.Value]:
         """Emits the body on `vectors`, by its arguments; returns the vectors of all values of the body.
 
         With `position`, the body may read indices and load from memory, and values that are equal in all lanes are
@@ -80,7 +84,7 @@ class VectorBody:
                 vectors[scalar] = self.broadcast(uniform[scalar])
         return vectors
 
-    def vector_of(self, scalar: Any, vectors: dict[Any, Any]) -> Any:
+    def vector_of(self, scalar: ir.Value, vectors: dict[ir.Value, ir.Value]) -> ir.Value:
         """Returns the vector for a scalar: a value of the body, a scalar operand, or a value from outside of the op.
 
         A vector that is not in `vectors` is broadcast and added to it.
@@ -89,7 +93,7 @@ class VectorBody:
             vectors[scalar] = self.broadcast(self.op.scalars.get(scalar, scalar))
         return vectors[scalar]
 
-    def broadcast(self, scalar: Any) -> Any:
+    def broadcast(self, scalar: ir.Value) -> ir.Value:
         """Broadcasts `scalar` to every lane; constants become vector constants."""
         type_ = ir.VectorType.get([self.lanes], scalar.type)
         if isinstance(scalar, ir.OpResult) and scalar.owner.name == "arith.constant":
@@ -98,18 +102,24 @@ class VectorBody:
 
     # ---- values that are equal in all lanes --------------------------------------------------------------------------
 
-    def _is_uniform(self, op: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition) -> bool:
+    def _is_uniform(
+        self,
+        op: ir.Operation,
+        vectors: dict[ir.Value, ir.Value],
+        uniform: dict[ir.Value, ir.Value],
+        position: VectorPosition,
+    ) -> bool:
         if op.name == "linalg.index":
             return _dim(op) != position.dim
         return len(op.results) == 1 and all(
             value in uniform or self._is_outside(value, vectors) for value in op.operands
         )
 
-    def _is_outside(self, value: Any, vectors: dict[Any, Any]) -> bool:
+    def _is_outside(self, value: ir.Value, vectors: dict[ir.Value, ir.Value]) -> bool:
         """True if `value` is a scalar operand of the op, or defined outside of its body."""
         return value in self.op.scalars or (value not in vectors and _defining_block(value) != self.op.block)
 
-    def _emit_scalar(self, op: Any, uniform: dict[Any, Any], position: VectorPosition) -> Any:
+    def _emit_scalar(self, op: ir.Operation, uniform: dict[ir.Value, ir.Value], position: VectorPosition) -> ir.Value:
         if op.name == "arith.constant":
             return self.e.constant(op.attributes["value"])
         if op.name == "linalg.index":
@@ -122,8 +132,12 @@ class VectorBody:
     # ---- values that differ between lanes ----------------------------------------------------------------------------
 
     def _emit_vector(
-        self, op: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition | None
-    ) -> list[Any]:
+        self,
+        op: ir.Operation,
+        vectors: dict[ir.Value, ir.Value],
+        uniform: dict[ir.Value, ir.Value],
+        position: VectorPosition | None,
+    ) -> list[ir.Value]:
         if op.name == "arith.constant":
             return [self.broadcast(op.results[0])]
         if op.name == "linalg.index":
@@ -139,12 +153,18 @@ class VectorBody:
             operands[1] = arith.select(self.e.mask(self.lanes, position.active), operands[1], one)
         return list(ir.Operation.create(op.name, types, operands, attributes_of(op)).results)
 
-    def _lane_indices(self, position: VectorPosition) -> Any:
+    def _lane_indices(self, position: VectorPosition) -> ir.Value:
         """Returns the index of each lane along the vector's loop."""
         type_ = ir.VectorType.get([self.lanes], ir.IndexType.get())
         return arith.addi(vector.broadcast(type_, self.e.value(position.start)), vector.step(type_))
 
-    def _load(self, load: Any, vectors: dict[Any, Any], uniform: dict[Any, Any], position: VectorPosition) -> Any:
+    def _load(
+        self,
+        load: ir.Operation,
+        vectors: dict[ir.Value, ir.Value],
+        uniform: dict[ir.Value, ir.Value],
+        position: VectorPosition,
+    ) -> ir.Value:
         """Loads a value per lane: a contiguous vector if possible, otherwise by a gather.
 
         The lanes are contiguous if only the last index varies, by one per lane, with unit stride.
@@ -167,13 +187,14 @@ class VectorBody:
         return vector.gather(type_, flatten(buffer), [e.value(0)], offset, mask, e.zero(type_))
 
 
-def _dim(op: Any) -> int:
+def _dim(op: ir.Operation) -> int:
     return int(ir.IntegerAttr(op.attributes["dim"]).value)
 
 
-def _is_index(value: Any, dim: int) -> bool:
+def _is_index(value: ir.Value, dim: int) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name == "linalg.index" and _dim(value.owner) == dim
 
 
-def _defining_block(value: Any) -> Any:
-    return value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block
+def _defining_block(value: ir.Value) -> ir.Block:
+    block: ir.Block = value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block
+    return block

@@ -21,17 +21,17 @@ from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mar
 from buddy.compiler.support.blas import symbol
 
 
-def argument_types(types: Sequence[Any]) -> list[Any]:
+def argument_types(types: Sequence[ir.Type]) -> list[ir.Type]:
     """Returns the types of a kernel's arguments, for operands of `types`."""
     return [argument_type for type_ in types for argument_type in _argument_types_of(type_)]
 
 
-def passed_values(values: Sequence[Any]) -> list[Any]:
+def passed_values(values: Sequence[ir.Value]) -> list[ir.Value]:
     """Emits and returns the arguments of a call for the memrefs `values`."""
     return [argument for value in values for argument in _arguments_of(value)]
 
 
-def flat_operands(arguments: Sequence[Any], types: Sequence[Any]) -> list[Any]:
+def flat_operands(arguments: Sequence[ir.Value], types: Sequence[ir.Type]) -> list[ir.Value]:
     """Emits the operands of `types` as 1-D memrefs, from the `arguments` of a kernel."""
     remaining = iter(arguments)
     return [
@@ -42,27 +42,27 @@ def flat_operands(arguments: Sequence[Any], types: Sequence[Any]) -> list[Any]:
     ]
 
 
-def _has_dynamic_offset(type_: Any) -> bool:
+def _has_dynamic_offset(type_: ir.Type) -> bool:
     return layout_of(type_).offset is None
 
 
-def _argument_types_of(type_: Any) -> list[Any]:
+def _argument_types_of(type_: ir.Type) -> list[ir.Type]:
     if not _has_dynamic_offset(type_):
         return [type_]
     return [ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space), ir.IndexType.get()]
 
 
-def _arguments_of(value: Any) -> list[Any]:
+def _arguments_of(value: ir.Value) -> list[ir.Value]:
     return list(memref.ExtractStridedMetadataOp(value).results[:2]) if _has_dynamic_offset(value.type) else [value]
 
 
-def _flat_operand(base: Any, offset: Any, type_: Any) -> Any:
+def _flat_operand(base: ir.Value, offset: ir.Value, type_: ir.Type) -> ir.Value:
     dynamic, span = ir.ShapedType.get_dynamic_stride_or_offset(), layout_of(type_).span
     return memref.reinterpret_cast(flat_type(type_), base, [offset], [], [], [dynamic], [span], [1])
 
 
 # Emits the function of a kernel: (name, types of the operands) -> function.
-Build = Callable[[str, Sequence[Any]], func.FuncOp]
+Build = Callable[[str, Sequence[ir.Type]], func.FuncOp]
 
 
 class KernelCalls:
@@ -71,18 +71,20 @@ class KernelCalls:
     With `pack_weights`, parameters are packed before the calls.
     """
 
-    def __init__(self, root: Any, locations: LocationSets, pack_weights: bool) -> None:
+    def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool) -> None:
         self.root, self.locations = root, locations
         self.packs = pack_weights
         self._weights = PackedWeights(root)
-        self._functions: dict[Hashable, tuple[str, Any, list[Any]]] = {}  # name, function, locations of its calls
+        self._functions: dict[
+            Hashable, tuple[str, ir.Operation, list[ir.Location]]
+        ] = {}  # name, function, locations of its calls
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
 
-    def parameter(self, value: Any) -> ArgumentId | None:
+    def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
         return self._weights.parameter(value)
 
-    def packed(self, parameter: ArgumentId, packing: Packing, location: Any) -> Any:
+    def packed(self, parameter: ArgumentId, packing: Packing, location: ir.Location) -> ir.Value:
         """Returns the buffer with the packed weights of `parameter`, for the op at `location`."""
         assert self.packs, "only weights that can be packed before the call are parameters"
         self._packed_for.setdefault(packing, []).append(location)
@@ -92,7 +94,15 @@ class KernelCalls:
         """Marks the weights of `parameter`, for the runner, as read sequentially and in place by a kernel."""
         mark_streamed(self._weights, parameter)
 
-    def call(self, op: Any, key: Hashable, symbol: str, operands: Sequence[Any], location: Any, build: Build) -> None:
+    def call(
+        self,
+        op: ir.Operation,
+        key: Hashable,
+        symbol: str,
+        operands: Sequence[ir.Value],
+        location: ir.Location,
+        build: Build,
+    ) -> None:
         """Emits a call of a kernel before `op`.
 
         The kernel is that for `key` and the types of `operands`; the first call for them emits it by `build`, with a
@@ -109,7 +119,7 @@ class KernelCalls:
         with ir.InsertionPoint(op), location:
             func.CallOp([], ir.FlatSymbolRefAttr.get(name), passed_values(operands))
 
-    def called(self) -> dict[str, list[Any]]:
+    def called(self) -> dict[str, list[ir.Location]]:
         """Returns the locations of the calls of each kernel."""
         return {name: list(locations) for name, _, locations in self._functions.values()}
 
@@ -123,7 +133,7 @@ class KernelCalls:
                 set_location(function, self.locations.union(self._packed_for[packing]))
 
 
-def set_location(function: Any, location: Any) -> None:
+def set_location(function: ir.Operation, location: ir.Location) -> None:
     """Sets the location of a function and of every op in it."""
     for op in [function.operation, *collect(function.operation)]:
         op.location = location
@@ -195,7 +205,7 @@ def _matrix(rows: int, columns: int, row_stride: int, column_stride: int) -> Mat
     return None
 
 
-def declare(root: Any, element: str, index_bits: int) -> str:
+def declare(root: ir.Operation, element: str, index_bits: int) -> str:
     """Declares the library's `cblas_?gemm` for `element` in `root`, if it is new; returns its name."""
     name = symbol(element, index_bits)
     declared = {str(op.attributes["sym_name"]).strip('"') for op in root.regions[0].blocks[0]}
@@ -208,13 +218,13 @@ def declare(root: Any, element: str, index_bits: int) -> str:
     return name
 
 
-def _size_type(index_bits: int) -> Any:
+def _size_type(index_bits: int) -> ir.Type:
     """Returns the type of sizes and leading dimensions in the library."""
     return ir.IntegerType.get_signless(index_bits)
 
 
 def calling_function(
-    name: str, types: Sequence[Any], contraction: Contraction, callee: str, index_bits: int, accumulate: bool
+    name: str, types: Sequence[ir.Type], contraction: Contraction, callee: str, index_bits: int, accumulate: bool
 ) -> func.FuncOp:
     """Emits a private function of three operands that calls `callee` for each value of the contraction's outer loops.
 
@@ -237,7 +247,7 @@ class _BlasCalls:
     def __init__(
         self,
         e: KernelEmitter,
-        flats: list[Any],
+        flats: list[ir.Value],
         contraction: Contraction,
         callee: str,
         index_bits: int,
@@ -250,7 +260,7 @@ class _BlasCalls:
     def emit(self) -> None:
         self.e.nest([loop.size for loop in self.c.outer], self._emit_call)
 
-    def _start_address(self, flat: Any) -> Any:
+    def _start_address(self, flat: ir.Value) -> ir.Value:
         """Emits the address of the first element of `flat`, as a value of type `index`."""
         base = memref.extract_aligned_pointer_as_index(flat)
         offset = memref.ExtractStridedMetadataOp(flat).results[1]
@@ -271,7 +281,7 @@ class _BlasCalls:
         ]  # fmt: skip
         func.CallOp([], ir.FlatSymbolRefAttr.get(self.callee), operands)
 
-    def _pointer(self, number: int, outer: list[Index]) -> Any:
+    def _pointer(self, number: int, outer: list[Index]) -> ir.Value:
         """Emits the address of operand `number` (A, B, C) for one value of the outer loops, as an i64."""
         size = _BYTES[self.c.element]
         offset = self.e.dot(outer, [loop.strides[number] * size for loop in self.c.outer])
@@ -279,5 +289,5 @@ class _BlasCalls:
         address = address if isinstance(offset, int) and offset == 0 else arith.addi(address, self.e.value(offset))
         return arith.index_cast(ir.IntegerType.get_signless(64), address)
 
-    def _constant(self, value: int, type_: Any) -> Any:
+    def _constant(self, value: int, type_: ir.Type) -> ir.Value:
         return self.e.constant(ir.IntegerAttr.get(type_, value))

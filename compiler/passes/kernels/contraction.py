@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, vector
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
@@ -40,7 +39,7 @@ def bytes_of(element: str) -> int:
     return bits(element) // 8
 
 
-def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
+def converted(value: ir.Value, element: ir.Type, unsigned: bool = False) -> ir.Value:
     """Converts a scalar or vector to elements of type `element`, which is a float if `value` is one.
 
     Floats are rounded to nearest even. Integers are truncated, sign-extended, or zero-extended if `unsigned`; they are
@@ -62,7 +61,7 @@ def converted(value: Any, element: Any, unsigned: bool = False) -> Any:
     return (arith.extui if unsigned else arith.extsi)(type_, value)
 
 
-def multiply_add(left: Any, right: Any, total: Any) -> Any:
+def multiply_add(left: ir.Value, right: ir.Value, total: ir.Value) -> ir.Value:
     """Returns `left * right + total`: rounded once for vectors of floats, twice for scalars; integers wrap around."""
     if not isinstance(element_of(total.type), ir.FloatType):
         return arith.addi(arith.muli(left, right), total)
@@ -71,7 +70,7 @@ def multiply_add(left: Any, right: Any, total: Any) -> Any:
     return vector.fma(left, right, total)
 
 
-def add(left: Any, right: Any) -> Any:
+def add(left: ir.Value, right: ir.Value) -> ir.Value:
     """Returns the sum of two scalars or vectors of the same type."""
     is_float = isinstance(element_of(left.type), ir.FloatType)
     return arith.addf(left, right) if is_float else arith.addi(left, right)
@@ -84,12 +83,12 @@ NAMED_CONTRACTIONS = frozenset({"linalg.contract", "linalg.matmul", "linalg.batc
 _MULTIPLY_ADD = (["arith.mulf", "arith.addf", "linalg.yield"], ["arith.muli", "arith.addi", "linalg.yield"])
 
 
-def indexing_maps(op: Any) -> list[Any]:
+def indexing_maps(op: ir.Operation) -> list[ir.AffineMap]:
     """Returns the affine maps of a linalg op that has `indexing_maps`."""
     return [ir.AffineMapAttr(attribute).value for attribute in op.attributes["indexing_maps"]]
 
 
-def is_contraction(op: Any) -> bool:
+def is_contraction(op: ir.Operation) -> bool:
     """True if `op` computes `C[c] += A[a] * B[b]` over its loops, for element types that kernels support.
 
     Elements of A and B may be extended before they are multiplied. Convolutions are included, see `reads_loops`.
@@ -100,7 +99,7 @@ def is_contraction(op: Any) -> bool:
     return op.name in NAMED_CONTRACTIONS and sum_type(op) is not None and _multiplies_and_adds(op)
 
 
-def reads_loops(op: Any) -> bool:
+def reads_loops(op: ir.Operation) -> bool:
     """True if each dim of the operands is indexed by a single loop, as `linalg.contract` requires.
 
     It is false for convolutions, whose image is indexed by sums of loops.
@@ -108,18 +107,18 @@ def reads_loops(op: Any) -> bool:
     return all(isinstance(e, ir.AffineDimExpr) for map_ in indexing_maps(op) for e in map_.results)
 
 
-def elements_of(op: Any) -> tuple[str, str, str]:
+def elements_of(op: ir.Operation) -> tuple[str, str, str]:
     """Returns the element types of A, B and C."""
     a, b, c = (str(value.type.element_type) for value in op.operands)
     return a, b, c
 
 
-def sum_type(op: Any) -> str | None:
+def sum_type(op: ir.Operation) -> str | None:
     """Returns the accumulator type of `op`, or `None` if no kernel fits its types."""
     return accumulator(*elements_of(op))
 
 
-def unsigned_inputs(op: Any) -> tuple[bool, bool]:
+def unsigned_inputs(op: ir.Operation) -> tuple[bool, bool]:
     """Returns for A and B whether a contraction zero-extends their elements, whose MLIR type is signless."""
     block = op.regions[0].blocks[0]
     extended = [
@@ -129,7 +128,7 @@ def unsigned_inputs(op: Any) -> tuple[bool, bool]:
     return a in extended, b in extended
 
 
-def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
+def rebuilt(op: ir.Operation, operands: Sequence[ir.Value], maps: Sequence[ir.AffineMap]) -> ir.Value:
     """Emits a contraction on tensors that computes what `op` computes, from other `operands` (A, B, C).
 
     `maps` are the indexing maps of `operands`. Returns the result: of a `linalg.contract`, or of a `linalg.generic` if
@@ -140,11 +139,11 @@ def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
         return linalg.contract(a, b, outs=[c], indexing_maps=maps)
     unsigned, in_c = unsigned_inputs(op), {e.position for e in maps[2].results}
     kinds = ["parallel" if loop in in_c else "reduction" for loop in range(maps[2].n_dims)]
-    attributes = (
+    attributes: tuple[list[ir.Attribute], ...] = (
         [ir.AffineMapAttr.get(map_) for map_ in maps],
         [ir.Attribute.parse(f"#linalg.iterator_type<{kind}>") for kind in kinds],
     )
-    new = linalg.GenericOp([c.type], [a, b], [c], *map(ir.ArrayAttr.get, attributes))
+    new = linalg.GenericOp([c.type], [a, b], [c], *(ir.ArrayAttr.get(group) for group in attributes))
     elements = [value.type.element_type for value in operands]
     block = new.regions[0].blocks.append(*elements, arg_locs=[ir.Location.current] * 3)
     with ir.InsertionPoint(block):
@@ -154,7 +153,7 @@ def rebuilt(op: Any, operands: Sequence[Any], maps: Sequence[Any]) -> Any:
     return new.results[0]
 
 
-def _multiplies_and_adds(op: Any) -> bool:
+def _multiplies_and_adds(op: ir.Operation) -> bool:
     """True if the body of `op` yields `c + a * b`, with optional extensions of a and b."""
     block = op.regions[0].blocks[0]
     body = [inner.operation for inner in block.operations]
@@ -162,7 +161,7 @@ def _multiplies_and_adds(op: Any) -> bool:
         return False
     *casts, product, total, terminator = body
     a, b, c = block.arguments
-    extended = {a: a, b: b}
+    extended: dict[ir.Value, ir.Value] = {a: a, b: b}
     for cast in casts:
         if cast.name not in _EXTENSIONS or cast.operands[0] not in (a, b):
             return False
@@ -174,12 +173,12 @@ def _multiplies_and_adds(op: Any) -> bool:
     )
 
 
-def _is_pair(operands: Any, first: Any, second: Any) -> bool:
+def _is_pair(operands: ir.OpOperandList, first: ir.Value, second: ir.Value) -> bool:
     left, right = operands
     return (left == first and right == second) or (left == second and right == first)
 
 
-def _has_reduction(op: Any) -> bool:
+def _has_reduction(op: ir.Operation) -> bool:
     return any("reduction" in str(kind) for kind in op.attributes["iterator_types"])
 
 
@@ -228,7 +227,7 @@ class Contraction:
         return total
 
 
-def analyse(op: Any) -> Contraction:
+def analyse(op: ir.Operation) -> Contraction:
     """Returns the contraction that `op` (on memrefs) computes.
 
     Raises `UnsupportedError` for dynamic shapes or strides, for a loop that indexes neither A nor B, and if a plain

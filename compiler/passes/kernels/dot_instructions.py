@@ -7,7 +7,6 @@ volume 1, chapter 18, for those on tiles.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, llvm, vector
 
@@ -60,7 +59,7 @@ class DotInstruction:
         """
         return self.name == VPDPBUSD.name and unsigned == (False, False)
 
-    def emit(self, sums: Any, a: Any, b: Any) -> Any:
+    def emit(self, sums: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """Returns `sums` plus the products of `a` and `b`: vectors of words of `group` elements."""
         intrinsic = dict(self.intrinsics)[sums.type.shape[0] * WORD_BYTES]
         if self.name == VPMADDWD.name:
@@ -92,16 +91,16 @@ INSTRUCTIONS = {one.name: one for one in (TDPBF16PS, TDPB, VDPBF16PS, VPDPBUSD, 
 OFFSET = 128
 
 
-def _call(intrinsic: str, type_: Any, operands: list[Any]) -> Any:
+def _call(intrinsic: str, type_: ir.Type, operands: list[ir.Value]) -> ir.Value:
     return llvm.call_intrinsic(type_, intrinsic, operands, [], [])
 
 
-def words(value: Any, group: int) -> Any:
+def words(value: ir.Value, group: int) -> ir.Value:
     """Returns a vector of narrow elements as a vector of integers, of which each has the bits of `group` elements."""
     return elements(value, ir.IntegerType.get_signless(group * value.type.element_type.width))
 
 
-def elements(value: Any, element: Any) -> Any:
+def elements(value: ir.Value, element: ir.Type) -> ir.Value:
     """Returns the bits of the vector `value` as elements of type `element`."""
     old = value.type
     count = old.shape[0] * old.element_type.width // element.width

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import element_bytes
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, flatten
 from buddy.compiler.passes.kernels.body import VectorBody, VectorPosition, clone_ops
@@ -117,7 +116,7 @@ class _Elementwise:
             if not self.inner.strides[i]
         }
 
-        def emit_vector(index: Index, _: list[Any], active: int | None = None) -> Sequence[Any]:
+        def emit_vector(index: Index, _: list[ir.Value], active: int | None = None) -> Sequence[ir.Value]:
             self._emit_vector(outer, starts, uniform, index, active)
             return ()
 
@@ -132,7 +131,7 @@ class _Elementwise:
         """Emits a loop with several vectors per iteration, and a loop over the remaining vectors."""
         e, lanes = self.e, self.lanes
 
-        def emit_block(index: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_block(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             for i in range(self.vectors_per_iteration):
                 emit_vector(e.add(index, i * lanes), [])
             return ()
@@ -147,7 +146,12 @@ class _Elementwise:
         e.loop(blocks_end, upper, lanes, emit_vector)
 
     def _emit_vector(
-        self, outer: list[Index], starts: list[Index], uniform: dict[Any, Any], index: Index, active: int | None
+        self,
+        outer: list[Index],
+        starts: list[Index],
+        uniform: dict[ir.Value, ir.Value],
+        index: Index,
+        active: int | None,
     ) -> None:
         """Emits the body for the vector at `index`; `uniform` has the scalars that are equal in all lanes."""
         op = self.op
@@ -162,13 +166,13 @@ class _Elementwise:
             value = self.body.broadcast(uniform[scalar]) if is_uniform else self.body.vector_of(scalar, vectors)
             self._store(value, i, starts[i], index, active)
 
-    def _load(self, operand: int, start: Index, index: Index, active: int | None) -> Any:
+    def _load(self, operand: int, start: Index, index: Index, active: int | None) -> ir.Value:
         e, flat = self.e, self.flats[operand]
         if self.inner.strides[operand] == 2:
             return e.load_every_other(flat, e.add(start, e.mul(index, 2)), self.lanes, active)
         return e.load(flat, e.add(start, index), self.lanes, active)
 
-    def _store(self, value: Any, operand: int, start: Index, index: Index, active: int | None) -> None:
+    def _store(self, value: ir.Value, operand: int, start: Index, index: Index, active: int | None) -> None:
         e, flat = self.e, self.flats[operand]
         if self.inner.strides[operand] == 2:
             e.store_every_other(value, flat, e.add(start, e.mul(index, 2)), active)

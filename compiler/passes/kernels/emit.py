@@ -10,8 +10,10 @@ from typing import Any
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
 
-Index = Any  # an int if the value is known, else an MLIR value of type `index`
-Body = Callable[[Index, list[Any]], Sequence[Any]]  # (index, carried values) -> the values for the next iteration
+Index = int | ir.Value  # an int if the value is known, else a value of type `index`
+Body = Callable[
+    [Index, list[ir.Value]], Sequence[ir.Value]
+]  # (index, carried values) -> the values for the next iteration
 
 
 def nanoseconds(flop: float = 0, moved: float = 0) -> float:
@@ -25,12 +27,12 @@ class KernelEmitter:
     `in_parallel` means that the insertion point is inside a loop whose iterations threads share.
     """
 
-    def __init__(self, entry: Any, in_parallel: bool = False) -> None:
+    def __init__(self, entry: ir.Block, in_parallel: bool = False) -> None:
         self.entry = entry
         self._constants: dict[tuple[str, str], Any] = {}
         self._in_parallel = in_parallel
 
-    def constant(self, attribute: Any) -> Any:
+    def constant(self, attribute: ir.Attribute) -> ir.Value:
         """Returns the value of `attribute` (a typed attribute), with one constant op per function."""
         key = (str(attribute), str(attribute.type))
         if key not in self._constants:
@@ -38,7 +40,7 @@ class KernelEmitter:
                 self._constants[key] = arith.constant(attribute.type, attribute)
         return self._constants[key]
 
-    def value(self, index: Index) -> Any:
+    def value(self, index: Index) -> ir.Value:
         """Returns `index` as an MLIR value."""
         if not isinstance(index, int):
             return index
@@ -84,7 +86,9 @@ class KernelEmitter:
             start = self.add(start, self.mul(index, stride))
         return start
 
-    def loop(self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[Any] = ()) -> list[Any]:
+    def loop(
+        self, lower: Index, upper: Index, step: int, body: Body, carried: Sequence[ir.Value] = ()
+    ) -> list[ir.Value]:
         """Emits `scf.for` around `body(index, carried) -> carried`; returns the carried values after the loop.
 
         For at most one iteration, the body is emitted without a loop, or not at all.
@@ -102,7 +106,7 @@ class KernelEmitter:
         Pairs of ints are compared now; a branch is emitted for the others.
         """
         dynamic = [pair for pair in pairs if not all(isinstance(index, int) for index in pair)]
-        if any(left >= right for left, right in pairs if (left, right) not in dynamic):
+        if any(left >= right for left, right in pairs if isinstance(left, int) and isinstance(right, int)):
             return
         if not dynamic:
             body()
@@ -121,7 +125,7 @@ class KernelEmitter:
                 body(indices)
                 return
 
-            def emit_iteration(index: Index, _: list[Any]) -> Sequence[Any]:
+            def emit_iteration(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 emit_loops([*indices, index])
                 return ()
 
@@ -213,11 +217,11 @@ class KernelEmitter:
                 self._emit_block(sizes, blocks, [*numbers[:dim], number, *numbers[dim + 1 :]], body, [*active, size])
                 scf.yield_([])
 
-    def zero(self, type_: Any) -> Any:
+    def zero(self, type_: ir.Type) -> ir.Value:
         """Returns zero of a scalar or vector type."""
         return self.splat(type_, 0)
 
-    def splat(self, type_: Any, number: float) -> Any:
+    def splat(self, type_: ir.Type, number: float) -> ir.Value:
         """Returns the constant `number` as a scalar or in all lanes of a vector."""
         element = element_of(type_)
         is_float = isinstance(element, ir.FloatType)
@@ -226,12 +230,12 @@ class KernelEmitter:
             return self.constant(ir.DenseElementsAttr.get_splat(type_, scalar))
         return self.constant(scalar)
 
-    def mask(self, lanes: int, active: int) -> Any:
+    def mask(self, lanes: int, active: int) -> ir.Value:
         """Returns a mask whose first `active` lanes are set."""
         bits = ",".join("true" if lane < active else "false" for lane in range(lanes))
         return self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
 
-    def load(self, flat: Any, offset: Index, lanes: int, active: int | None = None, fill: float = 0) -> Any:
+    def load(self, flat: ir.Value, offset: Index, lanes: int, active: int | None = None, fill: float = 0) -> ir.Value:
         """Loads `lanes` elements of the 1-D memref `flat` from `offset` on; lanes from `active` on are `fill`."""
         type_ = ir.VectorType.get([lanes], flat.type.element_type)
         indices = [self.value(offset)]
@@ -239,7 +243,7 @@ class KernelEmitter:
             return vector.load(type_, flat, indices)
         return vector.maskedload(type_, flat, indices, self.mask(lanes, active), self.splat(type_, fill))
 
-    def store(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+    def store(self, value: ir.Value, flat: ir.Value, offset: Index, active: int | None = None) -> None:
         """Stores the first `active` lanes (`None`: all) of `value` to the 1-D memref `flat` from `offset` on."""
         lanes = value.type.shape[0]
         indices = [self.value(offset)]
@@ -248,7 +252,7 @@ class KernelEmitter:
         else:
             vector.maskedstore(flat, indices, self.mask(lanes, active), value)
 
-    def load_every_other(self, flat: Any, offset: Index, lanes: int, active: int | None = None) -> Any:
+    def load_every_other(self, flat: ir.Value, offset: Index, lanes: int, active: int | None = None) -> ir.Value:
         """Loads `lanes` elements of the 1-D memref `flat` with a stride of 2, from `offset` on.
 
         Lanes from `active` on are zeros. The elements between the first and the last are read too, and no others.
@@ -261,7 +265,7 @@ class KernelEmitter:
             second = self.zero(first.type)
         return vector.shuffle(first, second, list(range(0, 2 * lanes, 2)))
 
-    def store_every_other(self, value: Any, flat: Any, offset: Index, active: int | None = None) -> None:
+    def store_every_other(self, value: ir.Value, flat: ir.Value, offset: Index, active: int | None = None) -> None:
         """Stores the first `active` lanes (`None`: all) of `value` with a stride of 2, from `offset` on.
 
         The elements between them are unchanged.
@@ -274,14 +278,14 @@ class KernelEmitter:
             mask = self.constant(ir.Attribute.parse(f"dense<[{bits}]> : vector<{lanes}xi1>"))
             vector.maskedstore(flat, [self.value(self.add(offset, start))], mask, doubled)
 
-    def load_scalar(self, flat: Any, offset: Index) -> Any:
+    def load_scalar(self, flat: ir.Value, offset: Index) -> ir.Value:
         return memref.load(flat, [self.value(offset)])
 
-    def store_scalar(self, value: Any, flat: Any, offset: Index) -> None:
+    def store_scalar(self, value: ir.Value, flat: ir.Value, offset: Index) -> None:
         memref.store(value, flat, [self.value(offset)])
 
 
-def reduce_lanes(value: Any, join: Callable[[Any, Any], Any]) -> Any:
+def reduce_lanes(value: ir.Value, join: Callable[[ir.Value, ir.Value], ir.Value]) -> ir.Value:
     """Reduces the lanes of a vector to a scalar: `join` combines the halves of the vector repeatedly.
 
     The number of lanes is a power of two.
@@ -308,7 +312,7 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
     first = 0
     for active, count in split(size, block):
 
-        def emit_block(number: Index, _: list[Any], active: int = active) -> Sequence[Any]:
+        def emit_block(number: Index, _: list[ir.Value], active: int = active) -> Sequence[ir.Value]:
             body(number, active)
             return ()
 
@@ -316,6 +320,6 @@ def for_blocks(e: KernelEmitter, size: int, block: int, body: Callable[[Index, i
         first += count
 
 
-def element_of(type_: Any) -> Any:
+def element_of(type_: ir.Type) -> ir.Type:
     """Returns the element type of a vector, or `type_` itself for a scalar."""
     return type_.element_type if isinstance(type_, ir.VectorType) else type_

@@ -48,7 +48,7 @@ class EpilogueOp:
         return tuple(i for i in range(len(self.op.operands)) if i != self.kernel_operand)
 
     @property
-    def values(self) -> tuple[Any, ...]:
+    def values(self) -> tuple[ir.Value, ...]:
         """Returns the operands other than `kernel_operand`."""
         return tuple(self.op.operands[i] for i in self.other_operands)
 
@@ -59,7 +59,7 @@ class EpilogueOp:
         return body_key(self.op), self.kernel_operand, self.strides, types
 
 
-def match_stage(op: Any, kernel_operand: int, loops: Sequence[Extent]) -> EpilogueOp:
+def match_stage(op: ir.Operation, kernel_operand: int, loops: Sequence[Extent]) -> EpilogueOp:
     """Returns `op`, a structured op on memrefs, as a stage of a kernel that indexes `kernel_operand` by `loops`.
 
     Raises `UnsupportedError` if an operand is not linear along a loop of the kernel (see `boundaries`), if vectors
@@ -92,7 +92,7 @@ def check_single_use(op: Structured, kernel_operand: int) -> None:
         raise UnsupportedError("a loop without a stride in its result reads it again")
 
 
-def operand_number(op: Any, buffer: Any) -> int:
+def operand_number(op: ir.Operation, buffer: ir.Value) -> int:
     """Returns the number of the operand of `op` that is `buffer`, or a reshape of it.
 
     Raises `UnsupportedError` unless there is exactly one.
@@ -103,19 +103,19 @@ def operand_number(op: Any, buffer: Any) -> int:
     return numbers[0]
 
 
-def mark_stage(op: Any, mark: str, buffer: Any) -> None:
+def mark_stage(op: ir.Operation, mark: str, buffer: ir.Value) -> None:
     """Marks `op` as the epilogue or prologue (`mark`) of the op that computes `buffer`."""
     op.attributes[mark] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), operand_number(op, buffer))
 
 
-def is_marked(op: Any, mark: str, buffer: Any) -> bool:
+def is_marked(op: ir.Operation, mark: str, buffer: ir.Value) -> bool:
     """True if `op` has the attribute `mark` for the op that computes `buffer`."""
     if mark not in op.attributes:
         return False
     return bool(root_of(op.operands[ir.IntegerAttr(op.attributes[mark]).value]) == root_of(buffer))
 
 
-def boundaries(op: Any, kernel_operand: int) -> list[int]:
+def boundaries(op: ir.Operation, kernel_operand: int) -> list[int]:
     """Returns the strides in `kernel_operand` at which a kernel must split its loops.
 
     Between two of these strides, all operands of `op` are linear in the kernel's loop.
@@ -154,7 +154,7 @@ def _check_captures(op: Structured) -> None:
         inner_values.update(inner.operation.results)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name == "arith.constant"
 
 
@@ -185,7 +185,7 @@ class ResultSpec:
     prologue: EpilogueOp | None = None
     epilogue: EpilogueOp | None = None
 
-    def buffers(self, c: Any) -> tuple[Any, ...]:
+    def buffers(self, c: ir.Value) -> tuple[ir.Value, ...]:
         """Returns the buffers that the function of a kernel takes for its results; `c` is the buffer of sums.
 
         These are the operands of the prologue, those of the epilogue, and C, if the kernel reads or writes it.
@@ -206,7 +206,9 @@ class ResultSpec:
 class KernelResults:
     """Emits the initial values and the stores of a kernel's sums; `buffers` are those of `spec.buffers`."""
 
-    def __init__(self, e: KernelEmitter, spec: ResultSpec, buffers: Sequence[Any], lanes: int, element: Any) -> None:
+    def __init__(
+        self, e: KernelEmitter, spec: ResultSpec, buffers: Sequence[ir.Value], lanes: int, element: ir.Type
+    ) -> None:
         self.e, self.spec, self.lanes = e, spec, lanes
         self.flats = [flatten(value) for value in buffers]
         self.vector = ir.VectorType.get([lanes], element)
@@ -247,7 +249,7 @@ class KernelResults:
         pairs = zip(place, self.strides, strict=True)
         return tuple(e.add(offset, e.mul(index, strides[loop])) for offset, strides in pairs)
 
-    def initial(self, place: ResultOffsets, column: int, active: int) -> Any:
+    def initial(self, place: ResultOffsets, column: int, active: int) -> ir.Value:
         """Returns the initial sums of the vector that is `column` elements after `place` along the last loop.
 
         Only the first `active` lanes are loaded.
@@ -260,7 +262,7 @@ class KernelResults:
         body, vectors = self._emit_body(stage, place[: self.prologue_count], column, active, {})
         return converted(body.vector_of(stage.op.yielded[0], vectors), self.vector.element_type)
 
-    def finish(self, sums: Any, place: ResultOffsets, column: int, active: int) -> None:
+    def finish(self, sums: ir.Value, place: ResultOffsets, column: int, active: int) -> None:
         """Applies the epilogue, if any, to a vector of finished sums, and stores the first `active` lanes."""
         stage = self.spec.epilogue
         if stage is None:
@@ -275,8 +277,13 @@ class KernelResults:
             self._store(body.vector_of(scalar, vectors), buffer, place, column, active)
 
     def _emit_body(
-        self, stage: EpilogueOp, stage_offsets: ResultOffsets, column: int, active: int, vectors: dict[Any, Any]
-    ) -> tuple[VectorBody, dict[Any, Any]]:
+        self,
+        stage: EpilogueOp,
+        stage_offsets: ResultOffsets,
+        column: int,
+        active: int,
+        vectors: dict[ir.Value, ir.Value],
+    ) -> tuple[VectorBody, dict[ir.Value, ir.Value]]:
         """Emits the stage's body on vectors, which it loads except for those in `vectors`.
 
         `stage_offsets` has the offset of each operand in `stage.other_operands`. Returns all vectors of the body.
@@ -289,13 +296,13 @@ class KernelResults:
                 vectors[stage.op.arguments[number]] = loaded
         return body, body.emit(vectors)
 
-    def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> Any:
+    def _load_operand(self, body: VectorBody, buffer: int, offset: Index, column: int, active: int) -> ir.Value:
         flat = self.flats[buffer]
         if self.strides[buffer][-1] == 0:
             return body.broadcast(self.e.load_scalar(flat, offset))
         return self.e.load(flat, self.e.add(offset, column), self.lanes, active)
 
-    def _load(self, buffer: int, place: ResultOffsets, column: int, active: int) -> Any:
+    def _load(self, buffer: int, place: ResultOffsets, column: int, active: int) -> ir.Value:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
             return e.load(flat, e.add(place[buffer], column), self.lanes, active)
@@ -305,7 +312,7 @@ class KernelResults:
             value = vector.insert(e.load_scalar(flat, offset), value, [], [lane])
         return value
 
-    def _store(self, value: Any, buffer: int, place: ResultOffsets, column: int, active: int) -> None:
+    def _store(self, value: ir.Value, buffer: int, place: ResultOffsets, column: int, active: int) -> None:
         e, flat, stride = self.e, self.flats[buffer], self.strides[buffer][-1]
         if stride == 1:
             e.store(value, flat, e.add(place[buffer], column), active)

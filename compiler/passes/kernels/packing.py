@@ -68,7 +68,7 @@ class Panels:
         """Returns the strides of the packed buffer along the outer loops."""
         return row_major([size for size, _ in self.outer], self.count * self.panel)
 
-    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing of all of B, from the flat `source` to the flat `target`."""
         pack_all(e, self, source, target)
 
@@ -79,7 +79,7 @@ class Packing(Protocol):
     @property
     def shape(self) -> tuple[int, ...]: ...
 
-    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
@@ -97,7 +97,7 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     )
 
 
-def pack_function(name: str, type_: Any, packed_type: Any, packing: Packing) -> func.FuncOp:
+def pack_function(name: str, type_: ir.Type, packed_type: ir.Type, packing: Packing) -> func.FuncOp:
     """Emits a public function (weights, packed weights) -> () that packs the weights."""
     function = func.FuncOp(name, ([type_, packed_type], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
@@ -111,7 +111,7 @@ def pack_function(name: str, type_: Any, packed_type: Any, packing: Packing) -> 
     return function
 
 
-def pack_all(e: KernelEmitter, panels: Panels, source: Any, target: Any) -> None:
+def pack_all(e: KernelEmitter, panels: Panels, source: ir.Value, target: ir.Value) -> None:
     """Emits the packing of all of B, from the flat unpacked B `source` to the flat panels `target`."""
 
     def emit_panels(indices: list[Index]) -> None:
@@ -129,8 +129,8 @@ def pack_all(e: KernelEmitter, panels: Panels, source: Any, target: Any) -> None
 
 
 def pack_panel(
-    e: KernelEmitter, panels: Panels, source: Any, start: Index, target: Any, target_start: Index, active: int,
-    k_range: tuple[Index, Index] | None = None,
+    e: KernelEmitter, panels: Panels, source: ir.Value, start: Index, target: ir.Value, target_start: Index,
+    active: int, k_range: tuple[Index, Index] | None = None,
 ) -> None:  # fmt: skip
     """Emits the packing of one panel, of which the first `active` columns are copied and the others become zeros.
 
@@ -196,7 +196,7 @@ class PackedWindows:
     """Converts weights [column, channel, window] to vectors of columns, in a scratch buffer for `lanes` channels."""
 
     def __init__(
-        self, e: KernelEmitter, source: Any, column_stride: int, window: int, columns: int, lanes: int
+        self, e: KernelEmitter, source: ir.Value, column_stride: int, window: int, columns: int, lanes: int
     ) -> None:
         self.e, self.source, self.column_stride = e, source, column_stride
         self.window, self.columns, self.lanes = window, columns, lanes
@@ -221,7 +221,7 @@ class PackedWindows:
             first = e.mul(number, self.lanes)
             copier.copy(e.add(start, e.mul(first, self.window)), 0, 0, count * self.window, active)
 
-            def emit_channel(channel: Index, _: list[Any]) -> Sequence[Any]:
+            def emit_channel(channel: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 scratch_start = e.mul(channel, channel_stride)
                 body(e.add(first, channel), [e.add(scratch_start, i * self.columns) for i in range(self.window)])
                 return ()
@@ -263,12 +263,18 @@ class PanelCopy:
             self._emit_rows(self._gather_row, start, target_start, lower, upper, active)
 
     def _emit_rows(
-        self, emit_row: Any, start: Index, target_start: Index, lower: Index, upper: Index, active: int
+        self,
+        emit_row: Callable[[Index, Index, int], None],
+        start: Index,
+        target_start: Index,
+        lower: Index,
+        upper: Index,
+        active: int,
     ) -> None:
         """Emits `emit_row(offset in the source, offset in the target, active)` for each row."""
         e = self.e
 
-        def emit_iteration(k: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_iteration(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             emit_row(e.add(start, e.mul(k, self.k_stride)), e.add(target_start, e.mul(k, self.row_stride)), active)
             return ()
 
@@ -286,14 +292,14 @@ class PanelCopy:
         e = self.e
         self._store_zeros(target_start, active // self.lanes * self.lanes)
 
-        def copy_element(column: Index, _: list[Any]) -> Sequence[Any]:
+        def copy_element(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             value = e.load_scalar(self.source, e.add(start, e.mul(column, self.column_stride)))
             e.store_scalar(self._convert(value), self.target, e.add(target_start, column))
             return ()
 
         e.loop(0, active, 1, copy_element)
 
-    def _store(self, value: Any, row_start: Index, column: int) -> None:
+    def _store(self, value: ir.Value, row_start: Index, column: int) -> None:
         """Stores a vector to the row at `row_start` of the target, from `column` to at most `width`."""
         self.e.store(self._convert(value), self.target, self.e.add(row_start, column), self.width - column)
 
@@ -308,7 +314,7 @@ class PanelCopy:
         squares_end = self._squares_end(lower, upper)
         full_columns = active // lanes * lanes
 
-        def emit_squares(k: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_squares(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             row_start, row_target = e.add(start, k), e.add(target_start, e.mul(k, self.row_stride))
             e.loop(0, full_columns, lanes, lambda column, _: self._transpose(row_start, row_target, column, lanes))
             if active > full_columns:
@@ -328,7 +334,7 @@ class PanelCopy:
         count = arith.divui(arith.subi(e.value(upper), e.value(lower)), e.value(lanes))
         return e.add(lower, e.mul(count, lanes))
 
-    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[Any]:
+    def _transpose(self, start: Index, target_start: Index, column: Index, count: int) -> Sequence[ir.Value]:
         """Reads `count` columns of `lanes` elements from `column` on, and writes `lanes` rows of `count` elements.
 
         If these are less than `lanes`, zeros follow them, up to the width.
@@ -342,13 +348,13 @@ class PanelCopy:
             e.store(self._convert(row), self.target, e.add(target_start, i * self.row_stride), width)
         return ()
 
-    def _convert(self, value: Any) -> Any:
+    def _convert(self, value: ir.Value) -> ir.Value:
         if self.convert is not None:
             return self.convert(value)
         return converted(value, self.target.type.element_type, self.unsigned)
 
     @property
-    def _vector(self) -> Any:
+    def _vector(self) -> ir.Type:
         return ir.VectorType.get([self.lanes], self.target.type.element_type)
 
 
@@ -377,7 +383,7 @@ class _GroupedCopy:
         def emit_steps(k: Index, steps: int) -> None:
             emit(e.add(start, e.mul(k, k_stride)), e.add(target_start, e.mul(k, panels.columns)), steps)
 
-        def emit_block(k: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_block(k: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             emit_steps(k, block)
             return ()
 
@@ -391,11 +397,11 @@ class _GroupedCopy:
                 self._store(e.zero(self._group_vector), e.add(target_start, step * panels.columns), column)
 
     @property
-    def _group_vector(self) -> Any:
+    def _group_vector(self) -> ir.Type:
         """Returns the type of a vector of groups."""
         return ir.VectorType.get([self.panels.lanes * self.panels.group], self.source.type.element_type)
 
-    def _store(self, value: Any, row: Index, column: Index) -> None:
+    def _store(self, value: ir.Value, row: Index, column: Index) -> None:
         """Stores a vector of groups to the row of the target at offset `row`, from `column` on."""
         self.e.store(value, self.target, self.e.add(row, self.e.mul(column, self.panels.group)))
 
@@ -434,7 +440,7 @@ class _GroupedCopy:
         for column in range(0, panels.columns, panels.lanes):
             self._store(e.zero(self._group_vector), target, column)
 
-        def copy_group(column: Index, _: list[Any]) -> Sequence[Any]:
+        def copy_group(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             for i in range(steps):
                 offset = e.add(start, e.add(e.mul(column, panels.n[1]), i * panels.k[0][1]))
                 value = e.load_scalar(self.source, offset)
@@ -444,7 +450,7 @@ class _GroupedCopy:
         e.loop(0, self.active, 1, copy_group)
 
 
-def _interleaved(rows: list[Any]) -> Any:
+def _interleaved(rows: list[ir.Value]) -> ir.Value:
     """Returns the vector with the first elements of all `rows` (a power of two), then the second ones, and so on."""
     while len(rows) > 1:
         half = len(rows) // 2
@@ -454,7 +460,7 @@ def _interleaved(rows: list[Any]) -> Any:
     return rows[0]
 
 
-def _transposed(rows: list[Any]) -> list[Any]:
+def _transposed(rows: list[ir.Value]) -> list[ir.Value]:
     """Returns the transpose of L vectors of L lanes (a power of two), by repeated perfect shuffles.
 
     Interleaving row i with row i + L/2 moves the top bit of the row number into the lowest bit of the lane number;

@@ -28,7 +28,7 @@ class _Run:
     operands: tuple[Any, ...]
 
     @property
-    def last(self) -> Any:
+    def last(self) -> ir.Operation:
         return self.ops[-1]
 
     @property
@@ -48,7 +48,7 @@ class _Run:
         return tuple(parts)
 
 
-def outline_duplicates(root: Any, locations: LocationSets) -> dict[str, list[Any]]:
+def outline_duplicates(root: ir.Operation, locations: LocationSets) -> dict[str, list[ir.Location]]:
     """Outlines ops that the functions of module `root` repeat often: single ops, and consecutive fills of one buffer.
 
     Only ops on memrefs outside of loops are outlined. Returns the locations of the calls of each new function.
@@ -67,7 +67,7 @@ def outline_duplicates(root: Any, locations: LocationSets) -> dict[str, list[Any
 def _outline(run: _Run, key: Hashable, calls: KernelCalls) -> None:
     """Replaces the ops of `run` by a call of the function for `key`."""
 
-    def build(name: str, _: Sequence[Any]) -> func.FuncOp:
+    def build(name: str, _: Sequence[ir.Type]) -> func.FuncOp:
         return _emit_function(name, run)
 
     symbol = f"repeated_{run.last.name.rpartition('.')[2]}"
@@ -95,7 +95,7 @@ def _emit_function(name: str, run: _Run) -> func.FuncOp:
     return function
 
 
-def _outer_values(op: Any) -> list[Any]:
+def _outer_values(op: ir.Operation) -> list[ir.Value]:
     """Returns the values that `op` or its body uses and that are defined outside of `op`."""
     body_ops = collect(op)
     inner_values = {value for inner in body_ops for value in inner.results}
@@ -103,11 +103,11 @@ def _outer_values(op: Any) -> list[Any]:
     return [value for user in (op, *body_ops) for value in user.operands if value not in inner_values]
 
 
-def _has_body(op: Any) -> bool:
+def _has_body(op: ir.Operation) -> bool:
     return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
 
 
-def _runs(block: Any) -> Iterator[_Run]:
+def _runs(block: ir.Block) -> Iterator[_Run]:
     """Yields the runs of a function's body that can be outlined."""
     fills: list[_Run] = []
     for op in [op.operation for op in block.operations]:
@@ -129,7 +129,7 @@ def _join_fills(fills: Sequence[_Run]) -> Iterator[_Run]:
         yield _Run(tuple(op for run in fills for op in run.ops), fills[0].operands)
 
 
-def _single_run(op: Any) -> _Run | None:
+def _single_run(op: ir.Operation) -> _Run | None:
     """Returns the run of `op` alone; for a fill of a subview, with the subview.
 
     Returns `None` if `op` uses other values than constants, and memrefs that calls pass without an offset.
@@ -143,17 +143,17 @@ def _single_run(op: Any) -> _Run | None:
     return _Run(ops, operands) if all(_is_passed_as_memref(value.type) for value in operands) else None
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     return isinstance(value, ir.OpResult) and value.owner.name == _CONSTANT
 
 
-def _is_single_use_subview(value: Any) -> bool:
+def _is_single_use_subview(value: ir.Value) -> bool:
     """True if `value` is a static subview with one use."""
     is_subview = isinstance(value, ir.OpResult) and value.owner.name == _SUBVIEW and len(value.owner.operands) == 1
     return bool(is_subview and len(list(value.uses)) == 1)
 
 
-def _is_passed_as_memref(type_: Any) -> bool:
+def _is_passed_as_memref(type_: ir.Type) -> bool:
     """True if `type_` is a memref that calls pass as one argument, without a separate offset."""
     try:
         return isinstance(type_, ir.MemRefType) and argument_types([type_]) == [type_]

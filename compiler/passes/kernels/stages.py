@@ -58,7 +58,7 @@ class FusedNeighbours(Generic[Product]):
                 drop_unused(value)
 
 
-def find_neighbours(op: Any, contraction: Product, split: Split[Product]) -> FusedNeighbours[Product]:
+def find_neighbours(op: ir.Operation, contraction: Product, split: Split[Product]) -> FusedNeighbours[Product]:
     """Returns the ops around `op` (on memrefs) that its kernel absorbs.
 
     Does not erase them, since the kernel may still be rejected. The loops of the returned contraction are those of
@@ -95,7 +95,12 @@ def _extents(contraction: _HasLoops) -> list[Extent]:
 
 
 def _add_stage(
-    split: Split[Product], contraction: Product, stages: dict[str, EpilogueOp | None], mark: str, op: Any, result: Any
+    split: Split[Product],
+    contraction: Product,
+    stages: dict[str, EpilogueOp | None],
+    mark: str,
+    op: ir.Operation,
+    result: ir.Value,
 ) -> tuple[Product, dict[str, EpilogueOp | None]]:
     """Returns the contraction with the loops that `op` requires too, and all stages in terms of these loops."""
     kernel_operand = operand_number(op, result)
@@ -107,19 +112,19 @@ def _add_stage(
     return contraction, {**stages, **matched}
 
 
-def _describe(mark: str, op: Any) -> str:
+def _describe(mark: str, op: ir.Operation) -> str:
     count = len(op.regions[0].blocks[0].operations) - 1
     kind = "starts from" if mark == PROLOGUE else "epilogue of"
     return f"{kind} {op.name}" + (f" ({count} scalar op{'s' if count != 1 else ''})" if count else "")
 
 
-def _epilogue_of(op: Any, mark: str) -> Any | None:
+def _epilogue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
     """Returns the op with `mark` that reads the result of `op`."""
     result = op.operands[C]
     return next((user for user in _users(root_of(result)) if is_marked(user, mark, result)), None)
 
 
-def _prologue_of(op: Any, mark: str) -> Any | None:
+def _prologue_of(op: ir.Operation, mark: str) -> ir.Operation | None:
     """Returns the op with `mark` directly before `op` that writes its result."""
     previous = None
     for user in _users(root_of(op.operands[C])):
@@ -129,7 +134,7 @@ def _prologue_of(op: Any, mark: str) -> Any | None:
     return previous if previous is not None and is_marked(previous, mark, op.operands[C]) else None
 
 
-def _users(value: Any) -> Sequence[Any]:
+def _users(value: ir.Value) -> Sequence[ir.Operation]:
     """Returns the ops that use `value`, also through views of it."""
     users: list[Any] = []
     for use in value.uses:
@@ -141,7 +146,7 @@ def _users(value: Any) -> Sequence[Any]:
     return users
 
 
-def drop_unused(value: Any) -> None:
+def drop_unused(value: ir.Value) -> None:
     """Erases the views that produce `value`, and the allocation of its buffer, if they are unused."""
     root = root_of(value)
     drop_dead_views(value)

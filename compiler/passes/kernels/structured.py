@@ -58,7 +58,7 @@ class Structured:
         return [loop for loop in self.loops if not loop.reduction]
 
     @property
-    def yielded(self) -> list[Any]:
+    def yielded(self) -> list[ir.Value]:
         return list(self.block.operations[len(self.block.operations) - 1].operands)
 
     def reads(self, operand: int) -> bool:
@@ -66,7 +66,7 @@ class Structured:
         return any(True for _ in self.arguments[operand].uses)
 
 
-def analyse_vectorizable(op: Any, allow_loads: bool = False) -> Structured:
+def analyse_vectorizable(op: ir.Operation, allow_loads: bool = False) -> Structured:
     """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with loops merged where possible.
 
     With `allow_loads`, the body may also load from memory and divide integers. Raises `UnsupportedError` with the
@@ -78,7 +78,7 @@ def analyse_vectorizable(op: Any, allow_loads: bool = False) -> Structured:
     return replace(structured, loops=tuple(merge(structured.loops, structured.indexed)))
 
 
-def structure_of(op: Any, allow_loads: bool = False) -> Structured:
+def structure_of(op: ir.Operation, allow_loads: bool = False) -> Structured:
     """Returns the structure of `op`, one of `STRUCTURED_OPS` on memrefs, with a loop for each dim it iterates over.
 
     Raises `UnsupportedError` for tensors, for dynamic shapes or strides, if operands are not indexed by sums of loop
@@ -102,7 +102,7 @@ def structure_of(op: Any, allow_loads: bool = False) -> Structured:
     return Structured(op, operands, outputs, tuple(loops), block, arguments, scalars, indexed)
 
 
-def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
+def maps_of(op: ir.Operation, operands: tuple[ir.Value, ...]) -> tuple[list[ir.AffineMap], list[bool]]:
     """Returns the indexing map of each memref operand, and for each loop whether it is a reduction.
 
     Raises `UnsupportedError` for a generic with scalar operands.
@@ -129,7 +129,7 @@ def maps_of(op: Any, operands: tuple[Any, ...]) -> tuple[list[Any], list[bool]]:
     return [identity] * len(operands), parallel
 
 
-def check_pure(block: Any) -> None:
+def check_pure(block: ir.Block) -> None:
     """Raises `UnsupportedError` for a body with ops other than scalar arithmetic."""
     for op in block.operations:
         name = op.operation.name
@@ -137,7 +137,7 @@ def check_pure(block: Any) -> None:
             raise UnsupportedError(f"{name} in its body")
 
 
-def _check_vectors(block: Any, allow_loads: bool) -> None:
+def _check_vectors(block: ir.Block, allow_loads: bool) -> None:
     """Raises `UnsupportedError` for a body that cannot be emitted on vectors."""
     for op in block.operations:
         name = op.operation.name
@@ -153,18 +153,18 @@ def _check_vectors(block: Any, allow_loads: bool) -> None:
             raise UnsupportedError(f"{name} in its body")
 
 
-def _is_word(type_: Any) -> bool:
+def _is_word(type_: ir.Type) -> bool:
     return isinstance(type_, ir.FloatType | ir.IntegerType) and type_.width in (8, 16, 32, 64)
 
 
-def _check_elements(operands: tuple[Any, ...]) -> None:
+def _check_elements(operands: tuple[ir.Value, ...]) -> None:
     for value in operands:
         element = value.type.element_type
         if not _is_word(element):
             raise UnsupportedError(f"elements of type {element}")
 
 
-def _indexed_dims(block: Any) -> frozenset[int]:
+def _indexed_dims(block: ir.Block) -> frozenset[int]:
     """Returns the dims that the body reads by `linalg.index`."""
     return frozenset(
         int(ir.IntegerAttr(op.operation.attributes["dim"]).value)
@@ -189,7 +189,7 @@ def for_chunk(e: KernelEmitter, number: Index, chunk: int, size: int, body: Call
     if size % chunk:
         upper = e.minimum(upper, size)
 
-    def emit_index(index: Index, _: list[Any]) -> Sequence[Any]:
+    def emit_index(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
         body(index)
         return ()
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.structured import maps_of
 
-Index = Any  # an int if the value is known, else an MLIR value of type `index`
+Index = int | ir.Value  # an int if the value is known, else a value of type `index`
 
 
 @dataclass(frozen=True)
@@ -26,17 +25,17 @@ class DynamicLoop:
     uses: tuple[tuple[int, int], ...]
 
 
-def is_dynamic(op: Any) -> bool:
+def is_dynamic(op: ir.Operation) -> bool:
     """True if an operand of `op` is a buffer with `?` dims."""
     types = (value.type for value in op.operands)
     return any(isinstance(type_, ir.MemRefType) and not type_.has_static_shape for type_ in types)
 
 
-def buffers_of(op: Any) -> list[Any]:
+def buffers_of(op: ir.Operation) -> list[ir.Value]:
     return [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
 
 
-def loops_of(op: Any) -> list[DynamicLoop]:
+def loops_of(op: ir.Operation) -> list[DynamicLoop]:
     """Returns the loops of `op`, an op on buffers.
 
     Raises `UnsupportedError` if a dynamic size or stride belongs to a sum of loop indices.
@@ -63,12 +62,12 @@ def loops_of(op: Any) -> list[DynamicLoop]:
     ]
 
 
-def has_window(op: Any) -> bool:
+def has_window(op: ir.Operation) -> bool:
     """True if an operand of `op` is indexed by sums of loops, as the image of a convolution is."""
     return any(_loops_in_sum(e) for map_ in maps_of(op, tuple(buffers_of(op)))[0] for e in map_.results)
 
 
-def _loops_in_sum(expression: Any) -> list[int]:
+def _loops_in_sum(expression: ir.AffineExpr) -> list[int]:
     """Returns the loops in an index expression that is a sum or product; none if it is a single loop or constant."""
     if isinstance(expression, ir.AffineDimExpr) or not isinstance(expression, ir.AffineBinaryExpr):
         return []
@@ -76,7 +75,7 @@ def _loops_in_sum(expression: Any) -> list[int]:
     return [loop for e in terms for loop in ([e.position] if isinstance(e, ir.AffineDimExpr) else _loops_in_sum(e))]
 
 
-def _layout(value: Any) -> tuple[list[int | None], list[int | None]]:
+def _layout(value: ir.Value) -> tuple[list[int | None], list[int | None]]:
     """Returns sizes and strides of a buffer, `None` for dynamic ones."""
     type_ = ir.MemRefType(value.type)
     strides, _ = type_.get_strides_and_offset()
@@ -85,7 +84,7 @@ def _layout(value: Any) -> tuple[list[int | None], list[int | None]]:
     return sizes, [None if stride == dynamic_stride else stride for stride in strides]
 
 
-def size_of(op: Any, loop: DynamicLoop) -> Any:
+def size_of(op: ir.Operation, loop: DynamicLoop) -> ir.Value:
     """Emits the number of iterations of `loop` as a value of type `index`."""
     if loop.size is not None:
         return constant(loop.size)
@@ -94,7 +93,7 @@ def size_of(op: Any, loop: DynamicLoop) -> Any:
     return memref.DimOp(buffers[number], constant(dim)).result
 
 
-def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
+def tile(value: ir.Value, starts: Sequence[Index], sizes: Sequence[int]) -> ir.Value:
     """Returns a view of the part of a buffer at `starts` with static `sizes` and strides.
 
     Returns `value` itself if the part is the whole buffer. Raises `UnsupportedError` if the stride along a dim of more
@@ -123,7 +122,7 @@ def tile(value: Any, starts: Sequence[Index], sizes: Sequence[int]) -> Any:
     return memref.reinterpret_cast(type_, base, [offset], [], [], [dynamic], list(sizes), view_strides)
 
 
-def subview(value: Any, starts: Sequence[Index], sizes: Sequence[Index]) -> Any:
+def subview(value: ir.Value, starts: Sequence[Index], sizes: Sequence[Index]) -> ir.Value:
     """Returns a subview of the part of a buffer at `starts`, with `sizes` that may be MLIR values."""
     rank = len(sizes)
     dynamic = ir.ShapedType.get_dynamic_size()
@@ -147,5 +146,5 @@ def _dense_strides(sizes: Sequence[int]) -> list[int]:
     return strides[::-1]
 
 
-def constant(number: int) -> Any:
+def constant(number: int) -> ir.Value:
     return arith.constant(ir.IndexType.get(), number)

@@ -35,12 +35,12 @@ ArgumentId = tuple[str, int]  # function name, argument number
 class _Function:
     """A function, the calls of it, and its packed arguments: by the number of the parameter, and by the packing."""
 
-    op: Any
-    calls: list[Any] = field(default_factory=list)
-    packs: dict[int, dict[Packing, Any]] = field(default_factory=dict)
+    op: ir.Operation
+    calls: list[ir.Operation] = field(default_factory=list)
+    packs: dict[int, dict[Packing, ir.Value]] = field(default_factory=dict)
 
     @property
-    def block(self) -> Any:
+    def block(self) -> ir.Block:
         return self.op.regions[0].blocks[0]
 
     @property
@@ -52,7 +52,7 @@ class _Function:
 class PackedWeights:
     """The parameters of one module and their packed forms."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: ir.Operation) -> None:
         self.module = module
         self.functions = {symbol_of(op): _Function(op) for op in module.regions[0].blocks[0] if _has_body(op)}
         for function in self.functions.values():
@@ -62,7 +62,7 @@ class PackedWeights:
         # (type of the parameter, packing) -> (name, function)
         self.pack_functions: dict[tuple[str, Packing], tuple[str, Any]] = {}
 
-    def parameter(self, value: Any) -> ArgumentId | None:
+    def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter.
 
         An argument of a private function is a parameter only if every caller passes a parameter.
@@ -79,7 +79,7 @@ class PackedWeights:
             return True
         return bool(function.calls) and all(self.parameter(call.operands[number]) for call in function.calls)
 
-    def packed(self, parameter: ArgumentId, packing: Packing) -> Any:
+    def packed(self, parameter: ArgumentId, packing: Packing) -> ir.Value:
         """Returns the argument with the packed weights of `parameter`; adds it to the function and its callers if new.
 
         New arguments are the last ones until `finish`.
@@ -94,18 +94,18 @@ class PackedWeights:
             function.calls = [self._add_operand(call, number, packing) for call in list(function.calls)]
         return packed_arguments[packing]
 
-    def _add_operand(self, call: Any, number: int, packing: Packing) -> Any:
+    def _add_operand(self, call: ir.Operation, number: int, packing: Packing) -> ir.Operation:
         """Adds the packed weights of operand `number` to `call`; returns the new call."""
         parameter = self.parameter(call.operands[number])
         assert parameter is not None
         return _replace_call(call, [*call.operands, self.packed(parameter, packing)], self)
 
-    def replace_call(self, old: Any, new: Any) -> None:
+    def replace_call(self, old: ir.Operation, new: ir.Operation) -> None:
         """Replaces the call `old` by `new` in the callee's list of calls."""
         calls = self.functions[callee_of(new)].calls
         calls[:] = [new if call == old else call for call in calls]
 
-    def finish(self) -> dict[Packing, list[Any]]:
+    def finish(self) -> dict[Packing, list[ir.Operation]]:
         """Moves packed arguments next to their parameters, and removes parameters without other uses.
 
         Emits the packing functions; returns them by their packing.
@@ -143,7 +143,7 @@ class PackedWeights:
         arguments = list(function.block.arguments)
         attributes = argument_attributes(function.op)
         order, new_attributes = [], []
-        numbers = {a: i for i, a in enumerate(arguments)}
+        numbers: dict[ir.Value, int] = {a: i for i, a in enumerate(arguments)}
         for number in range(len(attributes)):
             packs = function.packs.get(number, {})
             if not packs or _is_used(arguments[number]):
@@ -159,14 +159,16 @@ class PackedWeights:
             for operand in operands:
                 drop_dead_views(operand)
 
-    def _packed_attributes(self, function: _Function, unpacked: Any, attributes: Any, packing: Packing) -> Any:
+    def _packed_attributes(
+        self, function: _Function, unpacked: ir.Value, attributes: ir.Attribute, packing: Packing
+    ) -> ir.DictAttr:
         """Returns the attributes of a packed argument: those of the parameter, and the packing function."""
         new = {named.name: named.attr for named in _named_attributes(attributes)}
         if function.is_public:
             new[PACK] = ir.StringAttr.get(self._pack_function_name(unpacked, packing))
         return ir.DictAttr.get(new)
 
-    def _pack_function_name(self, unpacked: Any, packing: Packing) -> str:
+    def _pack_function_name(self, unpacked: ir.Value, packing: Packing) -> str:
         """Returns the name of the packing function for a parameter of the type of `unpacked`; emits it if it is new."""
         key = (str(unpacked.type), packing)
         if key not in self.pack_functions:
@@ -177,7 +179,7 @@ class PackedWeights:
         return self.pack_functions[key][0]
 
 
-def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
+def _reorder(op: ir.Operation, order: list[int], attributes: list[ir.Attribute]) -> None:
     """Gives the function `op` its arguments numbered `order`, with `attributes`; other arguments must have no uses."""
     block = op.regions[0].blocks[0]
     old = list(block.arguments)
@@ -192,7 +194,7 @@ def _reorder(op: Any, order: list[int], attributes: list[Any]) -> None:
     op.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any:
+def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedWeights) -> ir.Operation:
     """Replaces `call` by a call with `operands`, also in the lists of `weights`; returns the new call."""
     with ir.InsertionPoint(call), call.location:
         new = func.CallOp([result.type for result in call.results], ir.FlatSymbolRefAttr.get(callee_of(call)), operands)
@@ -203,7 +205,7 @@ def _replace_call(call: Any, operands: list[Any], weights: PackedWeights) -> Any
     return new.operation
 
 
-def drop_dead_views(value: Any) -> None:
+def drop_dead_views(value: ir.Value) -> None:
     """Erases the view that defines `value` and the views that it is a view of, as long as they are unused."""
     while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and not _is_used(value):
         owner = value.owner
@@ -211,7 +213,7 @@ def drop_dead_views(value: Any) -> None:
         owner.erase()
 
 
-def _argument_of(value: Any) -> ArgumentId | None:
+def _argument_of(value: ir.Value) -> ArgumentId | None:
     """Returns the function argument of which `value` is a contiguous view, or `None`."""
     while isinstance(value, ir.OpResult) and value.owner.name in _VIEWS and _is_contiguous(value):
         value = value.owner.operands[0]
@@ -221,20 +223,20 @@ def _argument_of(value: Any) -> ArgumentId | None:
     return (symbol_of(op), value.arg_number) if op.operation.name == "func.func" else None
 
 
-def _is_contiguous(value: Any) -> bool:
+def _is_contiguous(value: ir.Value) -> bool:
     type_ = value.type
     return isinstance(type_, ir.MemRefType) and type_.has_static_shape and has_identity_layout(type_)
 
 
-def _is_used(value: Any) -> bool:
+def _is_used(value: ir.Value) -> bool:
     return any(True for _ in value.uses)
 
 
-def _has_body(op: Any) -> bool:
+def _has_body(op: ir.Operation) -> bool:
     return bool(op.operation.name == "func.func" and len(op.regions[0].blocks))
 
 
-def _named_attributes(attributes: Any) -> list[Any]:
+def _named_attributes(attributes: ir.Attribute) -> list[ir.NamedAttribute]:
     return [attributes[i] for i in range(len(attributes))]
 
 

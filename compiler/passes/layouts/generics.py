@@ -18,7 +18,7 @@ from buddy.compiler.passes.layouts.values import Order, ValueLayouts, identity_o
 _MAX_UNTRANSPOSED_CHANNELS = 4
 
 
-def is_convolution(op: Any) -> bool:
+def is_convolution(op: ir.Operation) -> bool:
     """True if a generic on tensors is a convolution: it sums products under a sliding window."""
     return op.name == "linalg.generic" and len(op.results) == 1 and is_contraction(op) and not reads_loops(op)
 
@@ -26,7 +26,7 @@ def is_convolution(op: Any) -> bool:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def arrange_convolution(op: Any, layouts: ValueLayouts) -> None:
+def arrange_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
@@ -39,7 +39,7 @@ def arrange_convolution(op: Any, layouts: ValueLayouts) -> None:
     _rewrite(op, layouts, operands, loops)
 
 
-def _has_few_channels(image: Any, image_loops: Sequence[int], roles: dict[int, int]) -> bool:
+def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[int, int]) -> bool:
     if _GROUP in roles.values():
         return False
     channels = (size for size, loop in zip(image.type.shape, image_loops, strict=True) if roles[loop] == _IN_CHANNEL)
@@ -51,7 +51,7 @@ def _has_few_channels(image: Any, image_loops: Sequence[int], roles: dict[int, i
 _BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
 
 
-def _roles(op: Any) -> dict[int, int]:
+def _roles(op: ir.Operation) -> dict[int, int]:
     """Returns the role of each loop of a convolution."""
     image, weights, _ = ([_loops_in(e) for e in map_.results] for map_ in indexing_maps(op))
     image_dims = {loops[0] for loops in image if len(loops) == 1}
@@ -68,7 +68,7 @@ def _roles(op: Any) -> dict[int, int]:
     return {loop: role(loop) for loop in range(len(op.attributes["iterator_types"]))}
 
 
-def _main_loops(map_: Any, roles: dict[int, int]) -> list[int]:
+def _main_loops(map_: ir.AffineMap, roles: dict[int, int]) -> list[int]:
     """Returns the loop that indexes each dim of an operand; of two loops, the window's position, not its offset."""
     return [min(_loops_in(e), key=lambda loop: roles[loop]) for e in map_.results]
 
@@ -81,7 +81,7 @@ def _sorted_dims(dim_loops: Sequence[int], loops: Sequence[int]) -> Order:
 # ---- other generics --------------------------------------------------------------------------------------------------
 
 
-def arrange_generic(op: Any, layouts: ValueLayouts) -> None:
+def arrange_generic(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites any generic, including its results, to the layout of its largest operand.
 
     The loops get the order of that operand's dims; operands whose dims are in another order are transposed.
@@ -95,7 +95,7 @@ def arrange_generic(op: Any, layouts: ValueLayouts) -> None:
     _rewrite(op, layouts, operands, loops)
 
 
-def _loop_order(op: Any, indices: Sequence[Any]) -> list[int]:
+def _loop_order(op: ir.Operation, indices: Sequence[ir.AffineExpr]) -> list[int]:
     """Returns the loops in the order in which `indices` use them.
 
     Parallel loops that are not in `indices` are first; other reductions, and offsets in a window, are last.
@@ -108,7 +108,9 @@ def _loop_order(op: Any, indices: Sequence[Any]) -> list[int]:
     return [*parallel, *dict.fromkeys(indexing), *(loop for loop in others if loop in reductions)]
 
 
-def _operand_order(map_: Any, value: Any, loops: Sequence[int], largest: Order, layouts: ValueLayouts) -> Order:
+def _operand_order(
+    map_: ir.AffineMap, value: ir.Value, loops: Sequence[int], largest: Order, layouts: ValueLayouts
+) -> Order:
     """Returns a layout of `value` in which its dims are in the order of `loops`.
 
     Prefers the layout that `value` has, then that of the largest operand.
@@ -126,11 +128,11 @@ def _operand_order(map_: Any, value: Any, loops: Sequence[int], largest: Order, 
 # ---- shared functions ------------------------------------------------------------------------------------------------
 
 
-def _reductions(op: Any) -> frozenset[int]:
+def _reductions(op: ir.Operation) -> frozenset[int]:
     return frozenset(i for i, kind in enumerate(op.attributes["iterator_types"]) if "reduction" in str(kind))
 
 
-def _loops_in(expression: Any) -> list[int]:
+def _loops_in(expression: ir.AffineExpr) -> list[int]:
     """Returns the loops that an index expression depends on."""
     if isinstance(expression, ir.AffineDimExpr):
         return [expression.position]
@@ -139,7 +141,7 @@ def _loops_in(expression: Any) -> list[int]:
     return []
 
 
-def _rewrite(op: Any, layouts: ValueLayouts, operands: Sequence[Any], loops: Sequence[int]) -> None:
+def _rewrite(op: ir.Operation, layouts: ValueLayouts, operands: Sequence[ir.Value], loops: Sequence[int]) -> None:
     """Rewrites `op` to `operands`, which are its operands in other layouts, with its loops in the order `loops`."""
     renumbered = ir.AffineMap.get(len(loops), 0, [ir.AffineDimExpr.get(loops.index(i)) for i in range(len(loops))])
     maps = []
@@ -171,7 +173,7 @@ class FunctionSignatures:
         self._functions = {symbol_of(op): op for op in functions if len(op.regions[0].blocks)}
         self._callees = {name: [callee_of(call) for call in calls_in(op)] for name, op in self._functions.items()}
 
-    def functions(self) -> list[Any]:
+    def functions(self) -> list[ir.Operation]:
         """Returns the functions with a body, callees first."""
         visited: dict[str, Any] = {}
 
@@ -185,11 +187,11 @@ class FunctionSignatures:
             visit(name)
         return list(visited.values())
 
-    def calls_changed_function(self, op: Any) -> bool:
+    def calls_changed_function(self, op: ir.Operation) -> bool:
         """True if `op` calls a function whose signature has changed."""
         return op.name == "func.call" and callee_of(op) in self.orders
 
-    def absorb_transposes(self, function: Any) -> int:
+    def absorb_transposes(self, function: ir.Operation) -> int:
         """Changes the layout of arguments and results that a private function only transposes.
 
         Returns how many have changed. `arrange_call` rewrites the calls. Arguments that are parameters of the model do
@@ -215,7 +217,7 @@ class FunctionSignatures:
             function.attributes["function_type"] = ir.TypeAttr.get(type_)
         return changed
 
-    def arrange_call(self, call: Any, layouts: ValueLayouts) -> None:
+    def arrange_call(self, call: ir.Operation, layouts: ValueLayouts) -> None:
         """Passes operands in the callee's layouts, and records the layouts of the results."""
         inputs, results = self.orders[callee_of(call)]
         for number, order in enumerate(inputs):
@@ -228,7 +230,7 @@ class FunctionSignatures:
             layouts.track(result, order)
 
 
-def _absorb_argument_transpose(argument: Any) -> Order | None:
+def _absorb_argument_transpose(argument: ir.Value) -> Order | None:
     """Gives `argument` the layout of its transposes, if its only uses are transposes with equal permutations.
 
     Returns the layout, or `None` if the argument is unchanged.
@@ -245,7 +247,7 @@ def _absorb_argument_transpose(argument: Any) -> Order | None:
     return order
 
 
-def _absorb_result_transpose(terminator: Any, number: int) -> Order:
+def _absorb_result_transpose(terminator: ir.Operation, number: int) -> Order:
     """Makes the function return the source of result `number`, if the result is a transpose.
 
     Returns the layout of the result; () if it is no tensor.
@@ -258,11 +260,11 @@ def _absorb_result_transpose(terminator: Any, number: int) -> Order:
     return tuple(permutation.index(dim) for dim in range(len(permutation)))
 
 
-def _permutation(op: Any) -> Sequence[int]:
+def _permutation(op: ir.Operation) -> Sequence[int]:
     return list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
 
 
-def _permute_type(type_: Any, order: Order) -> Any:
+def _permute_type(type_: ir.Type, order: Order) -> ir.Type:
     if not isinstance(type_, ir.RankedTensorType):
         return type_
     return ir.RankedTensorType.get([type_.shape[dim] for dim in order], type_.element_type)

@@ -17,7 +17,7 @@ def identity_order(rank: int) -> Order:
     return tuple(range(rank))
 
 
-def rank_of(value: Any) -> int:
+def rank_of(value: ir.Value) -> int:
     return len(value.type.shape)
 
 
@@ -35,23 +35,23 @@ class ValueLayouts:
     tracked: dict[Any, Order] = field(default_factory=dict)
     _copies: dict[tuple[Any, Order], Any] = field(default_factory=dict)
 
-    def order_of(self, value: Any) -> Order:
+    def order_of(self, value: ir.Value) -> Order:
         return self.tracked.get(value) or identity_order(rank_of(value))
 
-    def is_permuted(self, value: Any) -> bool:
+    def is_permuted(self, value: ir.Value) -> bool:
         """True if `value` has another layout than the original one."""
         return self.order_of(value) != identity_order(rank_of(value))
 
-    def is_tracked(self, value: Any) -> bool:
+    def is_tracked(self, value: ir.Value) -> bool:
         """True if `value` depends on a convolution."""
         return value in self.tracked
 
-    def track(self, value: Any, order: Order) -> Any:
+    def track(self, value: ir.Value, order: Order) -> ir.Value:
         """Records that `value` depends on a convolution and has the layout `order`; returns `value`."""
         self.tracked[value] = order
         return value
 
-    def in_order(self, value: Any, order: Order) -> Any:
+    def in_order(self, value: ir.Value, order: Order) -> ir.Value:
         """Returns `value` if it has the layout `order`, otherwise a copy in this layout, inserted after `value`."""
         if self.order_of(value) == order:
             return value
@@ -60,11 +60,11 @@ class ValueLayouts:
                 self._copies[value, order] = self.track(self._copy(value, order), order)
         return self._copies[value, order]
 
-    def in_original_order(self, value: Any) -> Any:
+    def in_original_order(self, value: ir.Value) -> ir.Value:
         """Returns `value` in the original layout, as `in_order` does."""
         return self.in_order(value, identity_order(rank_of(value)))
 
-    def _copy(self, value: Any, order: Order) -> Any:
+    def _copy(self, value: ir.Value, order: Order) -> ir.Value:
         """Emits a copy of `value` in the layout `order`, without a transpose if possible."""
         old = self.order_of(value)
         permutation = [old.index(dim) for dim in order]
@@ -81,7 +81,7 @@ class ValueLayouts:
         ).results[0]
 
 
-def _recreate(value: Any, shape: Sequence[int]) -> Any | None:
+def _recreate(value: ir.Value, shape: Sequence[int]) -> ir.Value | None:
     """Returns `value` in another shape, if it is a splat or empty tensor; otherwise `None`."""
     producer = value.owner.name if isinstance(value, ir.OpResult) else ""
     if producer not in ("tensor.empty", "linalg.fill"):
@@ -90,14 +90,14 @@ def _recreate(value: Any, shape: Sequence[int]) -> Any | None:
     return empty if producer == "tensor.empty" else linalg.fill(value.owner.operands[0], outs=[empty])
 
 
-def _insertion_point_after(value: Any) -> Any:
+def _insertion_point_after(value: ir.Value) -> ir.InsertionPoint:
     """Returns the insertion point after the definition of `value`."""
     if isinstance(value, ir.BlockArgument):
         return ir.InsertionPoint.at_block_begin(value.owner)
     return ir.InsertionPoint.after(value.owner)
 
 
-def arrange_transpose(op: Any, layouts: ValueLayouts) -> bool:
+def arrange_transpose(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Replaces a transpose by its source with another layout: the memory is the same."""
     source = op.operands[0]
     permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
@@ -108,7 +108,7 @@ def arrange_transpose(op: Any, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_expand(op: Any, layouts: ValueLayouts) -> bool:
+def arrange_expand(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Expands the source in its layout: the dims that a dim is split into take its position."""
     source, groups = op.operands[0], reassociation(op)
     source_order = layouts.order_of(source)
@@ -120,7 +120,7 @@ def arrange_expand(op: Any, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_collapse(op: Any, layouts: ValueLayouts) -> bool:
+def arrange_collapse(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Collapses the source in its layout; unit dims are moved for this.
 
     Returns `False` if the dims of a group, apart from unit dims, are not adjacent and in order in memory.
@@ -168,7 +168,7 @@ def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_extract(op: Any, layouts: ValueLayouts) -> bool:
+def arrange_extract(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Gives a slice the layout of its source; returns `False` if dims are dropped or sizes are dynamic."""
     source, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(op.results[0].type.shape):
@@ -180,14 +180,14 @@ def arrange_extract(op: Any, layouts: ValueLayouts) -> bool:
     return True
 
 
-def _bounds(op: Any, order: Order) -> list[list[int]]:
+def _bounds(op: ir.Operation, order: Order) -> list[list[int]]:
     """Returns offsets, sizes and strides of a slice op, in `order`."""
     names = ("static_offsets", "static_sizes", "static_strides")
     bounds = [list(ir.DenseI64ArrayAttr(op.attributes[name])) for name in names]
     return [[values[dim] for dim in order] for values in bounds]
 
 
-def _replace(op: Any, layouts: ValueLayouts, value: Any, order: Order) -> None:
+def _replace(op: ir.Operation, layouts: ValueLayouts, value: ir.Value, order: Order) -> None:
     layouts.track(value, order)
     op.results[0].replace_all_uses_with(value)
 

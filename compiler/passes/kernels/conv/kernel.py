@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
@@ -79,7 +78,7 @@ def choose_winograd(
 
 
 def kernel_function(
-    name: str, types: Sequence[Any], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
+    name: str, types: Sequence[ir.Type], chosen: BlockedConvolution, spec: ResultSpec, packed: bool
 ) -> func.FuncOp:
     """Emits a private function (image, weights, buffers of `spec`); callers pass memrefs of `types`.
 
@@ -109,7 +108,7 @@ def kernel_function(
     return function
 
 
-def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: Any) -> Any:
+def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: ir.Value) -> ir.Value:
     """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
     type_ = ir.MemRefType.get(list(packing.shape), weights.type.element_type)
     scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)

@@ -13,7 +13,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from buddy.compiler.mlir.bindings import vector
+from buddy.compiler.mlir.bindings import ir, vector
 from buddy.compiler.passes.kernels.contraction import bytes_of, converted, multiply_add
 from buddy.compiler.passes.kernels.conv.shape import ConvBlocking, Convolution
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, for_blocks, nanoseconds, split
@@ -25,7 +25,7 @@ from buddy.compiler.support.target import Target
 class ConvKernel:
     """Emits one convolution of the flat image `a` by the flat packed weights `b`. Offsets are in elements."""
 
-    def __init__(self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution) -> None:
+    def __init__(self, e: KernelEmitter, a: ir.Value, b: ir.Value, results: KernelResults, conv: Convolution) -> None:
         self.e, self.a, self.b, self.results, self.conv = e, a, b, results, conv
         self.vector, self.lanes = results.vector, results.lanes
 
@@ -42,12 +42,12 @@ class ConvKernel:
             offsets = self.results.advance(offsets, numbers[name], index)
         return offsets
 
-    def broadcast_element(self, offset: Index) -> Any:
+    def broadcast_element(self, offset: Index) -> ir.Value:
         """Loads an element of the image into every lane."""
         element = converted(self.e.load_scalar(self.a, offset), self.vector.element_type, self.conv.unsigned[0])
         return vector.broadcast(self.vector, element)
 
-    def load_vector(self, flat: Any, offset: Index, active: int | None = None) -> Any:
+    def load_vector(self, flat: ir.Value, offset: Index, active: int | None = None) -> ir.Value:
         """Loads a vector of the image or of the weights, and converts it to the accumulator type."""
         unsigned = self.conv.unsigned[0 if flat == self.a else 1]
         return converted(self.e.load(flat, offset, self.lanes, active), self.vector.element_type, unsigned)
@@ -93,7 +93,13 @@ class Depthwise(ConvKernel):
     """Emits a depthwise convolution with weights packed by `depthwise_panels`."""
 
     def __init__(
-        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution, blocking: DepthwiseBlocking
+        self,
+        e: KernelEmitter,
+        a: ir.Value,
+        b: ir.Value,
+        results: KernelResults,
+        conv: Convolution,
+        blocking: DepthwiseBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
         self.block, self.panels = blocking, depthwise_panels(conv, blocking)
@@ -128,13 +134,13 @@ class Depthwise(ConvKernel):
 
         for_blocks(e, pixels.size, self.block.pixels, emit_block)
 
-    def _accumulate(self, a: Index, b: Index, sums: list[Any], active: int) -> list[Any]:
+    def _accumulate(self, a: Index, b: Index, sums: list[ir.Value], active: int) -> list[ir.Value]:
         """Returns the sums of all pixels of a block after the whole window."""
         if self.conv.depth <= _MAX_UNROLLED_WINDOW:
             return self._accumulate_unrolled(a, b, sums, active)
         return self._accumulate_in_loops(a, b, sums, active, 0)
 
-    def _accumulate_in_loops(self, a: Index, b: Index, sums: list[Any], active: int, depth: int) -> list[Any]:
+    def _accumulate_in_loops(self, a: Index, b: Index, sums: list[ir.Value], active: int, depth: int) -> list[ir.Value]:
         """Emits the window's loops from number `depth` on."""
         e, loops = self.e, self.conv.k
         if depth == len(loops):
@@ -146,13 +152,13 @@ class Depthwise(ConvKernel):
             ]
         b_stride = self.lanes * prod(loop.size for loop in loops[depth + 1 :])
 
-        def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
+        def emit_iteration(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             next_a = e.add(a, e.mul(k, loops[depth].strides[0]))
             return self._accumulate_in_loops(next_a, e.add(b, e.mul(k, b_stride)), carried, active, depth + 1)
 
         return e.loop(0, loops[depth].size, 1, emit_iteration, sums)
 
-    def _accumulate_unrolled(self, a: Index, b: Index, sums: list[Any], active: int) -> list[Any]:
+    def _accumulate_unrolled(self, a: Index, b: Index, sums: list[ir.Value], active: int) -> list[ir.Value]:
         """Emits the window unrolled: an input vector is loaded once for all overlapping windows."""
         e, conv, sums = self.e, self.conv, list(sums)
         loaded: dict[int, Any] = {}
@@ -178,7 +184,13 @@ class ImplicitGemm(ConvKernel):
     """Emits a convolution as a matrix product of image windows by weights that are packed by `gemm_panels`."""
 
     def __init__(
-        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, conv: Convolution, blocking: ConvBlocking
+        self,
+        e: KernelEmitter,
+        a: ir.Value,
+        b: ir.Value,
+        results: KernelResults,
+        conv: Convolution,
+        blocking: ConvBlocking,
     ) -> None:
         super().__init__(e, a, b, results, conv)
         self.block, self.panels = blocking, gemm_panels(conv, blocking)
@@ -235,16 +247,18 @@ class ImplicitGemm(ConvKernel):
         for (vector_offsets, column), value in zip(vectors, sums, strict=True):
             self.results.finish(value, vector_offsets, column, columns - column)
 
-    def _accumulate(self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[Any]) -> list[Any]:
+    def _accumulate(
+        self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
+    ) -> list[ir.Value]:
         """Returns the sums after the whole reduction."""
         e, loops = self.e, self.conv.merged_k
         b_strides = row_major([loop.size for loop in loops], self.block.columns)
 
-        def emit_loops(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
+        def emit_loops(depth: int, a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
             if depth == len(loops):
                 return self._add_products(a, b, position_offsets, vectors, sums)
 
-            def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
+            def emit_iteration(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
                 next_a = e.add(a, e.mul(k, loops[depth].strides[0]))
                 return emit_loops(depth + 1, next_a, e.add(b, e.mul(k, b_strides[depth])), carried)
 
@@ -253,8 +267,8 @@ class ImplicitGemm(ConvKernel):
         return emit_loops(0, a, b, sums)
 
     def _add_products(
-        self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[Any]
-    ) -> list[Any]:
+        self, a: Index, b: Index, position_offsets: list[int], vectors: int, sums: list[ir.Value]
+    ) -> list[ir.Value]:
         """Returns the sums after one step: an input element per position times `vectors` vectors of weights."""
         weights = [self.load_vector(self.b, self.e.add(b, j * self.lanes)) for j in range(vectors)]
         result = []

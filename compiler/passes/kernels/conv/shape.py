@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError, layout_of, loop_sizes, loops_of, merge
 from buddy.compiler.passes.kernels.contraction import bytes_of, elements_of, indexing_maps, sum_type, unsigned_inputs
 from buddy.compiler.passes.kernels.emit import split
 from buddy.compiler.support.target import CACHE_LINE, CACHE_WAYS, FMA_LATENCY, Target
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 # `Loop.used` of parallel loops by their role: which of A, B and C they index.
 _IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
@@ -81,7 +84,7 @@ class Convolution:
         return f"{self.lines.size}x{self.pixels.size} pixels, {self.n.size} channels over {window}{groups}"
 
 
-def analyse(op: Any) -> Convolution:
+def analyse(op: ir.Operation) -> Convolution:
     """Returns the convolution that `op` (a contraction on memrefs) computes, if channels are its last dim.
 
     Raises `UnsupportedError` for dynamic shapes, empty buffers, and other layouts.
@@ -116,7 +119,7 @@ def _assign_roles(loops: Sequence[Loop], element: str, input_element: str) -> Co
     return Convolution(element, input_element, groups, outer, lines, pixels, n, tuple(k))
 
 
-def _by_stride(loops: Any) -> list[Loop]:
+def _by_stride(loops: Iterable[Loop]) -> list[Loop]:
     """Sorts `loops` by their stride in A, the largest first."""
     return sorted(loops, key=lambda loop: -loop.strides[0])
 

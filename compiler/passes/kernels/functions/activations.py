@@ -32,7 +32,7 @@ _MANTISSA_BITS = 23
 _SQRT_HALF = 0.7071067811865476
 
 
-def gelu(x: Any) -> Any:
+def gelu(x: ir.Value) -> ir.Value:
     """Returns x Φ(x), as max(x, 0) - |x| Φ(-|x|); at most 2e-7 |x| from the exact value, 1.5 ULP for positive x.
 
     For negative x it is more exact than eager's `x / 2 * (1 + erf(x / √2))`, which suffers from cancellation.
@@ -50,13 +50,13 @@ def gelu(x: Any) -> Any:
     return s.fma(minus_t, tail, positive)
 
 
-def one_plus_tanh(x: Any) -> Any:
+def one_plus_tanh(x: ir.Value) -> ir.Value:
     """Returns 1 + tanh(x) = 2 / (1 + exp(-2 x)); at most 3 ULP; the plain sum loses all digits below zero."""
     s = FloatArithmetic(x.type)
     return arith.divf(s.number(2.0), one_plus_exp(arith.mulf(x, s.number(-2.0))))
 
 
-def one_plus_exp(x: Any) -> Any:
+def one_plus_exp(x: ir.Value) -> ir.Value:
     """Returns 1 + exp(x); at most 1 ULP."""
     s = FloatArithmetic(x.type)
     return arith.addf(exp_or_infinity(s, x), s.number(1.0))
@@ -76,7 +76,7 @@ class Activation:
     emit: Callable[[Any], Any]
 
 
-def activation_around(op: Any) -> Activation | None:
+def activation_around(op: ir.Operation) -> Activation | None:
     """Returns the activation that the single-precision function `op` is part of, or `None`."""
     total = _only_user(op, "arith.addf")
     if total is None or not _adds_constant(total, op.results[0], 1.0):
@@ -91,7 +91,7 @@ def activation_around(op: Any) -> Activation | None:
     return None
 
 
-def _gelu(erf: Any, total: Any) -> Activation | None:
+def _gelu(erf: ir.Operation, total: ir.Operation) -> Activation | None:
     """Matches x * 0.5 * (1 + erf(x * √½)), with the products in any order."""
     product = _only_user(total, "arith.mulf")
     x = _scaled(erf.operands[0], _SQRT_HALF)
@@ -105,19 +105,19 @@ def _gelu(erf: Any, total: Any) -> Activation | None:
     return Activation("GELU", x, product, (total, erf, half.owner.operation, erf.operands[0].owner.operation), gelu)
 
 
-def _only_user(op: Any, name: str) -> Any | None:
+def _only_user(op: ir.Operation, name: str) -> ir.Operation | None:
     """Returns the only user of the result of `op`, if it is an op called `name`."""
     users = [use.owner.operation for use in op.results[0].uses]
     return users[0] if len(users) == 1 and users[0].name == name else None
 
 
-def _adds_constant(op: Any, value: Any, number: float) -> bool:
+def _adds_constant(op: ir.Operation, value: ir.Value, number: float) -> bool:
     """True if the operands of `op` are `value` and the constant `number`."""
     left, right = op.operands
     return _is_constant(left if right == value else right, number)
 
 
-def _scaled(value: Any, factor: float) -> Any | None:
+def _scaled(value: ir.Value, factor: float) -> ir.Value | None:
     """Returns x if `value` is x * `factor`."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "arith.mulf":
         return None
@@ -127,7 +127,7 @@ def _scaled(value: Any, factor: float) -> Any | None:
     return right if _is_constant(left, factor) else None
 
 
-def _is_constant(value: Any, number: float) -> bool:
+def _is_constant(value: ir.Value, number: float) -> bool:
     if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
         return False
     attribute = value.owner.attributes["value"]

@@ -8,7 +8,6 @@ fdlibm (Sun Microsystems): exp is a power of two times a polynomial of the remai
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
 
@@ -40,48 +39,48 @@ class DoubleArithmetic:
     Functions of this class have results that are exact enough to be rounded to f32.
     """
 
-    def __init__(self, type_: Any) -> None:
+    def __init__(self, type_: ir.Type) -> None:
         shape = list(type_.shape) if isinstance(type_, ir.VectorType) else None
         f64, i64 = ir.F64Type.get(), ir.IntegerType.get_signless(64)
         self.is_vector = shape is not None
         self.type = f64 if shape is None else ir.VectorType.get(shape, f64)
         self.integers = i64 if shape is None else ir.VectorType.get(shape, i64)
 
-    def number(self, value: float) -> Any:
+    def number(self, value: float) -> ir.Value:
         return self._constant(self.type, ir.FloatAttr.get(ir.F64Type.get(), value))
 
-    def integer(self, value: int) -> Any:
+    def integer(self, value: int) -> ir.Value:
         return self._constant(self.integers, ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
 
-    def _constant(self, type_: Any, scalar: Any) -> Any:
+    def _constant(self, type_: ir.Type, scalar: ir.Attribute) -> ir.Value:
         return arith.constant(type_, ir.DenseElementsAttr.get_splat(type_, scalar) if self.is_vector else scalar)
 
-    def extend(self, single: Any) -> Any:
+    def extend(self, single: ir.Value) -> ir.Value:
         """Converts f32 to f64."""
         return arith.extf(self.type, single)
 
-    def bits(self, x: Any) -> Any:
+    def bits(self, x: ir.Value) -> ir.Value:
         return arith.bitcast(self.integers, x)
 
-    def from_bits(self, i: Any) -> Any:
+    def from_bits(self, i: ir.Value) -> ir.Value:
         return arith.bitcast(self.type, i)
 
-    def horner(self, x: Any, coefficients: Sequence[float]) -> Any:
+    def horner(self, x: ir.Value, coefficients: Sequence[float]) -> ir.Value:
         """Evaluates `coefficients[0] + coefficients[1] x + …`."""
         result = self.number(coefficients[-1])
         for coefficient in reversed(coefficients[:-1]):
             result = math.fma(result, x, self.number(coefficient))
         return result
 
-    def compare(self, predicate: str, x: Any, bound: float) -> Any:
+    def compare(self, predicate: str, x: ir.Value, bound: float) -> ir.Value:
         """Returns `x predicate bound`, for a predicate of `arith.cmpf`."""
         return arith.cmpf(arith.CmpFPredicate[predicate.upper()], x, self.number(bound))
 
-    def where(self, predicate: str, x: Any, bound: float, then: Any, otherwise: Any) -> Any:
+    def where(self, predicate: str, x: ir.Value, bound: float, then: ir.Value, otherwise: ir.Value) -> ir.Value:
         """Returns `then` if `x predicate bound`, for a predicate of `arith.cmpf`, else `otherwise`; lane by lane."""
         return arith.select(self.compare(predicate, x, bound), then, otherwise)
 
-    def exp2(self, x: Any) -> Any:
+    def exp2(self, x: ir.Value) -> ir.Value:
         """Returns 2 to the power of x, relative error 1e-10.
 
         If the result is outside of the range of f32, it is any number outside of this range.
@@ -93,10 +92,10 @@ class DoubleArithmetic:
         exponent = arith.shli(self.bits(rounded), self.integer(_MANTISSA_BITS))
         return self.from_bits(arith.addi(self.bits(self.horner(fraction, _EXP2)), exponent))
 
-    def exp(self, x: Any) -> Any:
+    def exp(self, x: ir.Value) -> ir.Value:
         return self.exp2(arith.mulf(x, self.number(_LOG2_E)))
 
-    def log2(self, x: Any) -> Any:
+    def log2(self, x: ir.Value) -> ir.Value:
         """Returns the logarithm to base 2 of a normal number, 0 or inf, relative error 1e-11; NaN below zero."""
         bits = self.bits(x)
         exponent = arith.shrsi(arith.subi(bits, self.integer(_SQRT_HALF_BITS)), self.integer(_MANTISSA_BITS))
@@ -110,10 +109,10 @@ class DoubleArithmetic:
         result = self.where("oeq", x, float("inf"), x, result)
         return self.where("ult", x, 0.0, self.number(float("nan")), result)
 
-    def log(self, x: Any) -> Any:
+    def log(self, x: ir.Value) -> ir.Value:
         return arith.mulf(self.log2(x), self.number(_LN2))
 
-    def atan(self, x: Any) -> Any:
+    def atan(self, x: ir.Value) -> ir.Value:
         """Returns the arc tangent, relative error 2e-11."""
         magnitude = math.absf(x)
         middle, far = self.compare("ogt", magnitude, _TAN_PI_8), self.compare("ogt", magnitude, _TAN_3PI_8)
@@ -163,7 +162,7 @@ _SMALLEST_NORMAL = 2.2250738585072014e-308
 _INFINITY, _NAN = float("inf"), float("nan")
 
 
-def exp(x: Any) -> Any:
+def exp(x: ir.Value) -> ir.Value:
     """e to the power of x; at most 1 ULP."""
     d = DoubleArithmetic(x.type)
     # Below -746 the result is 0, above 710 it is infinite.
@@ -171,7 +170,7 @@ def exp(x: Any) -> Any:
     return _scaled(d, arith.addf(tail, d.number(1.0)), n)
 
 
-def exp2(x: Any) -> Any:
+def exp2(x: ir.Value) -> ir.Value:
     """2 to the power of x; at most 1.1 ULP, exact for integers."""
     d = DoubleArithmetic(x.type)
     x = _clamped(d, x, -1080.0, 1025.0)
@@ -181,7 +180,7 @@ def exp2(x: Any) -> Any:
     return _scaled(d, arith.addf(tail, d.number(1.0)), _integer(d, rounded))
 
 
-def expm1(x: Any) -> Any:
+def expm1(x: ir.Value) -> ir.Value:
     """e to the power of x, minus 1; at most 1.8 ULP."""
     d = DoubleArithmetic(x.type)
     tail, n = _exp_parts(d, _clamped(d, x, -40.0, 710.0))
@@ -191,7 +190,7 @@ def expm1(x: Any) -> Any:
     return d.where("olt", math.absf(x), 1e-16, x, arith.addf(half, half))
 
 
-def tanh(x: Any) -> Any:
+def tanh(x: ir.Value) -> ir.Value:
     """The hyperbolic tangent, t / (t + 2) with t = exp(2 |x|) - 1; at most 2.6 ULP."""
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
@@ -199,7 +198,7 @@ def tanh(x: Any) -> Any:
     return math.copysign(arith.divf(t, arith.addf(t, d.number(2.0))), x)
 
 
-def erf(x: Any) -> Any:
+def erf(x: ir.Value) -> ir.Value:
     """The error function; at most 1.5 ULP."""
     d = DoubleArithmetic(x.type)
     magnitude = math.absf(x)
@@ -210,20 +209,20 @@ def erf(x: Any) -> Any:
     return d.where("ogt", magnitude, 1.0, far, near)
 
 
-def log(x: Any) -> Any:
+def log(x: ir.Value) -> ir.Value:
     """The natural logarithm; at most 1 ULP; NaN below zero, -inf at zero."""
     d = DoubleArithmetic(x.type)
     return _with_special_cases(d, x, _log_of_positive(d, x))
 
 
-def log2(x: Any) -> Any:
+def log2(x: ir.Value) -> ir.Value:
     """The logarithm to base 2; at most 2.5 ULP, exact for powers of two."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
     return _with_special_cases(d, x, math.fma(arith.subf(f, tail), d.number(_LOG2_E), n))
 
 
-def log10(x: Any) -> Any:
+def log10(x: ir.Value) -> ir.Value:
     """The logarithm to base 10; at most 2.5 ULP."""
     d = DoubleArithmetic(x.type)
     n, f, tail = _log_parts(d, x)
@@ -231,7 +230,7 @@ def log10(x: Any) -> Any:
     return _with_special_cases(d, x, math.fma(n, d.number(_LOG10_2_HIGH), low))
 
 
-def log1p(x: Any) -> Any:
+def log1p(x: ir.Value) -> ir.Value:
     """Returns log(1 + x); at most 1.6 ULP.
 
     The rounding error of 1 + x is added to the logarithm as a first-order term.
@@ -245,18 +244,18 @@ def log1p(x: Any) -> Any:
     return d.where("ult", x, -1.0, d.number(_NAN), result)
 
 
-def _clamped(d: DoubleArithmetic, x: Any, lower: float | None, upper: float) -> Any:
+def _clamped(d: DoubleArithmetic, x: ir.Value, lower: float | None, upper: float) -> ir.Value:
     """Clamps `x`; NaN stays NaN."""
     x = d.where("ogt", x, upper, d.number(upper), x)
     return x if lower is None else d.where("olt", x, lower, d.number(lower), x)
 
 
-def _integer(d: DoubleArithmetic, rounded: Any) -> Any:
+def _integer(d: DoubleArithmetic, rounded: ir.Value) -> ir.Value:
     """Returns n as an integer, for `rounded`, the sum of `ROUND` and n."""
     return arith.subi(d.bits(rounded), d.integer(_ROUND_BITS))
 
 
-def _exp_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
+def _exp_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42."""
     rounded = math.fma(x, d.number(_LOG2_E), d.number(ROUND))
     n = arith.subf(rounded, d.number(ROUND))
@@ -265,18 +264,18 @@ def _exp_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
     return math.fma(arith.mulf(r, r), d.horner(r, _EXP), r), _integer(d, rounded)
 
 
-def _power_of_two(d: DoubleArithmetic, exponent: Any) -> Any:
+def _power_of_two(d: DoubleArithmetic, exponent: ir.Value) -> ir.Value:
     """2 to an integer exponent between -1022 and 1023."""
     return d.from_bits(arith.shli(arith.addi(exponent, d.integer(_EXPONENT_BIAS)), d.integer(_MANTISSA_BITS)))
 
 
-def _scaled(d: DoubleArithmetic, mantissa: Any, exponent: Any) -> Any:
+def _scaled(d: DoubleArithmetic, mantissa: ir.Value, exponent: ir.Value) -> ir.Value:
     """Returns `mantissa * 2**exponent`, as two products, since `2**exponent` may be denormal or infinite."""
     half = arith.shrsi(exponent, d.integer(1))
     return arith.mulf(arith.mulf(mantissa, _power_of_two(d, half)), _power_of_two(d, arith.subi(exponent, half)))
 
 
-def _log_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any, Any]:
+def _log_parts(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Returns `(n, f, t)` with log(x) = n * ln(2) + f - t for finite x above zero; t is small compared with f."""
     normal = d.where("olt", x, _SMALLEST_NORMAL, arith.mulf(x, d.number(2.0**_MANTISSA_BITS)), x)
     shift = d.where("olt", x, _SMALLEST_NORMAL, d.number(-float(_MANTISSA_BITS)), d.number(0.0))
@@ -292,14 +291,14 @@ def _log_parts(d: DoubleArithmetic, x: Any) -> tuple[Any, Any, Any]:
     return arith.addf(n, shift), f, arith.subf(half, rest)
 
 
-def _log_of_positive(d: DoubleArithmetic, x: Any) -> Any:
+def _log_of_positive(d: DoubleArithmetic, x: ir.Value) -> ir.Value:
     """Returns the natural logarithm of finite x above zero."""
     n, f, tail = _log_parts(d, x)
     tail = math.fma(n, d.number(-_LN2_LOW), tail)
     return math.fma(n, d.number(_LN2_HIGH), arith.subf(f, tail))
 
 
-def _with_special_cases(d: DoubleArithmetic, x: Any, result: Any) -> Any:
+def _with_special_cases(d: DoubleArithmetic, x: ir.Value, result: ir.Value) -> ir.Value:
     """Returns `result`, except if the logarithm of `x` is infinite or NaN."""
     result = d.where("oeq", x, _INFINITY, x, result)
     result = d.where("oeq", x, 0.0, d.number(-_INFINITY), result)

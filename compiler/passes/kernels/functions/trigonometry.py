@@ -10,9 +10,7 @@ products are exact. This is the method of Payne and Hanek, with four values of K
 
 from __future__ import annotations
 
-from typing import Any
-
-from buddy.compiler.mlir.bindings import arith, math
+from buddy.compiler.mlir.bindings import arith, ir, math
 from buddy.compiler.passes.kernels.functions.double_functions import ROUND, DoubleArithmetic
 from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic
 
@@ -21,7 +19,7 @@ _SINH = (1.0, 1 / 6, 1 / 120, 1 / 5040, 1 / 362880)
 _INFINITY, _NAN = float("inf"), float("nan")
 
 
-def sinh(x: Any) -> Any:
+def sinh(x: ir.Value) -> ir.Value:
     """The hyperbolic sine; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     wide = d.extend(x)
@@ -31,14 +29,14 @@ def sinh(x: Any) -> Any:
     return arith.truncf(x.type, d.where("olt", math.absf(wide), 0.5, near, far))
 
 
-def cosh(x: Any) -> Any:
+def cosh(x: ir.Value) -> ir.Value:
     """The hyperbolic cosine; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     power = d.exp(d.extend(x))
     return arith.truncf(x.type, arith.mulf(arith.addf(power, arith.divf(d.number(1.0), power)), d.number(0.5)))
 
 
-def asinh(x: Any) -> Any:
+def asinh(x: ir.Value) -> ir.Value:
     """The inverse hyperbolic sine, log(1 + (|x| + x² / (1 + sqrt(1 + x²)))); at most 0.7 ULP."""
     d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), math.absf(d.extend(x))
@@ -49,7 +47,7 @@ def asinh(x: Any) -> Any:
     return math.copysign(arith.truncf(x.type, result), x)
 
 
-def acosh(x: Any) -> Any:
+def acosh(x: ir.Value) -> ir.Value:
     """The inverse hyperbolic cosine, log(x + sqrt(x² - 1)); at most 0.7 ULP; NaN below 1."""
     d = DoubleArithmetic(x.type)
     wide = d.extend(x)
@@ -57,7 +55,7 @@ def acosh(x: Any) -> Any:
     return arith.truncf(x.type, d.where("olt", wide, 1.0, d.number(_NAN), d.log(arith.addf(wide, root))))
 
 
-def atanh(x: Any) -> Any:
+def atanh(x: ir.Value) -> ir.Value:
     """The inverse hyperbolic tangent, log((1 + x) / (1 - x)) / 2; at most 0.7 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
     one, wide = d.number(1.0), d.extend(x)
@@ -65,7 +63,7 @@ def atanh(x: Any) -> Any:
     return arith.truncf(x.type, d.where("olt", math.absf(wide), 1e-4, wide, result))
 
 
-def powf(x: Any, y: Any) -> Any:
+def powf(x: ir.Value, y: ir.Value) -> ir.Value:
     """x to the power of y; at most 0.6 ULP; special cases as in C's `powf`."""
     s, d = FloatArithmetic(x.type), DoubleArithmetic(x.type)
     magnitude, exponent = math.absf(d.extend(x)), d.extend(y)
@@ -86,7 +84,7 @@ def powf(x: Any, y: Any) -> Any:
     return s.where("oeq", x, 1.0, s.number(1.0), result)
 
 
-def _is_nan(x: Any) -> Any:
+def _is_nan(x: ir.Value) -> ir.Value:
     return arith.cmpf(arith.CmpFPredicate.UNO, x, x)
 
 
@@ -104,7 +102,7 @@ _POWERS = (
 )
 
 
-def sin(x: Any) -> Any:
+def sin(x: ir.Value) -> ir.Value:
     """The sine; at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
@@ -112,14 +110,14 @@ def sin(x: Any) -> Any:
     return s.where("oeq", x, 0.0, x, result)  # keeps the sign of zero
 
 
-def cos(x: Any) -> Any:
+def cos(x: ir.Value) -> ir.Value:
     """The cosine; at most 1.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
     return _of_quadrant(s, arith.addi(quadrant, s.integer(1)), _sin(s, r), _cos(s, r))
 
 
-def tan(x: Any) -> Any:
+def tan(x: ir.Value) -> ir.Value:
     """The tangent; at most 3.5 ULP for every argument."""
     s = FloatArithmetic(x.type)
     r, quadrant = _reduce_argument(s, x)
@@ -129,13 +127,13 @@ def tan(x: Any) -> Any:
     return s.where("oeq", x, 0.0, x, result)
 
 
-def atan(x: Any) -> Any:
+def atan(x: ir.Value) -> ir.Value:
     """The arc tangent; at most 0.6 ULP."""
     d = DoubleArithmetic(x.type)
     return arith.truncf(x.type, d.atan(d.extend(x)))
 
 
-def asin(x: Any) -> Any:
+def asin(x: ir.Value) -> ir.Value:
     """The arc sine, atan(x / sqrt(1 - x²)); at most 0.6 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
     wide, one = d.extend(x), d.number(1.0)
@@ -143,7 +141,7 @@ def asin(x: Any) -> Any:
     return arith.truncf(x.type, d.atan(arith.divf(wide, root)))
 
 
-def acos(x: Any) -> Any:
+def acos(x: ir.Value) -> ir.Value:
     """The arc cosine, 2 atan(sqrt((1 - x) / (1 + x))); at most 0.6 ULP; NaN outside [-1, 1]."""
     d = DoubleArithmetic(x.type)
     wide, one = d.extend(x), d.number(1.0)
@@ -151,7 +149,7 @@ def acos(x: Any) -> Any:
     return arith.truncf(x.type, arith.addf(half, half))
 
 
-def atan2(y: Any, x: Any) -> Any:
+def atan2(y: ir.Value, x: ir.Value) -> ir.Value:
     """The angle of the point (x, y); at most 0.6 ULP, and C's values for zeros and infinities."""
     d = DoubleArithmetic(x.type)
     wide_x, wide_y = math.absf(d.extend(x)), math.absf(d.extend(y))
@@ -170,35 +168,35 @@ def atan2(y: Any, x: Any) -> Any:
     return arith.select(any_nan, arith.addf(x, y), result)
 
 
-def _equal_quotient(d: DoubleArithmetic, x: Any) -> Any:
+def _equal_quotient(d: DoubleArithmetic, x: ir.Value) -> ir.Value:
     """Returns x / x, with 0 / 0 = 0 and inf / inf = 1 as `atan2` requires."""
     return d.where("oeq", x, 0.0, d.number(0.0), d.number(1.0))
 
 
-def _sin(s: FloatArithmetic, r: Any) -> Any:
+def _sin(s: FloatArithmetic, r: ir.Value) -> ir.Value:
     """Returns the sine for |r| <= π/4."""
     square = arith.mulf(r, r)
     return s.fma(arith.mulf(r, square), s.horner(square, _SIN), r)
 
 
-def _cos(s: FloatArithmetic, r: Any) -> Any:
+def _cos(s: FloatArithmetic, r: ir.Value) -> ir.Value:
     """Returns the cosine for |r| <= π/4."""
     square = arith.mulf(r, r)
     tail = s.fma(arith.mulf(square, square), s.horner(square, _COS), arith.mulf(square, s.number(-0.5)))
     return arith.addf(tail, s.number(1.0))
 
 
-def _of_quadrant(s: FloatArithmetic, quadrant: Any, sine: Any, cosine: Any) -> Any:
+def _of_quadrant(s: FloatArithmetic, quadrant: ir.Value, sine: ir.Value, cosine: ir.Value) -> ir.Value:
     """Returns the sine of an angle from the sine and cosine of its remainder after `quadrant` right angles."""
     value = arith.select(_has_bit(s, quadrant, 1), cosine, sine)
     return arith.select(_has_bit(s, quadrant, 2), arith.negf(value), value)
 
 
-def _has_bit(s: FloatArithmetic, number: Any, bit: int) -> Any:
+def _has_bit(s: FloatArithmetic, number: ir.Value, bit: int) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.ne, arith.andi(number, s.integer(bit)), s.integer(0))
 
 
-def _reduce_argument(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
+def _reduce_argument(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `x` minus a number of right angles, within ±π/4, and a quadrant number that is correct modulo 4.
 
     The remainder is NaN if `x` is infinite.
@@ -216,7 +214,7 @@ def _reduce_argument(s: FloatArithmetic, x: Any) -> tuple[Any, Any]:
     return arith.truncf(s.type, rest), quadrant
 
 
-def _scale(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
+def _scale(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, list[ir.Value]]:
     """Returns x / 2^K for the largest K in `_POWERS` for which this is an integer, and the parts of 2^K modulo 2π."""
     (k, *first_parts), *other_powers = _POWERS
     scale, parts = d.number(2.0**-k), [d.number(part) for part in first_parts]
@@ -228,7 +226,7 @@ def _scale(d: DoubleArithmetic, x: Any) -> tuple[Any, list[Any]]:
     return arith.mulf(x, scale), parts
 
 
-def _subtract_quadrants(d: DoubleArithmetic, x: Any) -> tuple[Any, Any]:
+def _subtract_quadrants(d: DoubleArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `x` minus the nearest multiple of π/2, and an integer whose low bits are those of the multiple."""
     rounded = math.fma(x, d.number(_TWO_OVER_PI), d.number(ROUND))
     n = arith.negf(arith.subf(rounded, d.number(ROUND)))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
@@ -29,7 +28,7 @@ def _kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
 
 
 def kernel_function(
-    name: str, types: Sequence[Any], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
+    name: str, types: Sequence[ir.Type], contraction: Contraction, blocking: GemmBlocking, spec: ResultSpec
 ) -> func.FuncOp:
     """Emits a private function (first operand, second operand, buffers of `spec`); callers pass memrefs of `types`.
 

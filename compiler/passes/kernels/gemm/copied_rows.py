@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.access import Loop
@@ -17,9 +16,9 @@ _ROWS, _VECTORS = 32, 8
 
 
 def copy_rows(
-    e: KernelEmitter, a: Any, contraction: Contraction, lanes: int, element: Any, rows: int, multiple: int,
-    convert: Callable[[Any], Any],
-) -> tuple[Any, Contraction]:  # fmt: skip
+    e: KernelEmitter, a: ir.Value, contraction: Contraction, lanes: int, element: ir.Type, rows: int, multiple: int,
+    convert: Callable[[ir.Value], ir.Value],
+) -> tuple[ir.Value, Contraction]:  # fmt: skip
     """Emits a copy of the flat memref `a`, the operand A of `contraction`, which has one loop over K.
 
     The copy has elements of type `element`, which `convert` returns for scalars and vectors of A. It has `rows` rows
@@ -63,7 +62,7 @@ def _copied(loop: Loop, stride: int) -> Loop:
 
 
 def _fill_rows(
-    e: KernelEmitter, target: Any, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
+    e: KernelEmitter, target: ir.Value, lanes: int, outer: Sequence[Loop], strides: Sequence[int], first: int, last: int
 ) -> None:
     """Stores zeros from offset `first` to `last`, for each value of the outer loops; vectors of `lanes` divide both."""
     zero = e.zero(ir.VectorType.get([lanes], target.type.element_type))
@@ -71,7 +70,7 @@ def _fill_rows(
     def fill(indices: list[Index]) -> None:
         start = e.dot(indices, strides)
 
-        def store(offset: Index, _: list[Any]) -> Sequence[Any]:
+        def store(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             e.store(zero, target, offset)
             return ()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, vector
 from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted
@@ -29,30 +28,30 @@ class DotGemm(BlockedGemm):
         assert self.block.instruction is not None
         return self.block.instruction
 
-    def copied_element(self) -> Any:
+    def copied_element(self) -> ir.Type:
         return self._element(self.instruction.element)
 
-    def convert_a(self, value: Any) -> Any:
+    def convert_a(self, value: ir.Value) -> ir.Value:
         if not self.instruction.subtracts_offset(self.c.unsigned):
             return super().convert_a(value)
         return arith.xori(value, self.e.splat(value.type, -OFFSET))  # the same bits as OFFSET, in a signed byte
 
-    def _element(self, name: str) -> Any:
+    def _element(self, name: str) -> ir.Type:
         return ir.Type.parse(name)
 
     # ---- panels ------------------------------------------------------------------------------------------------------
 
-    def private_panel_type(self) -> Any:
+    def private_panel_type(self) -> ir.Type:
         return ir.MemRefType.get([self.panels.panel], self._element(self.c.input_elements[1]))
 
     # ---- steps of K --------------------------------------------------------------------------------------------------
 
-    def accumulate(self, tile: Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+    def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
         e, group, (k,) = self.e, self.block.group, self.c.k
         vectors = len(sums) // tile.rows
         excess = [self.zero()] * vectors if self.instruction.subtracts_offset(self.c.unsigned) else []
 
-        def emit_step(step: Index, carried: list[Any], active: int = group) -> list[Any]:
+        def emit_step(step: Index, carried: list[ir.Value], active: int = group) -> list[ir.Value]:
             if tile.next_panel is not None:
                 self.prefetch(self.b, e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
             b = e.add(tile.b, e.mul(step, self.block.columns))
@@ -69,8 +68,8 @@ class DotGemm(BlockedGemm):
         return [arith.subi(value, excess[i % vectors]) for i, value in enumerate(sums)]
 
     def _add_groups(
-        self, a: Index, b: Index, panel: Any, tile: Tile, carried: list[Any], active: int
-    ) -> list[Any]:  # fmt: skip
+        self, a: Index, b: Index, panel: ir.Value, tile: Tile, carried: list[ir.Value], active: int
+    ) -> list[ir.Value]:  # fmt: skip
         """Returns the sums after one group of K, of which A has `active` elements.
 
         The sums of B's columns follow the sums in `carried`, if the instruction needs them.
@@ -118,13 +117,18 @@ class TileGemm(DotGemm):
         super().emit()
         memref.dealloc(self._zeros)
 
-    def emit_finished_blocks(self, tile: Tile, panel: Any) -> None:
+    def emit_finished_blocks(self, tile: Tile, panel: ir.Value) -> None:
         buffer, block_sums = self.allocate_sums(self.block.rows, self.block.columns)
         self.emit_row_blocks(tile, panel, self.results, None, block_sums)
         memref.dealloc(buffer)
 
     def emit_block(
-        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
+        self,
+        tile: Tile,
+        panel: ir.Value,
+        results: KernelResults,
+        k_range: Range | None,
+        block_sums: KernelResults | None,
     ) -> None:
         assert k_range is None, "tiles are computed over all of K"
         assert block_sums is not None
@@ -141,7 +145,7 @@ class TileGemm(DotGemm):
             place = (first + starts[row]) * columns + column * lanes
             _store(_cast(value, self._sums_type), buffer, e.value(place), e.value(columns))
 
-        def finish_row(row: Index, _: list[Any]) -> Sequence[Any]:
+        def finish_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             offsets = results.advance(tile.offsets, self.m_loop, row)
             for column in range(0, tile.columns, lanes):
                 active = tile.columns - column
@@ -153,7 +157,7 @@ class TileGemm(DotGemm):
 
         e.loop(0, tile.rows, 1, finish_row)
 
-    def _accumulate_tiles(self, tile: Tile, panel: Any, starts: Sequence[int]) -> list[Any]:
+    def _accumulate_tiles(self, tile: Tile, panel: ir.Value, starts: Sequence[int]) -> list[ir.Value]:
         """Returns the tiles of sums over all of K, row by row; `starts` has the first row of each row of tiles."""
         e, group, lanes, (k,) = self.e, self.block.group, self.lanes, self.c.k
         steps = self.block.depth_multiple
@@ -162,10 +166,10 @@ class TileGemm(DotGemm):
         offsets = [number * lanes for number in range(len(starts) * len(tile_columns))]
         zeros = [_load(self._sums_type, self._zeros, e.value(offset), e.value(lanes)) for offset in offsets]
 
-        def load(flat: Any, offset: Index, stride: Any) -> Any:
+        def load(flat: ir.Value, offset: Index, stride: ir.Value) -> ir.Value:
             return _load(self._factor_type, flat, e.value(offset), stride)
 
-        def emit_step(step: Index, carried: list[Any]) -> list[Any]:
+        def emit_step(step: Index, carried: list[ir.Value]) -> list[ir.Value]:
             if tile.next_panel is not None:
                 self._prefetch_panel(e.add(tile.next_panel, e.mul(step, self.prefetched_elements)))
             a, b = e.add(tile.a, step), e.add(tile.b, e.mul(step, self.block.columns))
@@ -183,15 +187,15 @@ class TileGemm(DotGemm):
         for start in range(0, self.prefetched_elements * self.block.depth_multiple, line):
             self.prefetch(self.b, self.e.add(offset, start), locality=2)
 
-    def _multiply(self, a: Any, b: Any, total: Any) -> Any:
+    def _multiply(self, a: ir.Value, b: ir.Value, total: ir.Value) -> ir.Value:
         """Returns the tile `total` plus the product of the tiles `a` and `b`."""
         operands = [a, b, _cast(total, self._sums_type)]
         if self.c.element == "f32":
-            product = _create("tile_mulf", [self._sums_type], operands)
+            (product,) = _create("tile_mulf", [self._sums_type], operands)
         else:
             names = ("isZextLhs", "isZextRhs")
             flags = {name: ir.UnitAttr.get() for name, flag in zip(names, self.c.unsigned, strict=True) if flag}
-            product = _create("tile_muli", [self._sums_type], operands, **flags)
+            (product,) = _create("tile_muli", [self._sums_type], operands, **flags)
         return _cast(product, ir.Type.parse(_TILE))
 
     @property
@@ -199,34 +203,33 @@ class TileGemm(DotGemm):
         return max(TILE_ROWS, self.c.m.size)
 
     @property
-    def _sums_type(self) -> Any:
+    def _sums_type(self) -> ir.Type:
         return ir.Type.parse(f"!x86.amx.tile<{TILE_ROWS}x{self.lanes}x{self.c.element}>")
 
     @property
-    def _factor_type(self) -> Any:
+    def _factor_type(self) -> ir.Type:
         return ir.Type.parse(f"!x86.amx.tile<{TILE_ROWS}x{self.lanes * self.block.group}x{self.instruction.element}>")
 
 
-def _load(type_: Any, flat: Any, offset: Any, stride: Any) -> Any:
+def _load(type_: ir.Type, flat: ir.Value, offset: ir.Value, stride: ir.Value) -> ir.Value:
     """Loads a tile from the flat memref `flat`; `stride` is the distance of its rows in elements."""
-    return _create("tile_load", [type_], [flat, offset, stride], operandSegmentSizes=_segments(3))
+    return _create("tile_load", [type_], [flat, offset, stride], operandSegmentSizes=_segments(3))[0]
 
 
-def _store(tile: Any, flat: Any, offset: Any, stride: Any) -> None:
+def _store(tile: ir.Value, flat: ir.Value, offset: ir.Value, stride: ir.Value) -> None:
     """Stores a tile to the flat memref `flat`; `stride` is the distance of its rows in elements."""
     _create("tile_store", [], [flat, offset, tile, stride], operandSegmentSizes=_segments(4))
 
 
-def _segments(count: int) -> Any:
+def _segments(count: int) -> ir.DenseI32ArrayAttr:
     return ir.DenseI32ArrayAttr.get([1] * count)
 
 
-def _create(name: str, results: list[Any], operands: list[Any], **attributes: Any) -> Any:
-    """Emits an op on tiles, of which the bindings of some versions have no classes; returns its result, if any."""
-    op = ir.Operation.create(f"x86.amx.{name}", results, operands, attributes)
-    return op.result if results else None
+def _create(name: str, results: list[ir.Type], operands: list[ir.Value], **attributes: ir.Attribute) -> ir.OpResultList:
+    """Emits an op on tiles, of which the bindings of some versions have no classes; returns its results."""
+    return ir.Operation.create(f"x86.amx.{name}", results, operands, attributes).results
 
 
-def _cast(value: Any, type_: Any) -> Any:
+def _cast(value: ir.Value, type_: ir.Type) -> ir.Value:
     """Casts a tile between the types of the dialects x86 and llvm. Loops carry the latter: MLIR lowers no others."""
     return ir.Operation.create("builtin.unrealized_conversion_cast", [type_], [value]).result

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
 
 from buddy.compiler.mlir.bindings import ir, memref, vector
 from buddy.compiler.passes.kernels.blocking import GemmBlocking
@@ -21,7 +20,13 @@ class GemmKernel:
     """Emits one contraction of the flat operands `a` and `b`. Offsets are in elements."""
 
     def __init__(
-        self, e: KernelEmitter, a: Any, b: Any, results: KernelResults, contraction: Contraction, blocking: GemmBlocking
+        self,
+        e: KernelEmitter,
+        a: ir.Value,
+        b: ir.Value,
+        results: KernelResults,
+        contraction: Contraction,
+        blocking: GemmBlocking,
     ) -> None:
         self.e, self.a, self.b, self.results = e, a, b, results
         self.c, self.block, self.lanes = contraction, blocking, blocking.lanes
@@ -44,7 +49,7 @@ class GemmKernel:
         memref.dealloc(self.a)
         self.a, self.c = a, contraction
 
-    def copied_element(self) -> Any:
+    def copied_element(self) -> ir.Type:
         """Returns the type of the elements of a copy of A."""
         return self.element
 
@@ -53,11 +58,11 @@ class GemmKernel:
         """Returns the rows of a copy of A, for each value of the outer loops."""
         return self.c.m.size
 
-    def convert_a(self, value: Any) -> Any:
+    def convert_a(self, value: ir.Value) -> ir.Value:
         """Converts a scalar or vector of A to elements of its copy."""
         return converted(value, self.copied_element(), self.c.unsigned[0])
 
-    def to_accumulator(self, operand: int, value: Any) -> Any:
+    def to_accumulator(self, operand: int, value: ir.Value) -> ir.Value:
         """Converts elements of A (0) or B (1) to the accumulator type."""
         return converted(value, self.element, self.c.unsigned[operand])
 
@@ -81,7 +86,7 @@ class GemmKernel:
         b_bytes = outer * self.c.n.size * self.c.depth * bytes_of(self.c.input_elements[1])
         return nanoseconds(self.c.flops, b_bytes if self.c.m.size <= 8 else 0)
 
-    def allocate_sums(self, rows: int, columns: int) -> tuple[Any, KernelResults]:
+    def allocate_sums(self, rows: int, columns: int) -> tuple[ir.Value, KernelResults]:
         """Allocates a buffer of `rows` x `columns` sums; returns it with its accesses. The caller frees the buffer."""
         buffer = memref.alloc(self.scratch_type(rows * columns), [], [], alignment=ALIGNMENT)
         spec = ResultSpec((*(0 for _ in self.c.outer), columns, 1), accumulate=True)
@@ -101,7 +106,7 @@ class GemmKernel:
         `start` and `target_start` are the offsets of the first sum in `source` and `target`.
         """
 
-        def move_row(row: Index, _: list[Any]) -> Sequence[Any]:
+        def move_row(row: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             row_start = source.advance(start, self.m_loop, row)
             row_target = target.advance(target_start, self.m_loop, row)
 
@@ -119,10 +124,10 @@ class GemmKernel:
         """Emits `body(column, active)` for each vector of `columns` columns."""
         for_blocks(self.e, columns, self.lanes, lambda number, active: body(self.e.mul(number, self.lanes), active))
 
-    def zero(self) -> Any:
+    def zero(self) -> ir.Value:
         return self.e.zero(self.vector)
 
-    def scratch_type(self, elements: int) -> Any:
+    def scratch_type(self, elements: int) -> ir.Type:
         return ir.MemRefType.get([elements], self.element)
 
 
@@ -157,7 +162,7 @@ class DotProducts(GemmKernel):
         a, b = self.start(0, outer), e.add(self.start(1, outer), e.mul(first, self.c.n.strides[1]))
         buffer = memref.alloc(self.scratch_type(rows * _COLUMNS), [], [], alignment=ALIGNMENT)
 
-        def emit_column(index: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_column(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             totals = self._dot_products(a, e.add(b, e.mul(index, self.c.n.strides[1])))
             for row, total in enumerate(totals):
                 e.store_scalar(total, buffer, e.add(row * _COLUMNS, index))
@@ -167,17 +172,19 @@ class DotProducts(GemmKernel):
         self._store_totals(buffer, self.result_offsets(outer, 0, first), columns)
         memref.dealloc(buffer)
 
-    def _dot_products(self, a: Index, b: Index) -> list[Any]:
+    def _dot_products(self, a: Index, b: Index) -> list[ir.Value]:
         """Returns the dot products of each row of A with one column of B; `a` and `b` are the offsets of both."""
         e, rows, lanes, size = self.e, self.c.m.size, self.lanes, self.c.k[0].size
         width = max(1, min(_SUMS // rows, size // lanes))  # vectors of the column at once
         block, vectors_end = width * lanes, size // lanes * lanes
         blocks_end = size // block * block
 
-        def add_vectors(k: Index, sums: list[Any], count: int = width, active: int | None = None) -> Sequence[Any]:
+        def add_vectors(
+            k: Index, sums: list[ir.Value], count: int = width, active: int | None = None
+        ) -> Sequence[ir.Value]:
             return self._add_products(a, b, k, sums, count, active)
 
-        def add_block(k: Index, sums: list[Any]) -> Sequence[Any]:
+        def add_block(k: Index, sums: list[ir.Value]) -> Sequence[ir.Value]:
             self._prefetch(e.add(b, k), block)
             return add_vectors(k, sums)
 
@@ -187,7 +194,9 @@ class DotProducts(GemmKernel):
             sums = list(add_vectors(vectors_end, sums, 1, size - vectors_end))
         return [self._total(sums[row * width : (row + 1) * width]) for row in range(rows)]
 
-    def _add_products(self, a: Index, b: Index, k: Index, sums: list[Any], count: int, active: int | None) -> list[Any]:
+    def _add_products(
+        self, a: Index, b: Index, k: Index, sums: list[ir.Value], count: int, active: int | None
+    ) -> list[ir.Value]:
         """Adds the products of `count` vectors of the column, from `k` on, with those of each row.
 
         Only the first `active` lanes are loaded (`None`: all). Returns the new sums.
@@ -212,14 +221,14 @@ class DotProducts(GemmKernel):
             place = self.e.value(self.e.add(offset, (_PREFETCH_BYTES + start) // width))
             memref.prefetch(self.b, [place], False, 3, True)
 
-    def _total(self, sums: list[Any]) -> Any:
+    def _total(self, sums: list[ir.Value]) -> ir.Value:
         """Returns the sum of vectors, which are added in pairs, and of the lanes of the result."""
         while len(sums) > 1:
             pairs = [add(x, y) for x, y in zip(sums[::2], sums[1::2], strict=False)]
             sums = pairs + sums[len(pairs) * 2 :]
         return reduce_lanes(sums[0], add)
 
-    def _store_totals(self, buffer: Any, start: ResultOffsets, columns: int) -> None:
+    def _store_totals(self, buffer: ir.Value, start: ResultOffsets, columns: int) -> None:
         """Adds the sums in `buffer` to their initial values, and stores them as results, from `start` on."""
         e, lanes = self.e, self.lanes
         for row in range(self.c.m.size):
@@ -257,7 +266,7 @@ class StreamedRows(GemmKernel):
         size, depth = self.c.k[0].size, self.block.depth
         blocks_end = size // depth * depth
 
-        def add_rows(k: Index, _: list[Any], count: int = depth) -> Sequence[Any]:
+        def add_rows(k: Index, _: list[ir.Value], count: int = depth) -> Sequence[ir.Value]:
             self._add_rows(a, b, k, count, sums, columns)
             return ()
 
@@ -284,7 +293,7 @@ class StreamedRows(GemmKernel):
 
         self.for_each_vector(columns, add_vector)
 
-    def _broadcast_a(self, a: Index, row: int, step: int) -> Any:
+    def _broadcast_a(self, a: Index, row: int, step: int) -> ir.Value:
         """Loads the element of A that is `row` rows and `step` steps of K after offset `a` into all lanes."""
         offset = self.e.add(a, row * self.c.m.strides[0] + step * self.c.k[0].strides[0])
         return vector.broadcast(self.vector, self.to_accumulator(0, self.e.load_scalar(self.a, offset)))

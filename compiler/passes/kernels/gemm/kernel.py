@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from typing import Any
 
-from buddy.compiler.mlir.bindings import arith, memref, vector
+from buddy.compiler.mlir.bindings import arith, ir, memref, vector
 from buddy.compiler.passes.kernels.contraction import bytes_of, multiply_add
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
@@ -148,7 +147,7 @@ class BlockedGemm(GemmKernel):
         e, size = self.e, self.panels.panel
         scratch = memref.alloc(self.scratch_type(size), [], [], alignment=ALIGNMENT)
 
-        def widen(offset: Index, _: list[Any]) -> Sequence[Any]:
+        def widen(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             e.store(self.to_accumulator(1, e.load(self.b, e.add(start, offset), self.lanes)), scratch, offset)
             return ()
 
@@ -156,14 +155,14 @@ class BlockedGemm(GemmKernel):
         self._emit_over_depth(tile, scratch, None)
         memref.dealloc(scratch)
 
-    def private_panel_type(self) -> Any:
+    def private_panel_type(self) -> ir.Type:
         """Returns the type of a buffer for a panel."""
         depth = self.block.depth if self.block.blocks_k(self.c) else self.c.depth
         return self.scratch_type(depth * self.block.columns)
 
     # ---- K -----------------------------------------------------------------------------------------------------------
 
-    def _emit_over_depth(self, tile: Tile, panel: Any, unpacked: Index | None) -> None:
+    def _emit_over_depth(self, tile: Tile, panel: ir.Value, unpacked: Index | None) -> None:
         """Emits `tile` over all of K, in blocks if necessary.
 
         Each block of K is packed to `panel` first, from offset `unpacked` of B, unless `unpacked` is `None`.
@@ -177,7 +176,7 @@ class BlockedGemm(GemmKernel):
         buffer, sums = self.allocate_sums(tile.rows, columns)
         self.move(tile.rows, tile.columns, self.results, tile.offsets, sums, sums.origin)
 
-        def emit_k_block(lower: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_k_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             block_tile = replace(tile, offsets=sums.origin)
             upper = e.minimum(e.add(lower, self.block.depth), self.c.k[0].size)
             if unpacked is not None:
@@ -192,7 +191,7 @@ class BlockedGemm(GemmKernel):
         self.move(tile.rows, tile.columns, sums, sums.origin, self.results, tile.offsets)
         memref.dealloc(buffer)
 
-    def emit_finished_blocks(self, tile: Tile, panel: Any) -> None:
+    def emit_finished_blocks(self, tile: Tile, panel: ir.Value) -> None:
         """Emits all rows over all of K, and finishes each block as soon as it is complete."""
         if self.results.finishing_ops * self.block.rows * self.block.vectors <= _MAX_UNROLLED_OPS:
             self.emit_row_blocks(tile, panel, self.results, None)
@@ -204,7 +203,7 @@ class BlockedGemm(GemmKernel):
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def emit_row_blocks(
-        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None,
+        self, tile: Tile, panel: ir.Value, results: KernelResults, k_range: Range | None,
         block_sums: KernelResults | None = None,
     ) -> None:  # fmt: skip
         """Emits every block of rows over the steps of K in `k_range` (`None`: all), and finishes it to `results`.
@@ -252,7 +251,12 @@ class BlockedGemm(GemmKernel):
         return -(-self.block.columns // -(-self.c.m.size // self.block.rows))
 
     def emit_block(
-        self, tile: Tile, panel: Any, results: KernelResults, k_range: Range | None, block_sums: KernelResults | None
+        self,
+        tile: Tile,
+        panel: ir.Value,
+        results: KernelResults,
+        k_range: Range | None,
+        block_sums: KernelResults | None,
     ) -> None:
         """Emits one register block over the steps of K in `k_range` (`None`: all), and finishes it to `results`."""
         initial = [results.initial(*access) for access in self._vector_accesses(tile, results)]
@@ -271,18 +275,18 @@ class BlockedGemm(GemmKernel):
             for column in range(0, tile.columns, self.lanes)
         ]
 
-    def accumulate(self, tile: Tile, panel: Any, k_range: Range | None, sums: list[Any]) -> list[Any]:
+    def accumulate(self, tile: Tile, panel: ir.Value, k_range: Range | None, sums: list[ir.Value]) -> list[ir.Value]:
         """Returns the sums after the steps of K in `k_range`."""
         e, loops = self.e, self.c.k
         a_strides, b_strides = self._a_strides(), self._b_strides()
         if self._prefetches_rows(tile, k_range):
             return self._accumulate_lines(tile, panel, b_strides[0], sums)
 
-        def emit_loops(depth: int, a: Index, b: Index, sums: list[Any]) -> list[Any]:
+        def emit_loops(depth: int, a: Index, b: Index, sums: list[ir.Value]) -> list[ir.Value]:
             if depth == len(loops):
                 return self._add_products(a, b, panel, tile, sums)
 
-            def emit_iteration(k: Index, carried: list[Any]) -> Sequence[Any]:
+            def emit_iteration(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
                 if tile.next_panel is not None:
                     self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
                 next_a = e.add(a, e.mul(k, a_strides[depth]))
@@ -305,17 +309,17 @@ class BlockedGemm(GemmKernel):
         has_long_rows = len(k) == 1 and k[0].strides[0] == 1 and k[0].size >= _MIN_PREFETCHED_DEPTH and k_range is None
         return has_long_rows and tile.rows == self.block.rows and m.size > 2 * tile.rows and m.strides[0] >= k[0].size
 
-    def _accumulate_lines(self, tile: Tile, panel: Any, b_stride: int, sums: list[Any]) -> list[Any]:
+    def _accumulate_lines(self, tile: Tile, panel: ir.Value, b_stride: int, sums: list[ir.Value]) -> list[ir.Value]:
         """Returns the sums over all of K, a cache line of each row of A at a time; prefetches the next block's rows."""
         e, size = self.e, self.c.k[0].size
         next_rows = e.add(tile.a, self.block.rows * self.c.m.strides[0])
 
-        def emit_step(k: Index, carried: list[Any]) -> list[Any]:
+        def emit_step(k: Index, carried: list[ir.Value]) -> list[ir.Value]:
             if tile.next_panel is not None:
                 self.prefetch(self.b, e.add(tile.next_panel, e.mul(k, self.prefetched_elements)))
             return self._add_products(e.add(tile.a, k), e.add(tile.b, e.mul(k, b_stride)), panel, tile, carried)
 
-        def emit_line(k: Index, carried: list[Any]) -> Sequence[Any]:
+        def emit_line(k: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             for row in range(self.block.rows):
                 self.prefetch(self.a, e.add(next_rows, e.add(k, row * self.c.m.strides[0])))
             if tile.next_columns is not None:
@@ -339,11 +343,11 @@ class BlockedGemm(GemmKernel):
             for column in range(0, self.block.columns, _LINE):
                 self.prefetch(self.b, e.add(row, column))
 
-    def prefetch(self, source: Any, offset: Index, locality: int = 3) -> None:
+    def prefetch(self, source: ir.Value, offset: Index, locality: int = 3) -> None:
         """Prefetches the cache line of an element for reading: to all levels of the cache, or with 2 from L2 on."""
         memref.prefetch(source, [self.e.value(offset)], False, locality, True)
 
-    def _add_products(self, a: Index, b: Index, panel: Any, tile: Tile, sums: list[Any]) -> list[Any]:
+    def _add_products(self, a: Index, b: Index, panel: ir.Value, tile: Tile, sums: list[ir.Value]) -> list[ir.Value]:
         """Returns the sums after one step of K: a rank-one update of the block.
 
         A zero-padded panel is read in whole vectors.

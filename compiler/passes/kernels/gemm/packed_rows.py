@@ -5,9 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
-from buddy.compiler.mlir.bindings import memref
+from buddy.compiler.mlir.bindings import ir, memref
 from buddy.compiler.passes.kernels.emit import Index, for_blocks
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm, Range, Tile
@@ -60,13 +59,13 @@ class PackedGemm(BlockedGemm):
         """Emits `body` for each block of K from step `first` on."""
         e, size = self.e, self.c.k[0].size
 
-        def emit_block(lower: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_block(lower: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             body((lower, e.minimum(e.add(lower, self.block.depth), size)))
             return ()
 
         e.loop(first, size, self.block.depth, emit_block)
 
-    def _allocate(self, elements: int) -> Any:
+    def _allocate(self, elements: int) -> ir.Value:
         return memref.alloc(self.scratch_type(elements), [], [], alignment=ALIGNMENT)
 
     @property
@@ -85,7 +84,7 @@ class PackedGemm(BlockedGemm):
         ((_, stride),) = panels.k
         return replace(panels, k=((self.block.depth, stride),))
 
-    def _copy_rows(self, source: Any, start: Index, rows: int, k_range: Range | None) -> None:
+    def _copy_rows(self, source: ir.Value, start: Index, rows: int, k_range: Range | None) -> None:
         """Copies `rows` rows of the flat A, from offset `start`, over the steps of K in `k_range` (`None`: all)."""
         e, panels = self.e, self._row_panels
 
@@ -101,7 +100,7 @@ class PackedGemm(BlockedGemm):
         return 0 if k_range is None else self.e.mul(k_range[0], -columns)
 
     def _emit_panels(
-        self, tile: Tile, b_start: Index, panel: Any, results: KernelResults, k_range: Range | None
+        self, tile: Tile, b_start: Index, panel: ir.Value, results: KernelResults, k_range: Range | None
     ) -> None:
         """Emits the tile panel by panel, each copied to `panel`, over the steps of K in `k_range` (`None`: all)."""
         e, columns, step = self.e, self.block.columns, self.c.n.strides[1]

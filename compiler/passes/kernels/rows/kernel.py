@@ -113,7 +113,7 @@ def _access(op: Structured, number: int, rows: Sequence[Loop], inner: Sequence[L
     return OperandAccess(value, buffer, offset, row_strides, strides, span, number >= op.inputs)
 
 
-def _buffer_and_offset(value: Any) -> tuple[Any, int]:
+def _buffer_and_offset(value: ir.Value) -> tuple[ir.Value, int]:
     """Returns the buffer of `value`, and the offset of `value` in it, in elements.
 
     Raises `UnsupportedError` if the buffer is a part of an arena, or if the offset is dynamic.

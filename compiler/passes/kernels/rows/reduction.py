@@ -47,12 +47,12 @@ class RowReduction:
     term: Any  # a scalar of the body
     element: Any  # the element type of the output
 
-    def neutral(self, e: KernelEmitter, lanes: int) -> Any:
+    def neutral(self, e: KernelEmitter, lanes: int) -> ir.Value:
         """Returns a vector of neutral elements."""
         number = _NEUTRAL[self.combine.name](self.element.width)
         return e.splat(ir.VectorType.get([lanes], self.element), number)
 
-    def join(self, left: Any, right: Any) -> Any:
+    def join(self, left: ir.Value, right: ir.Value) -> ir.Value:
         """Returns `combine` of two scalars or vectors."""
         attributes = attributes_of(self.combine)
         return ir.Operation.create(self.combine.name, [left.type], [left, right], attributes).results[0]
@@ -74,7 +74,7 @@ def _reductions_of(op: Structured) -> dict[int, RowReduction]:
     return reductions
 
 
-def _match_reduction(yielded: Any, argument: Any) -> RowReduction:
+def _match_reduction(yielded: ir.Value, argument: ir.Value) -> RowReduction:
     """Returns the reduction that yields `yielded`, with the accumulator `argument`."""
     uses = list(argument.uses)
     if len(uses) != 1 or not isinstance(yielded, ir.OpResult) or uses[0].owner.operation != yielded.owner.operation:
@@ -146,20 +146,24 @@ class _Reduction:
         return [self.e.dot(outer, [loop.strides[i] for loop in self.outer_loops]) for i in range(len(self.flats))]
 
     def _emit_reductions(
-        self, starts: list[Index], sums: list[Any], body: Callable[[list[Index], list[Any]], list[Any]], depth: int = 0
-    ) -> list[Any]:
+        self,
+        starts: list[Index],
+        sums: list[ir.Value],
+        body: Callable[[list[Index], list[ir.Value]], list[ir.Value]],
+        depth: int = 0,
+    ) -> list[ir.Value]:
         """Emits `body(offsets of the operands, sums) -> sums` inside the reduction loops from number `depth` on."""
         if depth == len(self.reduction_loops):
             return body(starts, sums)
         loop, e = self.reduction_loops[depth], self.e
 
-        def emit_iteration(index: Index, carried: list[Any]) -> Sequence[Any]:
+        def emit_iteration(index: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             offsets = [e.add(start, e.mul(index, stride)) for start, stride in zip(starts, loop.strides, strict=True)]
             return self._emit_reductions(offsets, carried, body, depth + 1)
 
         return e.loop(0, loop.size, 1, emit_iteration, sums)
 
-    def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[Any]:
+    def _terms(self, starts: list[Index], index: Index, active: int | None = None) -> list[ir.Value]:
         """Returns the vector that each reduction adds at `index` along the vector loop; unused lanes are neutral.
 
         Emits the stores of the outputs in `stored`.
@@ -186,7 +190,7 @@ class _Reduction:
             for term, reduction in zip(terms, self.reductions, strict=True)
         ]
 
-    def _combine(self, sums: Sequence[Any], terms: Sequence[Any]) -> list[Any]:
+    def _combine(self, sums: Sequence[ir.Value], terms: Sequence[ir.Value]) -> list[ir.Value]:
         """Adds `terms` to `sums`: both have one vector per reduction, any number of times."""
         reductions = self.reductions * len(sums)
         return [reduction.join(a, b) for reduction, a, b in zip(reductions, sums, terms, strict=False)]
@@ -214,18 +218,18 @@ class _AlongReduction(_Reduction):
             old = e.load_scalar(self.flats[i], starts[i])
             e.store_scalar(reduction.join(old, reduce_lanes(total, reduction.join)), self.flats[i], starts[i])
 
-    def _add_vectors(self, starts: list[Index], sums: list[Any], count: int) -> list[Any]:
+    def _add_vectors(self, starts: list[Index], sums: list[ir.Value], count: int) -> list[ir.Value]:
         """Returns the sums after the vector loop: `count` vectors per iteration, then one, then a partial one."""
         e, size, lanes = self.e, self.inner.size, self.lanes
         block = count * lanes
         blocks_end, vectors_end = size // block * block, size // lanes * lanes
         width = len(self.reductions)
 
-        def add_block(index: Index, carried: list[Any]) -> Sequence[Any]:
+        def add_block(index: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             terms = [term for i in range(count) for term in self._terms(starts, e.add(index, i * lanes))]
             return self._combine(carried, terms)
 
-        def add_vector(index: Index, carried: list[Any]) -> Sequence[Any]:
+        def add_vector(index: Index, carried: list[ir.Value]) -> Sequence[ir.Value]:
             return [*self._combine(carried[:width], self._terms(starts, index)), *carried[width:]]
 
         sums = e.loop(0, blocks_end, block, add_block, sums)
@@ -260,7 +264,7 @@ class _AcrossColumns(_Reduction):
         e, size, lanes = self.e, self.inner.size, self.lanes
         vectors_end = size // lanes * lanes
 
-        def emit_vector(index: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_vector(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             self._reduce_columns(starts, [index], None)
             return ()
 
@@ -274,7 +278,7 @@ class _AcrossColumns(_Reduction):
         targets = [(i, e.add(starts[i], column)) for column in columns for i in range(first, len(self.flats))]
         sums = [e.load(self.flats[i], offset, self.lanes, active) for i, offset in targets]
 
-        def add_terms(offsets: list[Index], carried: list[Any]) -> list[Any]:
+        def add_terms(offsets: list[Index], carried: list[ir.Value]) -> list[ir.Value]:
             terms = [term for column in columns for term in self._terms(offsets, column, active)]
             return self._combine(carried, terms)
 

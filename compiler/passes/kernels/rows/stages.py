@@ -20,7 +20,7 @@ from buddy.compiler.passes.kernels.structured import for_chunk, rows_in_chunk
 from buddy.compiler.support.target import CACHE_LINE
 
 # Returns the memref of an access, given the sizes of the loops along which it has a stride.
-View = Callable[[OperandAccess, Sequence[int]], Any]
+View = Callable[[OperandAccess, Sequence[int]], ir.Value]
 
 
 @dataclass(frozen=True)
@@ -46,12 +46,12 @@ class RowStage:
     def all_accesses(self) -> list[OperandAccess]:
         return [access for op in self.ops for access in op.accesses]
 
-    def buffers(self, written: bool) -> set[Any]:
+    def buffers(self, written: bool) -> set[ir.Value]:
         """Returns the buffers that the stage writes, or those that it reads."""
         return {access.buffer for access in self.accesses(written)}
 
 
-def stages_of(ops: Sequence[RowOp], temporaries: Collection[Any]) -> list[RowStage]:
+def stages_of(ops: Sequence[RowOp], temporaries: Collection[ir.Value]) -> list[RowStage]:
     """Returns the stages for `ops`, in order. An element-wise op joins the later op that reads the same element of its
     result in the same iteration.
 
@@ -97,7 +97,9 @@ def _accesses_same(a: OperandAccess, b: OperandAccess) -> bool:
     return (a.buffer, a.offset, a.row_strides, a.inner) == (b.buffer, b.offset, b.row_strides, b.inner)
 
 
-def _private_buffers(stage: RowStage, stages: Sequence[RowStage], temporaries: Collection[Any]) -> frozenset[Any]:
+def _private_buffers(
+    stage: RowStage, stages: Sequence[RowStage], temporaries: Collection[ir.Value]
+) -> frozenset[ir.Value]:
     """Returns the buffers in `temporaries` that `stage` writes and no other stage uses; none for a stage of one op."""
     if len(stage.ops) == 1:
         return frozenset()
@@ -153,7 +155,7 @@ def _emit_body(
     row_indices: Sequence[Index],
     inputs: list[OperandAccess],
     outputs: list[OperandAccess],
-    arguments: list[Any],
+    arguments: list[ir.Value],
 ) -> None:
     """Emits the bodies of the stage's ops one after the other; `arguments` are those of `inputs` and `outputs`."""
     loaded = list(zip(inputs, arguments, strict=False))
@@ -176,12 +178,12 @@ def _emit_body(
     linalg.yield_([_value_of(access, computed) for access in outputs])
 
 
-def _value_of(access: OperandAccess, values: Sequence[tuple[OperandAccess, Any]]) -> Any | None:
+def _value_of(access: OperandAccess, values: Sequence[tuple[OperandAccess, ir.Value]]) -> ir.Value | None:
     """Returns the value in `values` of the element that `access` accesses, or `None`."""
     return next((value for other, value in values if _accesses_same(other, access)), None)
 
 
-def _index(e: KernelEmitter, op: RowOp, row_indices: Sequence[Index], dim: int) -> Any:
+def _index(e: KernelEmitter, op: RowOp, row_indices: Sequence[Index], dim: int) -> ir.Value:
     """Returns the index along `dim` of the iteration space of `op`.
 
     A dim may be split into row loops and an inner loop; its index is then put together from theirs.
@@ -203,14 +205,16 @@ class RowLoop:
     products of the sizes of the first row loops (see `kernel.Bounds`).
     """
 
-    def __init__(self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], replaced: Sequence[Any]) -> None:
+    def __init__(
+        self, e: KernelEmitter, bounds: Bounds, stages: Sequence[RowStage], replaced: Sequence[ir.Value]
+    ) -> None:
         self.e, self.stages = e, stages
         *self.outer, self.row_count = [b // a for a, b in pairwise(bounds)]
         self.rows_per_chunk = rows_in_chunk(self.row_count, max(row_bytes(op) for stage in stages for op in stage.ops))
         self.loop_sizes = [*self.outer, -(-self.row_count // self.rows_per_chunk)]
         self.scratch = {buffer: self._allocate_row(buffer) for buffer in replaced}
 
-    def _allocate_row(self, buffer: Any) -> tuple[Any, int, int]:
+    def _allocate_row(self, buffer: ir.Value) -> tuple[ir.Value, int, int]:
         """Allocates one row of the temporary `buffer` for each chunk.
 
         Returns the new buffer, the distance in elements between the rows of two chunks, and the offset in `buffer` of
@@ -226,7 +230,7 @@ class RowLoop:
         type_ = ir.MemRefType.get([math.prod(self.loop_sizes) * pitch], element)
         return memref.alloc(type_, [], [], alignment=alignment), pitch, start
 
-    def emit(self, locations: Sequence[Any]) -> None:
+    def emit(self, locations: Sequence[ir.Location]) -> None:
         """Emits the loops; `locations` has the location of each stage."""
         e = self.e
 
@@ -249,11 +253,11 @@ class RowLoop:
         flop = sum(len(op.structured.block.operations) * math.prod(loop.size for loop in op.inner) for op in ops)
         return nanoseconds(rows * flop, rows * sum(row_bytes(op) for op in ops))
 
-    def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[Any]) -> None:
+    def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[ir.Location]) -> None:
         """Emits all stages for one row."""
         views: dict[Any, Any] = {}
 
-        def view(access: OperandAccess, sizes: Sequence[int]) -> Any:
+        def view(access: OperandAccess, sizes: Sequence[int]) -> ir.Value:
             key = (access.buffer, access.offset, access.row_strides, access.inner, *sizes)
             if key not in views:
                 views[key] = self._view(access, sizes, row_indices, chunk_number)
@@ -263,7 +267,9 @@ class RowLoop:
             with location:
                 emit_stage(self.e, stage, row_indices, view)
 
-    def _view(self, access: OperandAccess, sizes: Sequence[int], row_indices: list[Index], chunk_number: Index) -> Any:
+    def _view(
+        self, access: OperandAccess, sizes: Sequence[int], row_indices: list[Index], chunk_number: Index
+    ) -> ir.Value:
         """Emits a view of the elements that `access` accesses in one row, with a dim per loop that has a stride."""
         e, buffer = self.e, access.buffer
         if buffer in self.scratch:

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.passes.kernels.access import Loop
@@ -57,9 +56,9 @@ class Winograd(ConvKernel):
     def __init__(
         self,
         e: KernelEmitter,
-        a: Any,
-        b: Any,
-        unpacked: Any,
+        a: ir.Value,
+        b: ir.Value,
+        unpacked: ir.Value,
         results: KernelResults,
         conv: Convolution,
         blocking: WinogradBlocking,
@@ -95,7 +94,7 @@ class Winograd(ConvKernel):
             sums = self._scratch(self.columns)
             self._multiply(transformed, numbers[0], sums)
 
-            def emit_tile(slot: Index, _: list[Any]) -> Sequence[Any]:
+            def emit_tile(slot: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 self._transform_output(self._tile(e.add(first, slot)), slot, sums, numbers[0])
                 return ()
 
@@ -112,7 +111,7 @@ class Winograd(ConvKernel):
         e.parallel([self.packing.shape[0]], emit_panel, work)
         memref.dealloc(transformed)
 
-    def _scratch(self, columns: int) -> Any:
+    def _scratch(self, columns: int) -> ir.Value:
         """Allocates `columns` values for each tile of a block, at all points."""
         size = self.block.points * self.block.point_stride(columns)
         return memref.alloc(ir.MemRefType.get([size], self.vector.element_type), [], [], alignment=ALIGNMENT)
@@ -140,7 +139,7 @@ class Winograd(ConvKernel):
 
     # ---- input -------------------------------------------------------------------------------------------------------
 
-    def _transform_input(self, tile: _Tile, slot: Index, transformed: Any) -> None:
+    def _transform_input(self, tile: _Tile, slot: Index, transformed: ir.Value) -> None:
         """Transforms all channels of `tile` to row `slot` of `transformed`, at all points."""
         e, matrix, point_stride = self.e, self.matrices.of_input, self.block.point_stride(self.channels)
         pixels = self._input_offsets(tile.pixels, self.conv.pixels)
@@ -171,7 +170,7 @@ class Winograd(ConvKernel):
 
     # ---- products ----------------------------------------------------------------------------------------------------
 
-    def _multiply(self, transformed: Any, panel: Index, sums: Any) -> None:
+    def _multiply(self, transformed: ir.Value, panel: Index, sums: ir.Value) -> None:
         """Multiplies a block of transformed tiles by a panel of weights, at all points; stores the result to `sums`."""
         e, contraction, size = self.e, tile_products(self.conv, self.block), math.prod(self.packing.shape[1:])
         weights = _subrange(self.b, e.value(e.mul(panel, size)), size)
@@ -181,7 +180,7 @@ class Winograd(ConvKernel):
 
     # ---- output ------------------------------------------------------------------------------------------------------
 
-    def _transform_output(self, tile: _Tile, slot: Index, sums: Any, panel: Index) -> None:
+    def _transform_output(self, tile: _Tile, slot: Index, sums: ir.Value, panel: Index) -> None:
         """Transforms row `slot` of `sums` at all points to the results of `tile`, for the channels of a panel."""
         e, width, lanes = self.e, self.columns, self.lanes
         full_vectors, rest = divmod(self.conv.n.size, lanes)
@@ -199,7 +198,7 @@ class Winograd(ConvKernel):
                 self._finish_directly(channels_tile, column, active)
                 scf.yield_([])
 
-        def emit_full_vector(number: Index, _: list[Any]) -> Sequence[Any]:
+        def emit_full_vector(number: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             emit_channels(number, lanes)
             return ()
 
@@ -209,14 +208,14 @@ class Winograd(ConvKernel):
             is_last_panel = (full_vectors // self.block.gemm.vectors - 1, panel)
             e.when([is_last_panel], lambda: emit_channels(remaining, rest))
 
-    def _transform(self, sums: Any, start: Index) -> list[Any]:
+    def _transform(self, sums: ir.Value, start: Index) -> list[ir.Value]:
         """Returns a vector of channels per output of a tile, line by line; `start` is the offset of the first point."""
         e, size, point_stride = self.e, len(self.matrices.of_input), self.block.point_stride(self.columns)
         points = [e.load(sums, e.add(start, point * point_stride), self.lanes) for point in range(self.block.points)]
         rows = on_both_sides(e, self.matrices.of_output, [points[i : i + size] for i in range(0, len(points), size)])
         return [value for row in rows for value in row]
 
-    def _are_finite(self, values: list[Any]) -> Any:
+    def _are_finite(self, values: list[ir.Value]) -> ir.Value:
         """Emits an i1 that is true if all values and their sum are finite."""
         total = values[0]
         for value in values[1:]:
@@ -225,14 +224,14 @@ class Winograd(ConvKernel):
         is_zero = arith.cmpf(arith.CmpFPredicate.OEQ, zero_or_nan, self.e.zero(self.vector))
         return vector.reduction(ir.IntegerType.get_signless(1), vector.CombiningKind.AND, is_zero)
 
-    def _finish(self, tile: _Tile, values: list[Any], active: int) -> None:
+    def _finish(self, tile: _Tile, values: list[ir.Value], active: int) -> None:
         """Stores the values that are within the image; only the first `active` lanes are valid."""
         positions = product(range(self.block.tile_size), repeat=2)
         for (line, pixel), value in zip(positions, values, strict=True):
             offsets = self.advance(tile.offsets, line=line, pixel=pixel)
             self.e.when([(line, tile.lines), (pixel, tile.pixels)], partial(self._store, value, offsets, active))
 
-    def _store(self, value: Any, offsets: ResultOffsets, active: int) -> None:
+    def _store(self, value: ir.Value, offsets: ResultOffsets, active: int) -> None:
         """Adds the initial sums to `value` and stores it, through the epilogue if there is one."""
         if self.results.has_initial_sums:
             value = add(self.results.initial(offsets, 0, active), value)
@@ -251,13 +250,13 @@ class Winograd(ConvKernel):
 
         e.nest([tile.lines, tile.pixels], emit_pixel)
 
-    def _direct_sums(self, start: Index, column: Index, active: int) -> Any:
+    def _direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
         """Returns the sums of the window at offset `start` of the image, for the channels from `column` on."""
         e, n, mask, zero = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active), self.e.zero(self.vector)
         index_type = ir.VectorType.get([self.lanes], ir.IndexType.get())
         channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, n))
 
-        def add_product(number: Index, total: list[Any]) -> list[Any]:
+        def add_product(number: Index, total: list[ir.Value]) -> list[ir.Value]:
             a, b = start, e.mul(column, n)
             for loop in reversed(self.conv.k):
                 number, k = e.divide(number, loop.size)
@@ -270,7 +269,7 @@ class Winograd(ConvKernel):
         return e.loop(0, self.conv.depth, 1, add_product, [zero])[0]
 
 
-def _subrange(flat: Any, offset: Any, size: int) -> Any:
+def _subrange(flat: ir.Value, offset: ir.Value, size: int) -> ir.Value:
     """Emits a view of `size` elements of the 1-D memref `flat`, from `offset` on."""
     dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
     type_ = ir.Type.parse(f"memref<{size}x{flat.type.element_type}, strided<[1], offset: ?>>")

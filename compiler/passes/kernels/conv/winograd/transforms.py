@@ -72,7 +72,7 @@ def _matrix(rows: Sequence[Sequence[float]]) -> Matrix:
     return tuple(tuple(round(x) + 0.0 if abs(x - round(x)) < 1e-9 else x for x in row) for row in rows)
 
 
-Grid = list[list[Any]]  # scalars or vectors by line and pixel
+Grid = list[list[ir.Value]]  # scalars or vectors by line and pixel
 
 
 def on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
@@ -81,7 +81,7 @@ def on_both_sides(e: KernelEmitter, matrix: Matrix, grid: Grid) -> Grid:
     return [_multiply(e, matrix, [column[i] for column in columns]) for i in range(len(matrix))]
 
 
-def _multiply(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[Any]) -> list[Any]:
+def _multiply(e: KernelEmitter, matrix: Sequence[Sequence[float]], values: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns `matrix * values`; neighbouring columns, and rows, that differ only in some signs share operations."""
     columns, combined = [list(column) for column in zip(*matrix, strict=True)], list(values)
     for j in range(len(columns) - 1):
@@ -115,7 +115,7 @@ def _even_and_odd(first: Sequence[float], second: Sequence[float]) -> tuple[list
     return [a if a == b else 0.0 for a, b in pairs], [0.0 if a == b else a for a, b in pairs]
 
 
-def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[Any]) -> Any:
+def _sum(e: KernelEmitter, factors: Sequence[float], values: Sequence[ir.Value]) -> ir.Value:
     """Returns the sum of `factors[i] * values[i]`, of which at least one factor is not zero.
 
     Terms with a factor of 1 or -1 are added first, the other terms by multiply-add.
@@ -155,7 +155,7 @@ class TransformedWeights:
     def shape(self) -> tuple[int, ...]:
         return (-(-self.n[0] // self.columns), self.points, self.channels[0], self.columns)
 
-    def fill(self, e: KernelEmitter, source: Any, target: Any) -> None:
+    def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the transform from the flat weights `source` to the flat `target`. Sums are in double precision."""
         if not self._has_dense_windows:
             self._zero_partial_panel(e, target)
@@ -187,7 +187,7 @@ class TransformedWeights:
         )  # fmt: skip
 
     def _transform_vectors(
-        self, e: KernelEmitter, source: Any, start: Index, active: int, target: Any, target_start: Index
+        self, e: KernelEmitter, source: ir.Value, start: Index, active: int, target: ir.Value, target_start: Index
     ) -> None:
         """Transforms the windows of a panel, one vector of columns at a time; columns from `active` on become zeros."""
         windows = PackedWindows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
@@ -197,7 +197,7 @@ class TransformedWeights:
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
             channel_target = e.add(target_start, e.mul(channel, self.columns))
 
-            def transform_columns(column: Index, _: list[Any]) -> Sequence[Any]:
+            def transform_columns(column: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
                 weights = [
                     converted(e.load(windows.scratch, e.add(row, column), self.lanes), double) for row in row_starts
                 ]  # fmt: skip
@@ -212,11 +212,13 @@ class TransformedWeights:
 
         windows.for_each_channel(start, self.channels[0], active, transform_channel)
 
-    def _transform_window(self, e: KernelEmitter, source: Any, start: Index, target: Any, target_start: Index) -> None:
+    def _transform_window(
+        self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index
+    ) -> None:
         """Transforms the window at offset `start` of `source`; `target_start` is the offset of its first point."""
         double, element = ir.F64Type.get(), source.type.element_type
 
-        def load_weight(line: int, pixel: int) -> Any:
+        def load_weight(line: int, pixel: int) -> ir.Value:
             offset = e.dot((line, pixel), self.window, start)
             return converted(e.load_scalar(source, offset), double)
 
@@ -227,14 +229,14 @@ class TransformedWeights:
             offset = e.add(target_start, point * self.channels[0] * self.columns)
             e.store_scalar(converted(value, element), target, offset)
 
-    def _zero_partial_panel(self, e: KernelEmitter, target: Any) -> None:
+    def _zero_partial_panel(self, e: KernelEmitter, target: ir.Value) -> None:
         """Emits zeros for the whole last panel, if it has fewer output channels than columns."""
         panels, rest = divmod(self.n[0], self.columns)
         if not rest:
             return
         zero = e.zero(target.type.element_type)
 
-        def store_zero(index: Index, _: list[Any]) -> Sequence[Any]:
+        def store_zero(index: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
             e.store_scalar(zero, target, index)
             return ()
 
