@@ -18,7 +18,7 @@ from buddy.app.session.stages import PassRow, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
-from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo
+from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo, Stage
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
 # The steps that are not passes of the recipe, each with its description.
@@ -87,7 +87,7 @@ class PassesPane(TablePane[PassRow]):
 
         Of a dump that prints parts of a program: the part.
         """
-        if row.step is None:
+        if row.step is None or self._is_dump:
             return row.stage.stage.anchor if self._has_parts and row.stage is not None else ""
         anchor = row.step.anchor.rpartition(".")[2]
         return anchor if row.step.level == "mlir" else row.step.level
@@ -105,9 +105,9 @@ class PassesPane(TablePane[PassRow]):
         if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
-            return ("" if self._is_dump else "off", "faint")
+            return ("" if row.folded and self._is_dump else "off", "faint")
         if self._is_dump:
-            return ("", "dim")
+            return ("re-run" if row.stage is not None and row.stage.stage.again else "", "accent")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
     def _bar_cell(self, row: PassRow) -> Cell:
@@ -141,9 +141,10 @@ class PassesPane(TablePane[PassRow]):
             return ", ".join(row.folded)
         if self._is_dump:
             stage = row.stage.stage if row.stage else None
-            return (
-                "" if stage is None else f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed)
-            )
+            if stage is None or stage.state == "skipped":
+                return "" if stage is None else "left out; the text is that before it"
+            how = f" {self.glyphs.dot} run again by mlir-opt" * stage.again
+            return f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed) + how
         if row.step is None:
             recipe = self.workspace.recipe
             owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
@@ -352,7 +353,7 @@ class PassesPane(TablePane[PassRow]):
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
     if recipe.is_dump:
-        return [PassRow(row.stage.name, -1, None, row) for row in stages]
+        return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
     # `stages` has outdated stages after current ones, so the first one with a key is the newest.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
@@ -381,6 +382,13 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
+def _dump_step(stage: Stage) -> PassStep | None:
+    """The step of a dump's stage; `None` if the dump does not name its pass, so that it cannot be run again."""
+    if stage.step < 0:
+        return None
+    return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
+
+
 def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = False) -> list[PassRow]:
     """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
 
@@ -393,7 +401,7 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = Fa
     def is_foldable(row: PassRow) -> bool:
         step = row.step
         if is_dump:
-            return row.stage is not None and not row.stage.stage.changed
+            return row.stage is not None and not row.stage.stage.changed and row.stage.stage.state == "done"
         return step is not None and not step.enabled and step.name in disabled
 
     for foldable, group in groupby(rows, is_foldable):
