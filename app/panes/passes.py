@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import ClassVar
 
@@ -51,17 +52,29 @@ class PassesPane(TablePane[PassRow]):
         self._shows_disabled = False
         # Whether the stages are of a dump that prints each function alone.
         self._has_parts = False
-        self._columns: list[Column[PassRow]] = [
-            Column("", 3, self._state_mark),
-            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
-            Column("pass", 0, lambda row: (row.name, self._name_role(row))),
-            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
-            Column("time", 7, self._time_cell, right=True),
-            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
-            Column("ops", 11, self._change_cell, right=True, min_pane_width=54),
-        ]
+        self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
+
+    def _make_columns(self) -> list[Column[PassRow]]:
+        """The columns. A dump has no options and no times, but says which stages are of a re-run."""
+        name: Column[PassRow] = Column("pass", 0, lambda row: (row.name, self._name_role(row)))
+        time: Column[PassRow] = Column("time", 7, self._time_cell, right=True)
+        before = [
+            Column("", 3, self._state_mark),
+            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
+        ]
+        after = [Column("ops", 11, self._change_cell, right=True, min_pane_width=54)]
+        if self._is_dump:
+            return [*before, name, replace(time, title=""), *after]
+        return [
+            *before,
+            name,
+            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
+            time,
+            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
+            *after,
+        ]
 
     def _state_mark(self, row: PassRow) -> Cell:
         stage = row.stage.stage if row.stage else None
@@ -112,8 +125,6 @@ class PassesPane(TablePane[PassRow]):
 
     def _bar_cell(self, row: PassRow) -> Cell:
         """A bar for the time of a row, relative to the slowest row. Bars below half a cell are omitted."""
-        if self._is_dump:
-            return ("", "dim")
         slowest = max((other.stage.stage.milliseconds for other in self.rows if other.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_WIDTH):
             return ("", "dim")
@@ -167,12 +178,18 @@ class PassesPane(TablePane[PassRow]):
 
     def refill(self) -> None:
         """Make the rows from the recipe and its stages, and draw the table."""
-        recipe = self.workspace.recipe
+        recipe, current = self.workspace.recipe, self.current
+        self._columns = self._make_columns()
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
         self._has_parts = len({row.stage.stage.anchor for row in self.rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_disabled(self.rows, preset, self._is_dump)
+        if self._is_dump and current is not None and current.step is not None:
+            # A re-run may have other stages before the one under the cursor.
+            place = current.number, current.step.anchor
+            same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == place]
+            self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
         self.rows_updated()
 
     def toggle_disabled(self) -> None:

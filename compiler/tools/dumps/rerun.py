@@ -67,7 +67,7 @@ class Rerun:
 
 
 @dataclass
-class _Execution:
+class Execution:
     """A run of `mlir-opt`: the stages in its log, what it said, and its exit code."""
 
     dump: Dump
@@ -113,11 +113,11 @@ class Rerunner:
         base = await self._base(mlir_opt, skipped, path, report)
         pipeline, start = base.pipeline, base.start
         chosen = {index: number for number in skipped if (index := _step_of(pipeline, self._dump, number)) is not None}
-        unsafe = _unsafe_steps(pipeline, start.step)
+        unsafe = unsafe_steps(pipeline, start.step)
         left_out = {*chosen, *unsafe}
         count = len([index for index in range(start.step, len(pipeline.steps)) if index not in left_out])
         report(f"running {count} steps again by {mlir_opt.name}")
-        done = await _execute(mlir_opt, self._dump, pipeline, start, left_out, path / "again", report)
+        done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path / "again")
         if not done.dump.stages and done.code:
             raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
         first = min(left_out if base.difference is None else (*left_out, base.difference))
@@ -137,9 +137,9 @@ class Rerunner:
             base = self._bases.get(key)
             if base is None:
                 report(f"checking that {mlir_opt.name} gives the texts of the dump")
-                unsafe = _unsafe_steps(pipeline, start.step)
-                done = await _execute(
-                    mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}", report
+                unsafe = unsafe_steps(pipeline, start.step)
+                done = await execute_steps(
+                    mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}"
                 )
                 if not done.dump.stages and done.code:
                     raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
@@ -154,7 +154,7 @@ class Rerunner:
             raise PipelineError(f"{titles} is no step of the pipeline itself, but of a pass that runs it")
         return best
 
-    def _difference(self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: _Execution) -> int | None:
+    def _difference(self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: Execution) -> int | None:
         def equal(recorded: DumpStage, again: DumpStage) -> bool:
             if recorded.digest == again.digest:
                 return True
@@ -179,7 +179,7 @@ def _step_of(pipeline: Pipeline, dump: Dump, number: int) -> int | None:
     return pipeline.step_of(number) if number < len(dump.stages) else None
 
 
-def _unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
+def unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
     """Returns the steps that name files: a dump may come from anyone, and its passes could overwrite them."""
     return {index for index in range(first, len(pipeline.steps)) if file_option(pipeline.steps[index].spelling)}
 
@@ -198,21 +198,24 @@ def _tool() -> MlirTool:
 # ---- the process -----------------------------------------------------------------------------------------------------
 
 
-async def _execute(
+async def execute_steps(
     mlir_opt: MlirTool,
     dump: Dump,
     pipeline: Pipeline,
     start: Start,
     skipped: Collection[int],
     path: Path,
-    report: Report,
-) -> _Execution:
-    """Runs the steps from `start` on in a process, and scans its log. If it is cancelled, the process is killed."""
+    whole: bool = False,
+) -> Execution:
+    """Runs the steps from `start` on in a process, and scans its log. If it is cancelled, the process is killed.
+
+    With `whole`, it prints the whole module after each step, even if the dump does not.
+    """
     path.mkdir()
     texts = [await asyncio.to_thread(read_text, dump, dump.stages[number]) for number in start.stages]
     (path / "input.mlir").write_text("".join(texts), encoding="utf-8")
     command = [mlir_opt.path, "input.mlir", f"--pass-pipeline={pipeline.text(start.step, skipped)}", "-o", os.devnull]
-    command += _printing_flags(dump.stages, pipeline, texts[0])
+    command += _printing_flags(dump.stages, pipeline, texts[0], whole)
     raw = path / "stderr"
     with raw.open("wb") as stream:
         process, lifetime = start_with_pipe(
@@ -232,16 +235,16 @@ async def _execute(
     raw.unlink()
     scan = DumpScan(log, "log")
     await asyncio.to_thread(lambda: sum(1 for _ in scan.scan()))
-    return _Execution(scan.dump, messages, process.returncode)
+    return Execution(scan.dump, messages, process.returncode)
 
 
-def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str) -> Iterator[str]:
+def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, whole: bool) -> Iterator[str]:
     """Yields the flags with which the texts are printed as in the dump."""
     yield "--mlir-print-ir-before-all" if pipeline.is_before else "--mlir-print-ir-after-all"
     yield "--mlir-disable-threading"
     yield "--allow-unregistered-dialect"
     nested = (stages[step.stages[0]] for step in pipeline.steps if step.op != MODULE_OP)
-    if any(map(is_whole, nested)):
+    if whole or any(map(is_whole, nested)):
         yield "--mlir-print-ir-module-scope"
     if " loc(" in text:
         yield "--mlir-print-debuginfo"
@@ -265,12 +268,12 @@ def _split_messages(raw: Path, log: Path) -> str:
     return messages.decode("utf-8", "replace")
 
 
-def _first_error(done: _Execution) -> str:
+def _first_error(done: Execution) -> str:
     found = _ERROR.search(done.messages)
     return found[1].strip() if found is not None else describe_exit(done.code)
 
 
-def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: _Execution) -> Diagnostic:
+def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -> Diagnostic:
     stage, error = dump.stages[start.stages[0]], _first_error(done)
     if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
         what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
@@ -280,7 +283,7 @@ def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: _Execution) 
     return Diagnostic(what, str(dump.path), todo, detail=done.messages)
 
 
-def _problem(mlir_opt: MlirTool, done: _Execution) -> Diagnostic | None:
+def _problem(mlir_opt: MlirTool, done: Execution) -> Diagnostic | None:
     if not done.code:
         return None
     failed = next((stage for stage in reversed(done.dump.stages) if stage.failed), done.dump.stages[-1])
@@ -357,7 +360,7 @@ def _combined(
         if owner is not None and _group(pipeline, owner) < first_group:
             continue
         if step is not None:
-            add_waiting(places.get((step, stage.ran_on or stage.anchor), 0))
+            add_waiting(places.get((step, stage.ran_on or stage.anchor), pipeline.steps[step].stages[0]))
         elif owner is not None and not pipeline.is_before:
             add_waiting(pipeline.steps[owner].stages[0])
         result.add(
