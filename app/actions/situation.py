@@ -51,12 +51,12 @@ class Situation:
 # What needs a pipeline, nodes that are lowered, or code that runs: a dump of another compiler has none of them.
 PIPELINE_ACTIONS = frozenset({
     "graph.numerics", "graph.toggle", "graph.lowering", "graph.extract", "graph.script", "graph.code", "graph.why",
-    "graph.beside", "passes.toggle", "passes.options", "passes.insert", "passes.duplicate", "passes.anchor",
+    "graph.beside", "passes.options", "passes.insert", "passes.duplicate", "passes.anchor",
     "passes.pipeline", "passes.try", "passes.delete", "passes.down", "passes.up", "passes.dialect", "passes.preset",
     "passes.tune", "outputs.numerics", "ir.edit", "ir.edit-here", "ir.generic", "compare-recipes", "compare-presets",
     "runs", "inputs", "reproducer", "frontend", "backend", "backend.flags", "export", "target", "profile",
     "profile.modules", "profile.roofline", "profile.hot", "run", "run-all", "save", "threads", "auto", "fallbacks",
-    "bisect", "plots",
+    "plots",
 })  # fmt: skip
 
 
@@ -116,7 +116,9 @@ def needs_lowering(s: Situation) -> str:
 
 def needs_step(s: Situation) -> str:
     if s.is_folded:
-        return "this row stands for passes that are off; show them first"
+        return f"this row stands for several passes: press {key_of('passes.fold')} to show them"
+    if s.is_dump and s.step is None:
+        return "the dump does not name this stage's pass with its argument, so it cannot be run again"
     return needs_recipe(s) or ("" if s.step else "this row is a built-in step, which cannot be changed")
 
 

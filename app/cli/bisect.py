@@ -1,4 +1,7 @@
-"""`buddy-tui bisect SOURCE`: finds the pass, lowering and nodes that make a program fail, differ or run slowly."""
+"""`buddy-tui bisect SOURCE`: finds the pass, lowering and nodes that make a program fail, differ or run slowly.
+
+Of a dump of another compiler: finds the first stage on which a command of the user shows a failure.
+"""
 
 from __future__ import annotations
 
@@ -8,14 +11,28 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.app.cli import VERBS, arguments
+from buddy.app.cli import FAILURE, INTERRUPTED, USAGE_ERROR, VERBS, arguments
+from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
+from buddy.app.cli.recipes import UsageError
+from buddy.app.cli.reduce import add_failure_options, failure_of
 from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
-from buddy.compiler.protocol import Bisect, Criterion, Progress
+from buddy.compiler.mlir.mlir_tool import ToolError
+from buddy.compiler.protocol import Bisect, Criterion, Diagnostic, Progress
+
+EPILOG = """
+Of a dump of another compiler, the first stage that shows a failure is searched. The command gets the path of its text
+in place of {}, or as its last argument; words after `--` are flags of mlir-opt. Examples:
+
+  buddy-tui bisect model.py --criterion differs
+  buddy-tui bisect after_all.log --test './is_wrong.sh'
+  buddy-tui bisect after_all.log --crash -- -convert-scf-to-cf
+  buddy-tui bisect after_all.log --graph @main --contains 'affine.for' --command 'cat {}'
+"""
 
 
 def make_parser() -> arguments.Parser:
-    parser = arguments.source_parser("bisect", VERBS["bisect"])
+    parser = arguments.source_parser("bisect", VERBS["bisect"], EPILOG)
     group = parser.add_argument_group("criterion")
     text = (
         "the fault: an error or a crash, a difference from eager, slow code, or either of the first two (default: any)"
@@ -30,15 +47,58 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--each", type=arguments.positive_seconds, default=20.0, metavar="SECONDS", help=text)
     text = "start no more trials that only reduce the result after this time (default: 300)"
     group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
-    text = "write the correct recipe and the reduced module to DIR"
+    text = "write the correct recipe and the reduced module, or the texts of a dump before and after, to DIR"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
+    add_failure_options(parser, required=False)
     arguments.add_recipe_options(parser)
     arguments.add_output_options(parser)
     return parser
 
 
 def main(words: Sequence[str]) -> int:
-    return run_verb_on_program(make_parser(), words, _bisect)
+    options, script = arguments.parse_program(make_parser(), words)
+    if not arguments.is_dump(options):
+        if options.test or options.crash or options.verifier or options.contains is not None:
+            Console().error(Diagnostic(f"{options.source} is no dump: its failure is given by --criterion"))
+            return USAGE_ERROR
+        return run_verb_on_program(make_parser(), words, _bisect)
+    console = Console(options.plain, stdout_is_data=options.json)
+    try:
+        return _bisect_dump(options, script, console)
+    except (UsageError, ToolError) as error:
+        console.error(Diagnostic(str(error), todo="run buddy-tui bisect --help"))
+        return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _bisect_dump(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
+    """Search a dump, in this process. Returns the exit code; raises `UsageError` and `ToolError`."""
+    from buddy.compiler.tools.dumps.bisecting import BisectionError, StageBisection, read_dump, stages_to_test
+
+    failure = failure_of(options, flags)
+    try:
+        dump = read_dump(Path(options.source), console.progress)
+        found = StageBisection(dump, failure, console.progress).run(stages_to_test(dump, options.graph or ""))
+    except BisectionError as error:
+        console.error(error.diagnostic)
+        return FAILURE
+    except OSError as error:
+        raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
+    finally:
+        console.clear_progress()
+    saved: list[str] = []
+    if options.output is not None:
+        with reporting_write_errors(options.output):
+            options.output.mkdir(parents=True, exist_ok=True)
+            for name, text in found.texts():
+                (options.output / name).write_text(text, encoding="utf-8")
+                saved.append(str(options.output / name))
+    if options.json:
+        print(json.dumps({"source": options.source, **found.summary(), "files": saved}, indent=2))
+    else:
+        print("\n".join([*found.lines(), *(f"wrote {path}" for path in saved)]))
+    return 0
 
 
 def criterion_of(options: argparse.Namespace) -> Criterion:

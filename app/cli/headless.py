@@ -174,7 +174,23 @@ class Headless:
         self.graphs, self.files = captured.graphs, captured.files
         recipes = graph_recipes(bases, graph_numbers(options.graph, captured.graphs))
         recipes = [disable_earlier_phases(recipe, options, captured.graphs[recipe.graph]) for recipe in recipes]
+        if is_dump(options) and options.disable:
+            recipes = [await self._without_dump_steps(recipe, options.disable) for recipe in recipes]
         return with_eager_nodes(recipes, options.eager, captured.graphs)
+
+    async def _without_dump_steps(self, recipe: Recipe, names: Sequence[str]) -> Recipe:
+        """`recipe` of a dump without the steps of these names; `NAME#2` is the second step of that name."""
+        stages = (await self.compile(recipe)).ordered()
+        skipped: set[int] = set()
+        for text in names:
+            name, _, number = text.partition("#")
+            steps = list(dict.fromkeys(stage.step for stage in stages if stage.name == name and stage.step >= 0))
+            chosen = steps[int(number) - 1 : int(number)] if number.isdigit() and int(number) else steps
+            if not chosen:
+                known = ", ".join(dict.fromkeys(stage.name for stage in stages if stage.step >= 0))
+                raise UsageError(f"the dump has no step {text!r} that can be run again; its steps: {known or 'none'}")
+            skipped.update(chosen)
+        return msgspec.structs.replace(recipe, skipped_steps=tuple(sorted(skipped)))
 
     def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
         """`recipe` with the passes of a preset, like `from_preset`, without those of phases before its graph's."""
@@ -252,6 +268,8 @@ class Headless:
             await self._follow(frame, compilation.take, seconds_left_for_step)
         except Failure as failure:
             raise Failure(failure.diagnostic, (*compilation.ordered(), *failure.stages)) from failure
+        for note in compilation.compiled.notes if compilation.compiled else ():
+            self.console.note(f"note: {note}")
         for author, _node, text in compilation.compiled.remarks if compilation.compiled else ():
             if author == NOT_APPLIED:
                 self.console.note(f"note: {text}")

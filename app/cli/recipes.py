@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from buddy.app.cli.arguments import plugins_of
+from buddy.app.cli.arguments import is_dump, plugins_of
 from buddy.app.workspace.frontends import with_frontend, with_preset
 from buddy.app.workspace.inputs import file_choice, read_file
 from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
@@ -88,6 +88,8 @@ def _apply_options(
     changes["llvm_disabled"] = tuple(dict.fromkeys((*recipe.llvm_disabled, *options.disable_llvm_pass)))
     changes["plugins"] = (*recipe.plugins, *plugins_of(options))
     recipe = msgspec.structs.replace(recipe, source=options.source, arguments=arguments, **changes)
+    if is_dump(options):  # its steps are known only when it has been read
+        return recipe
     return _set_enabled(_set_enabled(recipe, options.disable, False), options.enable, True)
 
 

@@ -42,19 +42,7 @@ Ctrl-C stops a reduction and writes the smallest module so far.
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("reduce", VERBS["reduce"], EPILOG)
     parser.add_argument("source", type=Path, metavar="FILE", help="a module in MLIR that shows the failure")
-    group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=True)
-    text = "a command that exits with 0 if the module is interesting"
-    group.add_argument("--test", type=arguments.shell_words, metavar="COMMAND", help=text)
-    group.add_argument(
-        "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
-    )
-    group.add_argument("--verifier", action="store_true", help="the command reports the same error")
-    group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
-    group = parser.add_argument_group("command").add_mutually_exclusive_group()
-    text = "the command for --crash, --verifier and --contains, with {} for the module"
-    group.add_argument("--command", type=arguments.shell_words, metavar="COMMAND", help=text)
-    text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
-    group.add_argument("--mlir-opt", metavar="PATH", help=text)
+    add_failure_options(parser, required=True)
     text = "time limit of each run of the command (default: 30)"
     parser.add_argument("--timeout", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
     text = "a run that exceeds the time limit is interesting too"
@@ -67,6 +55,23 @@ def make_parser() -> arguments.Parser:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
     arguments.add_output_options(parser)
     return parser
+
+
+def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options that say what the failure is, and the command that shows it on a module."""
+    group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=required)
+    text = "a command that exits with 0 if the module is interesting"
+    group.add_argument("--test", type=arguments.shell_words, metavar="COMMAND", help=text)
+    group.add_argument(
+        "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
+    )
+    group.add_argument("--verifier", action="store_true", help="the command reports the same error")
+    group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
+    group = parser.add_argument_group("command").add_mutually_exclusive_group()
+    text = "the command for --crash, --verifier and --contains, with {} for the module"
+    group.add_argument("--command", type=arguments.shell_words, metavar="COMMAND", help=text)
+    text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
+    group.add_argument("--mlir-opt", metavar="PATH", help=text)
 
 
 def main(words: Sequence[str]) -> int:
@@ -87,7 +92,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _reduce(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    text, failure = _read(options.source), _failure(options, flags)
+    text, failure = _read(options.source), failure_of(options, flags)
     output = options.output or options.source.with_name(f"{options.source.stem}.reduced.mlir")
     if output.resolve() == options.source.resolve():
         raise UsageError(f"{output} is the module itself: give another file with -o")
@@ -129,13 +134,16 @@ def _read(path: Path) -> str:
         raise UsageError(f"{path} is not text in UTF-8 (byte {error.start}): {todo}") from error
 
 
-def _failure(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
+def failure_of(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
+    """The failure that the options describe, with `flags` for the command. Raises `UsageError` and `ToolError`."""
     kind: FailureKind = "contains"
     if options.test is not None:
         if options.command or options.mlir_opt or flags:
             raise UsageError("--test is the whole command: it cannot be combined with --command, --mlir-opt or flags")
         kind, command = "test", shlex.split(options.test)
     else:
+        if options.contains is None and not options.crash and not options.verifier:
+            raise UsageError("say what the failure is: --test COMMAND, --crash, --verifier or --contains TEXT")
         kind = "crash" if options.crash else "verifier" if options.verifier else "contains"
         command = shlex.split(options.command) if options.command else [_tool(options.mlir_opt)]
     if not command:
@@ -144,7 +152,7 @@ def _failure(options: argparse.Namespace, flags: Sequence[str]) -> Failure:
         words = resolved_command([*command, *flags])
     except FileNotFoundError:
         raise UsageError(f"{command[0]} is neither a program on the path nor an executable file") from None
-    hang = options.timeout_is_interesting
+    hang = getattr(options, "timeout_is_interesting", False)
     return Failure(kind, words, os.getcwd(), options.contains or "", options.timeout, hang)
 
 

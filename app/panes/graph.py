@@ -47,6 +47,12 @@ class GraphPane(NodeTable):
 
         With `precisions`, one has the precision in which nodes multiply.
         """
+        if self.workspace.recipe.is_dump:  # its rows are source lines
+            return [
+                Column("", 3, self._state_mark),
+                Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
+                Column("line", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
+            ]
         reason_columns = [Column("why", 24, self._short_reason, min_pane_width=88)] if reasons else []
         return [
             Column("", 3, self._state_mark),
@@ -210,6 +216,8 @@ class GraphPane(NodeTable):
 
     def _node_facts(self, row: NodeRow) -> Cells:
         assignment = self.assignment(row)
+        if self.workspace.recipe.is_dump:
+            return [(short_place(row.location), "dim")]
         parts = [short_target(row.target), short_place(row.location)]
         if assignment is not None:
             parts += [assignment.reason, assignment.precision, assignment.precision_reason]

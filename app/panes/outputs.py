@@ -270,8 +270,12 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
 
 
 def _note_lines(state: State, width: int) -> list[Cells]:
-    """The notes of the capture, and the recipe's choices that were not applied."""
-    notes = (*state.notes, *(text for source, _node, text in state.remarks if source == NOT_APPLIED))
+    """The notes of the compilation and of the capture, and the recipe's choices that were not applied."""
+    notes = (
+        *state.shown.notes,
+        *state.notes,
+        *(text for source, _node, text in state.remarks if source == NOT_APPLIED),
+    )
     pieces = [piece for note in notes for piece in wrap_text(note, width - 2)]
     return [[], *([(piece, "dim")] for piece in pieces)] if pieces else []
 

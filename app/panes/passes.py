@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import groupby
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from buddy.app.session.stages import PassRow, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
-from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo
+from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo, Stage
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
 # The steps that are not passes of the recipe, each with its description.
@@ -51,17 +52,29 @@ class PassesPane(TablePane[PassRow]):
         self._shows_disabled = False
         # Whether the stages are of a dump that prints each function alone.
         self._has_parts = False
-        self._columns: list[Column[PassRow]] = [
-            Column("", 3, self._state_mark),
-            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
-            Column("pass", 0, lambda row: (row.name, self._name_role(row))),
-            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
-            Column("time", 7, self._time_cell, right=True),
-            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
-            Column("ops", 11, self._change_cell, right=True, min_pane_width=54),
-        ]
+        self._columns = self._make_columns()
 
     # ---- the table -----------------------------------------------------------------------------------------------
+
+    def _make_columns(self) -> list[Column[PassRow]]:
+        """The columns. A dump has no options and no times, but says which stages are of a re-run."""
+        name: Column[PassRow] = Column("pass", 0, lambda row: (row.name, self._name_role(row)))
+        time: Column[PassRow] = Column("time", 7, self._time_cell, right=True)
+        before = [
+            Column("", 3, self._state_mark),
+            Column("on", 6, lambda row: (self._anchor_text(row), "dim"), min_pane_width=54),
+        ]
+        after = [Column("ops", 11, self._change_cell, right=True, min_pane_width=54)]
+        if self._is_dump:
+            return [*before, name, replace(time, title=""), *after]
+        return [
+            *before,
+            name,
+            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
+            time,
+            Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
+            *after,
+        ]
 
     def _state_mark(self, row: PassRow) -> Cell:
         stage = row.stage.stage if row.stage else None
@@ -87,7 +100,7 @@ class PassesPane(TablePane[PassRow]):
 
         Of a dump that prints parts of a program: the part.
         """
-        if row.step is None:
+        if row.step is None or self._is_dump:
             return row.stage.stage.anchor if self._has_parts and row.stage is not None else ""
         anchor = row.step.anchor.rpartition(".")[2]
         return anchor if row.step.level == "mlir" else row.step.level
@@ -105,15 +118,13 @@ class PassesPane(TablePane[PassRow]):
         if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
-            return ("" if self._is_dump else "off", "faint")
+            return ("" if row.folded and self._is_dump else "off", "faint")
         if self._is_dump:
-            return ("", "dim")
+            return ("re-run" if row.stage is not None and row.stage.stage.again else "", "accent")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
 
     def _bar_cell(self, row: PassRow) -> Cell:
         """A bar for the time of a row, relative to the slowest row. Bars below half a cell are omitted."""
-        if self._is_dump:
-            return ("", "dim")
         slowest = max((other.stage.stage.milliseconds for other in self.rows if other.stage), default=0.0)
         if row.stage is None or slowest <= 0 or row.stage.stage.milliseconds < slowest / (2 * BAR_WIDTH):
             return ("", "dim")
@@ -141,9 +152,10 @@ class PassesPane(TablePane[PassRow]):
             return ", ".join(row.folded)
         if self._is_dump:
             stage = row.stage.stage if row.stage else None
-            return (
-                "" if stage is None else f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed)
-            )
+            if stage is None or stage.state == "skipped":
+                return "" if stage is None else "left out; the text is that before it"
+            how = f" {self.glyphs.dot} run again by mlir-opt" * stage.again
+            return f"{formatting.count(stage.lines)} lines" + " unchanged" * (not stage.changed) + how
         if row.step is None:
             recipe = self.workspace.recipe
             owner = COMPILER_NAMES.get(recipe.backend, recipe.backend)
@@ -166,12 +178,18 @@ class PassesPane(TablePane[PassRow]):
 
     def refill(self) -> None:
         """Make the rows from the recipe and its stages, and draw the table."""
-        recipe = self.workspace.recipe
+        recipe, current = self.workspace.recipe, self.current
+        self._columns = self._make_columns()
         self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
         self._has_parts = len({row.stage.stage.anchor for row in self.rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
             self.rows = fold_disabled(self.rows, preset, self._is_dump)
+        if self._is_dump and current is not None and current.step is not None:
+            # A re-run may have other stages before the one under the cursor.
+            place = current.number, current.step.anchor
+            same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == place]
+            self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
         self.rows_updated()
 
     def toggle_disabled(self) -> None:
@@ -352,7 +370,7 @@ class PassesPane(TablePane[PassRow]):
 def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
     if recipe.is_dump:
-        return [PassRow(row.stage.name, -1, None, row) for row in stages]
+        return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
     # `stages` has outdated stages after current ones, so the first one with a key is the newest.
     by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
     built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
@@ -381,6 +399,13 @@ def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
     return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
 
 
+def _dump_step(stage: Stage) -> PassStep | None:
+    """The step of a dump's stage; `None` if the dump does not name its pass, so that it cannot be run again."""
+    if stage.step < 0:
+        return None
+    return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
+
+
 def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = False) -> list[PassRow]:
     """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
 
@@ -393,7 +418,7 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = Fa
     def is_foldable(row: PassRow) -> bool:
         step = row.step
         if is_dump:
-            return row.stage is not None and not row.stage.stage.changed
+            return row.stage is not None and not row.stage.stage.changed and row.stage.stage.state == "done"
         return step is not None and not step.enabled and step.name in disabled
 
     for foldable, group in groupby(rows, is_foldable):

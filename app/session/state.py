@@ -47,13 +47,15 @@ class GraphState:
     """The state of one graph.
 
     `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of `report`
-    and of `profile`; `None` without one, or if the program has changed since. `newest_request` is the number of the
-    last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is from.
+    and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
+    compilation. `newest_request` is the number of the last request that compiles or runs the graph. `restored_run` is
+    the run of an earlier session that `report` is from.
     """
 
     board: StageBoard = field(default_factory=StageBoard)
     assignments: dict[str, p.Assignment] = field(default_factory=dict)
     remarks: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
     compiled_recipe: Recipe | None = None
     compile_seconds: float = 0.0
     n_reused_stages: int = 0
@@ -79,7 +81,7 @@ class GraphState:
 
     def record_compilation(self, recipe: Recipe | None, frame: p.Compiled) -> None:
         """Record that the compilation of `recipe` is complete."""
-        self.compiled_recipe, self.remarks = recipe, frame.remarks
+        self.compiled_recipe, self.remarks, self.notes = recipe, frame.remarks, frame.notes
         self.compile_seconds, self.n_reused_stages = frame.seconds, frame.reused
         self.problems.pop("compile", None)
         self.board.finish(frame.stages)

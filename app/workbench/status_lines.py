@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of
+from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import cancelled_text, progress_text
 from buddy.app.session.progress import elapsed_text
@@ -189,7 +190,7 @@ def _compile_summary(state: State) -> str:
     if state.compiled_recipe is None:
         return ""
     if state.compiled_recipe.is_dump:
-        return state.notes[0] if state.notes else ""
+        return next(iter((*state.shown.notes, *state.notes)), "")
     if state.n_reused_stages and not state.compile_seconds:
         return f"compiled before: all {state.n_reused_stages} stages are from the cache"
     reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""
@@ -212,10 +213,14 @@ def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
 
 
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
-    """The most important keys of a pane, as many as fit. Keys of disabled actions are faint."""
-    pane_actions = [action for action in ACTIONS if action.pane == pane and action.footer]
-    common = [action for action in ACTIONS if action.id in COMMON_ACTIONS]
-    of_other_panes = [action for action in ACTIONS if action.footer and action.anywhere and action.pane != pane]
+    """The most important keys of a pane, as many as fit. Keys of disabled actions are faint.
+
+    Those of actions that a dump never has are left out for a dump.
+    """
+    actions = [action for action in ACTIONS if not (situation.is_dump and action.id in PIPELINE_ACTIONS)]
+    pane_actions = [action for action in actions if action.pane == pane and action.footer]
+    common = [action for action in actions if action.id in COMMON_ACTIONS]
+    of_other_panes = [action for action in actions if action.footer and action.anywhere and action.pane != pane]
     cells: Cells = [(" ", "dim")]
     last_cells: Cells = [cell for action in common[-2:] for cell in _action_cells(action, situation)]
     # In the order of importance: actions after these that do not fit are left out.

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from buddy.compiler.importers.dumps.locations import all_places, line_places, place_rows
+from buddy.compiler.importers.dumps.pipeline import StepNumbers
 from buddy.compiler.importers.dumps.reading import DumpScan, indexed_text, read_text
 from buddy.compiler.importers.dumps.records import TEXT_PREFIX, Dump, DumpStage, stage_of
+from buddy.compiler.mlir import mlir_tool
 from buddy.compiler.protocol import (
     Captured,
     Compile,
@@ -32,6 +34,7 @@ from buddy.compiler.protocol.recipe import DUMP, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job, JobFailed
+from buddy.compiler.tools.dumps.rerun import Rerun, RerunError, Rerunner
 
 # A dump that is indexed within this time is sent at once, otherwise its first stages are sent before the rest.
 _EARLY_SECONDS = 0.25
@@ -43,6 +46,8 @@ _UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
 _FOLLOW_SECONDS = 0.5
 # More stages than this are not listed; the graph of a single function has its own list.
 MAX_STAGES = 20_000
+# The re-runs of a dump whose texts can be read, such as those before and after an edit.
+_MAX_RERUNS = 6
 # The memory for texts that have been read from dumps, in bytes.
 _TEXT_BYTES = 96 << 20
 # How many stages of a graph are read for the source lines of its rows, and how long.
@@ -53,15 +58,33 @@ T = TypeVar("T")
 
 
 class _OpenedDump:
-    """A dump, and whether its scan has ended."""
+    """A dump, whether its scan has ended, and the last re-runs of its steps by the steps that they leave out."""
 
     def __init__(self, scan: DumpScan) -> None:
         self.scan = scan
         self.has_ended = asyncio.Event()
+        self.reruns: dict[tuple[object, ...], Rerun] = {}
+        self._rerunner: Rerunner | None = None
 
     @property
     def dump(self) -> Dump:
         return self.scan.dump
+
+    async def rerun(self, skipped: tuple[int, ...], report: Callable[[str], object]) -> Rerun:
+        """Returns the stages without these steps. Raises `RerunError`."""
+        key = mlir_tool.identity(), len(self.dump.stages), skipped
+        if key not in self.reruns:
+            if self._rerunner is None or len(self.dump.stages) != self._rerunner.count:
+                self._rerunner = Rerunner(self.dump)
+            self.reruns[key] = await self._rerunner.run(skipped, report)
+            while len(self.reruns) > _MAX_RERUNS:
+                self.reruns.pop(next(iter(self.reruns))).folder.cleanup()
+        return self.reruns[key]
+
+    def close(self) -> None:
+        """Deletes the logs of re-runs."""
+        while self.reruns:
+            self.reruns.popitem()[1].folder.cleanup()
 
 
 class DumpHandler:
@@ -84,11 +107,16 @@ class DumpHandler:
         except (OSError, ValueError):
             found = None
         self.is_dump = found is not None
-        self.close()
+        self._stop_following()
         return found
 
     def close(self) -> None:
-        """Ends the following of a log."""
+        """Ends the following of a log, and deletes temporary files."""
+        self._stop_following()
+        for opened in self._opened.values():
+            opened.close()
+
+    def _stop_following(self) -> None:
         if self._following is not None:
             self._following.cancel()
             self._following = None
@@ -107,6 +135,8 @@ class DumpHandler:
         key = frame.source, frame.arguments
         before = self._opened.get(key)
         reuses = before is not None and (before.scan.is_current() or before.scan.can_continue())
+        if before is not None:
+            before.close()
         opened = _OpenedDump(before.scan if before is not None and reuses else DumpScan(path, dump_format))
         self._opened[key] = opened
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
@@ -171,12 +201,17 @@ class DumpHandler:
         job.started = True
         start = time.monotonic()
         opened, graph = self._opened[frame.recipe.source, frame.recipe.arguments], frame.recipe.graph
-        dump, stages, scanned = opened.dump, list[Stage](), 0
+        if frame.recipe.skipped_steps:
+            await self._send_rerun(opened, frame.recipe, job, start)
+            return
+        dump, stages, scanned, numbers = opened.dump, list[Stage](), 0, StepNumbers()
         while True:
             has_ended = opened.has_ended.is_set()
             known = len(dump.stages)
-            for record in dump.stages_of(graph, scanned, known):
-                if len(stages) < MAX_STAGES:
+            name = dump.graph_name(graph)
+            for record in dump.stages[scanned:known]:
+                record.step = numbers.add(record)
+                if len(stages) < MAX_STAGES and record.is_of(name):
                     stages.append(stage_of(record, len(stages)))
                     self._send(StageDone(job.request, graph, stages[-1]))
             scanned = known
@@ -186,6 +221,22 @@ class DumpHandler:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(opened.has_ended.wait(), wait)
         self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
+
+    async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, start: float) -> None:
+        """Sends the stages of a graph without some steps. Those after them are of a re-run. Raises `JobFailed`."""
+        await opened.has_ended.wait()
+        try:
+            rerun = await opened.rerun(recipe.skipped_steps, lambda what: self._send(Progress(job.request, what)))
+        except RerunError as error:
+            raise JobFailed(error.diagnostic) from error
+        name = opened.dump.graph_name(recipe.graph)
+        records = [record for record in rerun.dump.stages if record.is_of(name)]
+        stages = tuple(stage_of(record, index) for index, record in enumerate(records[:MAX_STAGES]))
+        for stage in stages:
+            self._send(StageDone(job.request, recipe.graph, stage))
+        if rerun.problem is not None:
+            raise JobFailed(rerun.problem, stages)
+        self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - start, notes=rerun.notes))
 
     def read(self, name: str) -> IndexedText | None:
         """Returns the text with that name from its file; `None` if no dump has it. Raises `JobFailed`."""
@@ -197,13 +248,14 @@ class DumpHandler:
 
     def _from_file(self, name: str, read: Callable[[Dump, DumpStage], T]) -> T | None:
         for opened in reversed(self._opened.values()):
-            record = opened.dump.by_text.get(name)
-            if record is not None:
-                try:
-                    return read(opened.dump, record)
-                except OSError as error:
-                    what = f"the stage cannot be read: {error}"
-                    raise JobFailed(Diagnostic(what, str(opened.dump.path), "open the dump again")) from error
+            for dump in (opened.dump, *(rerun.dump for rerun in opened.reruns.values())):
+                record = dump.by_text.get(name)
+                if record is not None:
+                    try:
+                        return read(dump, record)
+                    except OSError as error:
+                        what = f"the stage cannot be read: {error}"
+                        raise JobFailed(Diagnostic(what, str(dump.path), "open the dump again")) from error
         return None
 
 

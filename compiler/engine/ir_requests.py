@@ -123,6 +123,10 @@ async def _call_process(function: str, request: Any, answer: type[Any]) -> Any:
 _IMPORT_SECONDS = 60.0
 
 
+class _TimedOut:
+    """The message that the time limit of one wait for a candidate has passed."""
+
+
 class PassTrialHandler:
     """Answers `TryPasses`."""
 
@@ -159,16 +163,24 @@ class PassTrialHandler:
     async def _listen(
         self, process: OneShotProcess, count: int, frame: TryPasses, job: Job, first: int, deadline: float
     ) -> int:
+        call_later, messages = asyncio.get_running_loop().call_later, process.messages
         started, reported = False, 0
         while reported < count:
-            patience = frame.each if started else _IMPORT_SECONDS
+            patience, time_left = frame.each if started else _IMPORT_SECONDS, deadline - time.monotonic()
+            # Times are messages too: `wait_for` would lose a cancellation that arrives with a message.
+            timed_out = _TimedOut()
+            timer = call_later(max(0.0, min(patience, time_left)), messages.put_nowait, timed_out)
             try:
-                outcome = await asyncio.wait_for(process.messages.get(), min(patience, deadline - time.monotonic()))
-            except asyncio.TimeoutError:
-                if time.monotonic() >= deadline:
+                outcome = await messages.get()
+            finally:
+                timer.cancel()
+            if outcome is timed_out:
+                if time_left <= patience:
                     return reported
                 self._report_failure(job, first + reported, f"not done in {patience:g} s")
                 return reported + 1
+            if isinstance(outcome, _TimedOut):
+                continue  # the message of an earlier wait arrived in the same moment
             if isinstance(outcome, str):
                 self._report_failure(job, first + reported, f"crashed: {outcome}")
                 return reported + 1

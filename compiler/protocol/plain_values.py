@@ -26,7 +26,8 @@ class ImportedIR(msgspec.Struct, frozen=True, omit_defaults=True):
     frontend: str = ""
 
 
-StageState = Literal["done", "failed", "stale"]
+# A stage is `skipped` if its pass is left out of a dump's steps.
+StageState = Literal["done", "failed", "stale", "skipped"]
 
 
 class NodeRow(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -193,7 +194,8 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     the greatest first. `origins` counts the ops (or bytes of machine code) that name nodes, that have only derived
     nodes, and that have no nodes. `lost` is the number of ops that named no node after the pass, for which nodes were
     derived. `functions` are the functions whose machine code was generated, with the milliseconds that each took in one
-    of several parallel processes. `anchor` is what the text is of in a dump that prints parts: `module`, or `@f`.
+    of several parallel processes. `anchor` is what the text is of in a dump that prints parts: `module`, or `@f`. In a
+    dump, `step` is the number of the step in its pipeline, and the text is not of the dump but of a run `again`.
     """
 
     index: int
@@ -214,6 +216,7 @@ class Stage(msgspec.Struct, frozen=True, omit_defaults=True):
     lost: int = 0
     functions: tuple[tuple[str, float], ...] = ()
     anchor: str = ""
+    again: bool = False
 
 
 class OptionInfo(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -121,7 +121,7 @@ class StageDone(Frame, frozen=True):
 class Compiled(Frame, frozen=True):
     """The compilation is complete: all its stages in order, and its duration. `reused` stages came from the cache.
 
-    `remarks` are tuples (pass or `NOT_APPLIED`, node, text).
+    `remarks` are tuples (pass or `NOT_APPLIED`, node, text). `notes` say how the steps of a dump were run again.
     """
 
     request: int
@@ -130,6 +130,7 @@ class Compiled(Frame, frozen=True):
     seconds: float
     reused: int = 0
     remarks: tuple[tuple[str, str, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Ran(Frame, frozen=True):

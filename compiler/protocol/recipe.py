@@ -152,6 +152,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     names of passes of LLVM that are skipped. With either of them, llvmlite's LLVM compiles the code, so that the stages
     are those of the code that runs.
 
+    `skipped_steps` are the steps of a dump that are left out, each by the number of its first stage in the dump: the
+    steps after them are run again by the user's `mlir-opt`.
+
     `checks` says whether values that eager rejects (indices out of range, failed assertions of the program) are
     detected and rejected; with "none" results are then undefined, but no access is out of bounds.
 
@@ -180,6 +183,7 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     checks: Checks = "eager"
     precision: Precision = F32
     precisions: tuple[PrecisionChoice, ...] = ()
+    skipped_steps: tuple[int, ...] = ()
 
     def choice_map(self) -> dict[str, str]:
         return {choice.node: choice.lowering for choice in self.choices}
@@ -216,6 +220,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.structs.replace(self, steps=tuple(steps))
 
     def toggled(self, index: int) -> Recipe:
+        """Returns this recipe with a step turned on or off; `index` is the number of a dump's step in a dump."""
+        if self.is_dump:
+            return msgspec.structs.replace(self, skipped_steps=tuple(sorted({*self.skipped_steps} ^ {index})))
         return self.with_step(index, enabled=not self.steps[index].enabled)
 
     @property
@@ -316,7 +323,7 @@ def to_toml(recipe: Recipe) -> str:
     import tomli_w
 
     fields = msgspec.to_builtins(recipe)
-    for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ())):
+    for name, default in (("checks", "eager"), ("precision", F32), ("precisions", ()), ("skipped_steps", ())):
         if getattr(recipe, name) == default:
             del fields[name]
     return tomli_w.dumps({**file_formats.RECIPE.stamp(), **fields})
@@ -416,6 +423,11 @@ def _claims_of_step(step: PassStep) -> Iterator[str]:
     for name, value in step.options:
         if isinstance(value, str) and (option := _path_option(name, value)):
             yield f"{option[:60]} of the pass {step.name[:60]}, which names a file"
+
+
+def file_option(spelling: str) -> str:
+    """Returns the option of a pass that names a file, in the syntax of `mlir-opt --pass-pipeline`; "" if none does."""
+    return _path_option("", spelling)
 
 
 def _path_option(name: str, text: str) -> str:

@@ -48,7 +48,7 @@ def test_diff_compares_two_stages(cli: Verb, tmp_path: Path) -> None:
     assert same.stdout.strip() == "no change"
 
 
-@pytest.mark.parametrize("verb", ["run", "profile", "bisect", "numerics"])
+@pytest.mark.parametrize("verb", ["run", "profile", "numerics"])
 def test_verbs_that_need_a_pipeline_say_so(verb: str, cli: Verb, tmp_path: Path) -> None:
     done = cli(verb, unpack("triton", tmp_path) / "kernels")
     assert done.returncode != 0

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import pytest
 from buddy.compiler.engine import dumps as engine_dumps
 from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.importers.dumps import logs
+from buddy.compiler.mlir.mlir_tool import VARIABLE
 from buddy.compiler.protocol import (
     Captured,
     Compare,
@@ -28,6 +31,7 @@ from buddy.compiler.protocol import (
     Ops,
     Passes,
     Profile,
+    Progress,
     Reopened,
     Run,
     Search,
@@ -39,7 +43,7 @@ from buddy.compiler.protocol.presets import adapt_to_phase
 from buddy.compiler.protocol.recipe import DUMP, Recipe
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from tests.support.dumps import unpack
+from tests.support.dumps import mlir_opt, unpack, write_log
 from tests.support.engine_bench import Bench
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -257,3 +261,62 @@ async def test_a_recipe_of_a_dump_has_no_passes() -> None:
     assert recipe.is_dump
     assert not recipe.steps
     assert not msgspec.structs.replace(recipe, preset="default").is_dump
+
+
+async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, mlir_opt())
+    path = write_log(tmp_path / "a.log")
+    sent: list[Any] = []
+    store = TextStore()
+    handler = DumpHandler(sent.append, store)
+    opening = Open(1, str(path))
+    found = handler.format_of(opening)
+    assert found is not None
+    await handler.open(opening, found, Job(1))
+    recipe = recipe_of(path)
+    await handler.compile(Compile(2, recipe), Job(2))
+    recorded = sent[-1].stages
+    step = next(stage.step for stage in recorded if stage.name == "loop-invariant-code-motion")
+    toggled = recipe.toggled(step)
+    assert toggled.skipped_steps == (step,)
+    assert toggled.toggled(step) == recipe
+    sent.clear()
+    await handler.compile(Compile(3, toggled), Job(3))
+    assert sum(isinstance(frame, StageDone) for frame in sent) == len(sent[-1].stages) == len(recorded)
+    assert any("running 4 steps again" in frame.what for frame in sent if isinstance(frame, Progress))
+    assert sent[-1].notes == ("4 steps run again by torch-mlir-opt",)
+    skipped = [stage for stage in sent[-1].stages if stage.state == "skipped"]
+    assert {(stage.name, stage.step) for stage in skipped} == {("loop-invariant-code-motion", step)}
+    again = [stage for stage in sent[-1].stages if stage.again]
+    assert again[0].name == "stablehlo-legalize-to-linalg"
+    for stage in sent[-1].stages:
+        text = store.get(stage.text)
+        assert text is not None
+        assert text.total == stage.lines
+    # A graph of one function has its own part of the re-run.
+    await handler.compile(Compile(4, msgspec.structs.replace(toggled, graph=3)), Job(4))
+    assert {stage.anchor for stage in sent[-1].stages} == {"@square"}
+    assert [stage.state for stage in sent[-1].stages].count("skipped") == 1
+    (folder,) = Path(tempfile.gettempdir()).glob(f"buddy-rerun-{os.getpid()}-*")
+    handler.close()
+    assert not folder.exists()
+
+
+async def test_a_re_run_that_fails_sends_the_stages_up_to_the_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, mlir_opt())
+    path = write_log(tmp_path / "a.log")
+    sent: list[Any] = []
+    handler = DumpHandler(sent.append, TextStore())
+    opening = Open(1, str(path))
+    found = handler.format_of(opening)
+    assert found is not None
+    await handler.open(opening, found, Job(1))
+    await handler.compile(Compile(2, recipe_of(path)), Job(2))
+    step = next(stage.step for stage in sent[-1].stages if stage.name == "stablehlo-legalize-to-linalg")
+    with pytest.raises(JobFailed, match="torch-verify-linalg-on-tensors-backend-contract failed: ") as caught:
+        await handler.compile(Compile(3, recipe_of(path).toggled(step)), Job(3))
+    assert caught.value.stages[-1].state == "failed"
+    assert caught.value.stages[-2].name == "canonicalize"
+    handler.close()

@@ -5,14 +5,19 @@ from __future__ import annotations
 import asyncio
 import time
 from array import array
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
 
 from buddy.compiler.engine.ir_requests import PassTrialHandler
 from buddy.compiler.protocol import Tried, TriedAll, TryPasses
+from buddy.compiler.protocol.one_shot_messages import TrialOutcome
 from buddy.compiler.protocol.recipe import PassStep
 from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job
+from buddy.compiler.support.processes.worker_process import OneShotProcess
 
 MODULE = """
 func.func @f(%a: f32) -> f32 {
@@ -76,3 +81,22 @@ def test_the_time_is_bounded() -> None:
     _, end = tried(*[PassStep("cse")] * 2000, timeout=3.0)
     assert time.monotonic() - start < 20
     assert end.candidates == 2000
+
+
+async def _cancel_with_a_message() -> None:
+    """A cancellation that arrives in the same moment as a message, which `wait_for` would lose."""
+    process = SimpleNamespace(messages=asyncio.Queue())
+    handler = PassTrialHandler(TextStore(), lambda _frame: None)
+    frame = TryPasses(1, "t", (PassStep("cse"),))
+    listening = asyncio.ensure_future(
+        handler._listen(cast(OneShotProcess, process), 1, frame, Job(1), 0, time.monotonic() + 60)
+    )
+    await asyncio.sleep(0)
+    process.messages.put_nowait(TrialOutcome(0, False, (), 1.0, ""))
+    listening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await listening
+
+
+def test_a_cancellation_is_not_lost_when_an_outcome_arrives_with_it() -> None:
+    asyncio.run(_cancel_with_a_message())

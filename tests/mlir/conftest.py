@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-TORCH_MLIR_OPT = "torch-mlir-opt"
+from tests.support.dumps import mlir_opt
 
 
 def folder_of(package: str) -> Path | None:
@@ -25,12 +25,7 @@ def folder_of(package: str) -> Path | None:
 @pytest.fixture(scope="session")
 def torch_mlir_opt() -> str:
     """The tool that torch-mlir's wheel brings."""
-    folder = folder_of("torch_mlir")
-    assert folder is not None
-    path = folder / "_mlir_libs" / TORCH_MLIR_OPT
-    if not path.exists():
-        pytest.skip(f"this torch-mlir comes without {TORCH_MLIR_OPT}")
-    return str(path)
+    return mlir_opt()
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from buddy.compiler.importers.dumps.headers import anchor_of, read_header
+from buddy.compiler.importers.dumps.headers import anchor_of, op_of, read_header
 from buddy.compiler.importers.dumps.logs import MAX_COUNTED_BYTES, StageHash, lines_from
 from buddy.compiler.importers.dumps.records import Dump, DumpStage
 from buddy.compiler.protocol.dump_files import IR_SUFFIXES, DumpFormat, files_in, is_text, language_of_text
@@ -58,7 +58,10 @@ class FolderScan:
         dump = self._dump
         read = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
         with stage.path.open("rb") as file:
-            start = len(_header_line(file.readline(_MAX_HEADER_BYTES)))
+            line = file.readline(_MAX_HEADER_BYTES)
+            # The header of a pass is no part of the IR.
+            header = read_header(line) if line.endswith(b"\n") else None
+            start = len(line) if header is not None else 0
             for data in lines_from(file, start):
                 read.add(data)
                 dump.scanned += len(data)
@@ -71,14 +74,11 @@ class FolderScan:
         record = DumpStage(
             stage.title, language, stage.phase, len(dump.files), start, read.length, read.total_lines, read.digest,
             anchor, ops=read.ops,
+            pipeline=header.pipeline if header is not None else "",
+            op=op_of(read.head) if dump.format == "mlir-tree" else "",
         )  # fmt: skip
         dump.files.append(stage.path)
         dump.add(record)
-
-
-def _header_line(line: bytes) -> bytes:
-    """Returns the first line of a file if it is the header of a pass, which is no part of the IR."""
-    return line if line.endswith(b"\n") and read_header(line) is not None else b""
 
 
 def note_names(dump: Dump, paths: Iterable[Path], what: str) -> None:

@@ -15,7 +15,9 @@ _MLIR = re.compile(
     rb"// -----// (?P<owner>[^\n]*? )?IR Dump (?P<when>After|Before):? (?P<name>.*?)(?P<failed> Failed)?"
     rb"(?: \('(?P<op>[^']*)' operation(?:: @(?P<symbol>[^)]*))?\))?(?: //-----.*)?\s*$"
 )
-_MLIR_ARGUMENT = re.compile(r"(?P<class>.*?)(?:: (?P<new>[\w.-]+)(?P<options>\{.*\})?| \((?P<old>[\w.-]+)\))$")
+_MLIR_ARGUMENT = re.compile(
+    r"(?P<class>.*?)(?P<failed> Failed)?(?:: (?P<new>[\w.-]+)(?P<options>\{.*\})?| \((?P<old>[\w.-]+)\))$"
+)
 # LLVM: `; *** IR Dump After SROAPass on f ***`, with `omitted because no change` for a pass that changes nothing.
 _LLVM = re.compile(
     rb"\*\*\* IR (?:(?P<kind>Dump|Pass|Deleted) (?P<when>After|Before) (?P<name>.*?)(?: on (?P<on>.*?))?"
@@ -39,8 +41,10 @@ class Header(NamedTuple):
     """A header: `title` names the stage, `ran_on` is the op that the pass ran on ("" if the header does not say).
 
     `omitted` stands for IR that is not printed because it did not change; a header of a pass that is `ignored` has no
-    IR either. `pipeline` is the pass with its options as the header carries them, "" if it has none. `column` is where
-    the header starts in its line: output of another thread may precede it.
+    IR either. `pipeline` is the pass with its options as the header carries them, "" if it has none. `op` is the full
+    name of the op that the pass ran on, which MLIR prints only with the IR of the whole module. `before` says that the
+    IR is that before the pass. `column` is where the header starts in its line: output of another thread may precede
+    it.
     """
 
     title: str
@@ -50,6 +54,8 @@ class Header(NamedTuple):
     omitted: bool = False
     ignored: bool = False
     pipeline: str = ""
+    op: str = ""
+    before: bool = False
     column: int = 0
 
 
@@ -68,19 +74,21 @@ def read_header(line: bytes) -> Header | None:
 def _mlir_header(match: re.Match[bytes]) -> Header:
     name = _text(match["name"])
     argument = _MLIR_ARGUMENT.fullmatch(name)
-    title, pipeline = name, ""
+    title, pipeline, has_failed = name, "", bool(match["failed"])
     if argument is not None:
+        has_failed = has_failed or argument["failed"] is not None
         title = argument["new"] or argument["old"]
         pipeline = title + (argument["options"] or "")
     before = "before " if match["when"] == b"Before" else ""
     owner = _text(match["owner"] or b"").removesuffix(" internal ")
-    ran_on = ""
-    if match["op"] is not None:
+    ran_on, op = "", _text(match["op"] or b"")
+    if op:
         symbol = _text(match["symbol"] or b"")
-        ran_on = f"@{symbol}" if symbol else _text(match["op"]).rpartition(".")[2]
+        ran_on = f"@{symbol}" if symbol else op.rpartition(".")[2]
     return Header(
-        f"{owner}: {title}" if owner else before + title, "mlir", ran_on, bool(match["failed"]), pipeline=pipeline
-    )
+        f"{owner}: {title}" if owner else before + title, "mlir", ran_on, has_failed, pipeline=pipeline,
+        op=op, before=bool(before),
+    )  # fmt: skip
 
 
 def _llvm_header(match: re.Match[bytes]) -> Header:
@@ -110,17 +118,28 @@ def anchor_of(head: bytes, language: str, ran_on: str) -> str:
             return MODULE
         functions = _LLVM_FUNCTION.findall(head)
         return "@" + _text(functions[0]).strip('"') if len(functions) == 1 and ran_on != MODULE else ran_on or MODULE
+    match = _top_op(head)
+    if match is None:
+        return ran_on or MODULE
+    op, name = _text(match["generic"] or match["op"]), match["sym"] or match["name"]
+    if op in ("module", "builtin.module") and not name:
+        return MODULE
+    return f"@{_text(name)}" if name else ran_on or op.rpartition(".")[2]
+
+
+def op_of(head: bytes) -> str:
+    """Returns the full name of the op that starts printed MLIR, "" if the first lines do not tell."""
+    match = _top_op(head)
+    op = _text(match["generic"] or match["op"]) if match is not None else ""
+    return "builtin.module" if op == "module" else op
+
+
+def _top_op(head: bytes) -> re.Match[bytes] | None:
+    """Returns the match of the first line of printed MLIR that declares an op."""
     for line in head.splitlines():
-        if _SKIPPED_LINE.match(line):
-            continue
-        match = _MLIR_TOP.match(line)
-        if match is None:
-            break
-        op, name = _text(match["generic"] or match["op"]), match["sym"] or match["name"]
-        if op in ("module", "builtin.module") and not name:
-            return MODULE
-        return f"@{_text(name)}" if name else ran_on or op.rpartition(".")[2]
-    return ran_on or MODULE
+        if not _SKIPPED_LINE.match(line):
+            return _MLIR_TOP.match(line)
+    return None
 
 
 def _text(name: bytes) -> str:

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Literal
 
 from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.protocol import Stage
@@ -17,6 +18,7 @@ ALL_STAGES = "all"
 # Anchors beyond this number have no graph of their own; their stages are in `ALL_STAGES`.
 MAX_ANCHORS = 2000
 TEXT_PREFIX = "dump-"
+StageOrigin = Literal["dump", "re-run", "skipped"]
 # The anchors of a dump in another format are programs of their own.
 _OF_ONE_PROGRAM = ("log", "mlir-tree", "ir-folder")
 
@@ -25,10 +27,13 @@ _OF_ONE_PROGRAM = ("log", "mlir-tree", "ir-folder")
 class DumpStage:
     """A stage: `length` bytes from `offset` on in file number `file` of the dump.
 
-    `anchor` is what the text is of (`module`, `@f`, the name of a graph), `ran_on` what its pass ran on. `strip` names
-    the prefix of each line that is not part of the text ("", "torch-log", "tab"). `digest` is a hash of the bytes; the
-    stage before with the same anchor has the same if the pass `changed` nothing. `ops` counts the ops by name, if they
-    were counted.
+    `anchor` is what the text is of (`module`, `@f`, the name of a graph), `ran_on` what its pass ran on, and `op` the
+    full name of that op if the stage is of a pass over MLIR. `pipeline` is the pass with its options, as far as the
+    dump has them; the text is that `before` the pass, or after it. `strip` names the prefix of each line that is not
+    part of the text ("", "torch-log", "tab"). `digest` is a hash of the bytes; the stage before with the same anchor
+    has the same if the pass `changed` nothing. `ops` counts the ops by name, if they were counted.
+    `origin` says whether the dump has the text, or a re-run has made it, or the pass is left out of a re-run: the text
+    is then that before it. `step` is the number of the step of the pipeline, if that is known.
     """
 
     title: str
@@ -47,11 +52,19 @@ class DumpStage:
     ops: Counter[str] | None = None
     deltas: tuple[tuple[str, int], ...] = ()
     pipeline: str = ""
+    op: str = ""
+    before: bool = False
+    origin: StageOrigin = "dump"
+    step: int = -1
 
     @property
     def text(self) -> str:
         """The name of the text in the engine's store."""
         return f"{TEXT_PREFIX}{self.digest}"
+
+    def is_of(self, graph: str) -> bool:
+        """Whether the stage is one of the graph with that name."""
+        return graph in (ALL_STAGES, self.anchor)
 
 
 @dataclass
@@ -115,12 +128,16 @@ class Dump:
         anchors = list(self._anchors)[:MAX_ANCHORS]
         return anchors if len(anchors) <= 1 or self.format not in _OF_ONE_PROGRAM else [ALL_STAGES, *anchors]
 
+    def graph_name(self, graph: int) -> str:
+        """Returns the name of a graph; that of all stages if there is no graph with that number."""
+        names = self.graph_names
+        return names[graph] if graph < len(names) else ALL_STAGES
+
     def stages_of(self, graph: int, first: int = 0, last: int | None = None) -> Iterator[DumpStage]:
         """Yields the stages of a graph, among the stages from number `first` of the dump on, up to `last`."""
-        names = self.graph_names
-        name = names[graph] if graph < len(names) else ALL_STAGES
+        name = self.graph_name(graph)
         for stage in self.stages[first:last]:
-            if name in (ALL_STAGES, stage.anchor):
+            if stage.is_of(name):
                 yield stage
 
 
@@ -138,10 +155,12 @@ def stage_of(stage: DumpStage, index: int) -> Stage:
         added=added,
         removed=removed,
         changed=stage.changed,
-        state="failed" if stage.failed else "done",
+        state="failed" if stage.failed else "skipped" if stage.origin == "skipped" else "done",
         language=stage.language,
         deltas=stage.deltas,
         anchor=stage.anchor,
+        step=stage.step,
+        again=stage.origin == "re-run",
     )
 
 

@@ -6,8 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from buddy.app.screens.search_results import SearchResultsScreen
-from tests.support.dumps import unpack
+from buddy.compiler.mlir.mlir_tool import VARIABLE
+from tests.support.dumps import mlir_opt, unpack, write_log
 
 Open = Callable[..., Any]
 
@@ -38,9 +41,10 @@ async def test_actions_that_need_a_pipeline_say_why_they_are_disabled(workbench:
     async with workbench(unpack("triton", tmp_path) / "kernels", size=(120, 40), wait=False) as bench:
         await bench.settled()
         bench.app.show_pane("passes")
-        for key in ("space", "r"):
-            await bench.press(key)
-            await bench.sees("but no pipeline")
+        await bench.press("space")
+        await bench.sees("the dump does not name this stage's pass")
+        await bench.press("r")
+        await bench.sees("but no pipeline")
         assert [tab.name for tab in bench.app.ir.stages.tabs()] == ["ttir", "ttgir", "llir", "ptx", "sass"]
 
 
@@ -89,3 +93,55 @@ async def test_a_dump_without_locations_says_how_to_print_them(workbench: Open, 
     async with workbench(unpack("mlir", tmp_path) / "threads.log", size=(160, 50), wait=False) as bench:
         await bench.settled()
         assert bench.shows("the dump names no source lines")
+
+
+async def test_a_step_is_turned_off_and_on_and_undone(
+    workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, mlir_opt())
+    path = write_log(tmp_path / "a.log")
+    async with workbench(path, size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        app = bench.app
+        recorded = [row.stage.text for row in app.state.board.rows()]
+        app.show_pane("passes")
+        app.passes.toggle_disabled()
+        row = next(k for k, row in enumerate(app.passes.rows) if row.name == "loop-invariant-code-motion")
+        app.passes.center(row)
+        await bench.drawn()
+        await bench.press("space")
+        await bench.sees("4 steps run again by torch-mlir-opt")
+        await bench.settled()
+        assert [row.step.enabled for row in app.passes.rows if row.name == "loop-invariant-code-motion"] == [False] * 2
+        assert bench.shows("[ ] @squa… loop-invariant-code-motion")
+        assert [row.stage.stage.again for row in app.passes.rows][-5:] == [True] * 5
+        assert [row.stage.text for row in app.state.board.rows()] != recorded
+        await bench.press("u")
+        await bench.until(lambda: [row.stage.text for row in app.state.board.rows()] == recorded, "the recorded stages")
+        await bench.settled()
+        assert not any(row.stage.stage.again for row in app.passes.rows)
+        # Turned off again on the row of the other function, and on again.
+        app.passes.center(row + 1)
+        await bench.press("space")
+        await bench.sees("4 steps run again by torch-mlir-opt")
+        await bench.settled()
+        await bench.press("space")
+        await bench.until(lambda: [row.stage.text for row in app.state.board.rows()] == recorded, "the recorded stages")
+
+
+async def test_a_step_that_cannot_be_left_out_says_why(
+    workbench: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, mlir_opt())
+    async with workbench(write_log(tmp_path / "a.log"), size=(200, 50), wait=False) as bench:
+        await bench.settled()
+        bench.app.show_pane("passes")
+        bench.app.passes.center(0)
+        await bench.press("space")
+        await bench.sees("no text of the whole module before symbol-dce")
+        await bench.press("u")
+        await bench.settled()
+        next_row = next(k for k, row in enumerate(bench.app.passes.rows) if row.name.startswith("stablehlo"))
+        bench.app.passes.center(next_row)
+        await bench.press("space")
+        await bench.sees("torch-verify-linalg-on-tensors-backend-contract failed")

@@ -1,0 +1,313 @@
+"""The pass pipeline of a dump of MLIR, from the passes that its headers name, for running its steps again.
+
+A step is a pass in the pipeline. A dump may have several stages of it: a pass on functions has one for each function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby, pairwise
+
+from buddy.compiler.importers.dumps.headers import MODULE
+from buddy.compiler.importers.dumps.records import DumpStage
+from buddy.compiler.protocol.errors import BuddyError
+
+MODULE_OP = "builtin.module"
+# Passes that run a pipeline of their own on functions, with the pass that they run there unless they are told another.
+# The stages of that pass are in the dump, before that of the pass itself.
+_INNER_PASSES = {"inline": "canonicalize"}
+# The parents of functions that are not in the module itself: a header does not name them.
+_PARENTS = {"gpu.func": "gpu.module", "spirv.func": "spirv.module"}
+
+
+class PipelineError(BuddyError):
+    """The steps of a dump cannot be run again; the text is the reason."""
+
+
+def is_step(stage: DumpStage) -> bool:
+    """Whether a stage is of a pass over MLIR that its header names by its argument."""
+    return bool(stage.op and stage.pipeline)
+
+
+def is_whole(stage: DumpStage) -> bool:
+    """Whether the text of a stage is the whole module."""
+    return stage.anchor == MODULE
+
+
+class StepNumbers:
+    """Numbers the steps of stages that are found one by one: a step has the number of its first stage."""
+
+    def __init__(self) -> None:
+        self._positions = _Positions()
+        self._first: dict[tuple[object, ...], int] = {}
+        self._count = 0
+
+    def add(self, stage: DumpStage) -> int:
+        """Returns the number of the step of the next stage of the dump, -1 if it is none."""
+        number, self._count = self._count, self._count + 1
+        if not is_step(stage):
+            return -1
+        return self._first.setdefault((stage.before, stage.pipeline, self._positions.of(stage)), number)
+
+
+class _Positions:
+    """The position of each stage in the pipeline: its group of passes between passes on the module, and its place.
+
+    Texts before and after passes are counted apart.
+    """
+
+    def __init__(self) -> None:
+        self._groups: Counter[bool] = Counter()
+        self._places: dict[bool, Counter[tuple[str, str]]] = {False: Counter(), True: Counter()}
+
+    def of(self, stage: DumpStage) -> tuple[int, str, int]:
+        places = self._places[stage.before]
+        if stage.op == MODULE_OP:
+            self._groups[stage.before] += 2
+            places.clear()
+            return self._groups[stage.before] - 1, stage.op, 0
+        places[stage.op, _symbol(stage)] += 1
+        return self._groups[stage.before], stage.op, places[stage.op, _symbol(stage)] - 1
+
+
+def _symbol(stage: DumpStage) -> str:
+    return stage.ran_on or stage.anchor
+
+
+@dataclass
+class Step:
+    """A pass of the pipeline on each `op` of that name. `stages` are the numbers of its stages in the dump."""
+
+    title: str
+    op: str
+    spelling: str
+    group: int
+    stages: list[int] = field(default_factory=list)
+
+
+@dataclass
+class Start:
+    """Where a re-run starts: the stages whose texts together are the module, and the first step to run on it."""
+
+    stages: list[int]
+    step: int
+
+
+class Pipeline:
+    """The steps of a dump in the order of their execution.
+
+    `inner` are the numbers of stages that a pass has made by a pipeline of its own; they belong to no step.
+    """
+
+    def __init__(self, stages: Sequence[DumpStage], inner: Collection[int]) -> None:
+        """Raises `PipelineError` if the functions of the dump have run different passes."""
+        self._stages = stages
+        self.steps: list[Step] = []
+        self.inner = frozenset(inner)
+        self.is_before = _shows_before(stages)
+        self._by_stage: dict[int, int] = {}
+        self._read()
+
+    def _read(self) -> None:
+        positions, numbers = _Positions(), dict[tuple[int, str, int], int]()
+        found: list[Step] = []
+        for number, stage in enumerate(self._stages):
+            if number in self.inner or not is_step(stage) or stage.before != self.is_before:
+                continue
+            position = positions.of(stage)
+            if position not in numbers:
+                numbers[position] = len(found)
+                spelling = re.sub(r"\s+", " ", stage.pipeline).replace(" }", "}").replace("{ ", "{")
+                found.append(Step(_title(stage), stage.op, spelling, position[0]))
+            step = found[numbers[position]]
+            if step.title != _title(stage):
+                what = f"{step.title} and {_title(stage)} (stage {number}) ran at the same place on different functions"
+                raise PipelineError(f"the pipeline is not known: {what}, or the dump lacks stages")
+            step.stages.append(number)
+        # Functions that run in several threads are interleaved.
+        self.steps = [found[numbers[position]] for position in sorted(numbers)]
+        self._by_stage = {stage: index for index, step in enumerate(self.steps) for stage in step.stages}
+        self._reject_different_functions()
+
+    def _reject_different_functions(self) -> None:
+        """Raises `PipelineError` if a pass ran on some functions only. The last passes may not have ended."""
+        for step, following in pairwise(self.steps):
+            is_last = following.group == self.steps[-1].group
+            same = (step.group, step.op) == (following.group, following.op)
+            if same and not is_last and len(step.stages) != len(following.stages):
+                shown = f"{step.title} ran on {len(step.stages)} functions and {following.title} on "
+                raise PipelineError(f"the pipeline is not known: {shown}{len(following.stages)}")
+
+    def step_of(self, stage: int) -> int | None:
+        """Returns the index of the step that stage number `stage` belongs to; `None` if it belongs to none."""
+        return self._by_stage.get(stage)
+
+    def start_before(self, first: int) -> Start:
+        """Returns the last place before step `first` where the dump has the whole module. Raises `PipelineError`."""
+        for index in range(first if self.is_before else first - 1, -1, -1):
+            whole = self._whole_text(index)
+            if whole is not None:
+                return Start([whole], index if self.is_before else index + 1)
+        index = 0 if self.is_before else 1
+        parts = self.steps[0].stages
+        # Passes on functions may print each function alone, before any pass on the module.
+        if self.steps[0].op != MODULE_OP and index <= first and not any(is_whole(self._stages[one]) for one in parts):
+            return Start(parts, index)
+        raise PipelineError(
+            f"the dump has no text of the whole module before {self.steps[first].title} "
+            f"(step {first + 1} of {len(self.steps)})"
+        )
+
+    def _whole_text(self, index: int) -> int | None:
+        """Returns the stage with the module before step `index`, or after it, if no function is at another step."""
+        step = self.steps[index]
+        neighbour = index - 1 if self.is_before else index + 1
+        is_end = not 0 <= neighbour < len(self.steps) or self.steps[neighbour].group != step.group
+        if not is_end and len(step.stages) > 1:
+            return None
+        stage = step.stages[0] if self.is_before else step.stages[-1]
+        return stage if is_whole(self._stages[stage]) else None
+
+    def text(self, first: int, skipped: Collection[int] = ()) -> str:
+        """Returns the pipeline from step `first` on, without the `skipped` ones, in the syntax of `mlir-opt`."""
+        parts = []
+        kept = [step for index, step in enumerate(self.steps) if index >= first and index not in skipped]
+        for (_, op), steps in groupby(kept, lambda step: (step.group, step.op)):
+            passes = ",".join(step.spelling for step in steps)
+            nested = passes if op == MODULE_OP else f"{op}({passes})"
+            parts.append(f"{_PARENTS[op]}({nested})" if op in _PARENTS else nested)
+        return f"{MODULE_OP}({','.join(parts)})"
+
+    def match(self, stages: Sequence[DumpStage], first: int, skipped: Collection[int] = ()) -> list[int | None]:
+        """Returns the step of each stage of a re-run from step `first` on, `None` for a stage of an inner pipeline."""
+        kept = [index for index in range(first, len(self.steps)) if index not in skipped]
+        # Without the pass on the module between them, passes on functions are one group.
+        groups: list[list[int]] = []
+        for is_module, run in groupby(kept, lambda index: self.steps[index].op == MODULE_OP):
+            members = list(run)
+            groups += [[index] for index in members] if is_module else [members]
+        matched: list[int | None] = [None] * len(stages)
+        for is_module, segment in groupby(range(len(stages)), lambda number: stages[number].op == MODULE_OP):
+            for numbers in [[number] for number in segment] if is_module else [list(segment)]:
+                while is_module and groups and self.steps[groups[0][0]].op != MODULE_OP:
+                    groups.pop(0)
+                if groups and is_module == (self.steps[groups[0][0]].op == MODULE_OP):
+                    self._match_group(stages, numbers, groups.pop(0), matched)
+        return matched
+
+    def _match_group(
+        self, stages: Sequence[DumpStage], numbers: Sequence[int], group: Sequence[int], matched: list[int | None]
+    ) -> None:
+        by_symbol: dict[tuple[str, str], list[int]] = {}
+        for number in numbers:
+            by_symbol.setdefault((stages[number].op, _symbol(stages[number])), []).append(number)
+        for (op, _), own in by_symbol.items():
+            steps = [index for index in group if self.steps[index].op == op]
+            # The stages of an inner pipeline are at the end, or at the start in a dump of texts before passes.
+            shift = max(0, len(own) - len(steps)) if self.is_before else 0
+            for number, step in zip(own[shift:], steps, strict=False):
+                # A function that is deleted has stages of the inner pipeline only.
+                matched[number] = step if self.steps[step].title == _title(stages[number]) else None
+
+    def first_difference(
+        self,
+        stages: Sequence[DumpStage],
+        first: int,
+        skipped: Collection[int],
+        equal: Callable[[DumpStage, DumpStage], bool],
+    ) -> int | None:
+        """Returns the first step whose texts in a re-run from step `first` on differ from those of the dump.
+
+        `None` if all are `equal`; `stages` are those of the re-run, without the `skipped` steps.
+        """
+        again = {
+            (step, _symbol(stage)): stage
+            for step, stage in zip(self.match(stages, first, skipped), stages, strict=True)
+            if step is not None
+        }
+        for index in range(first, len(self.steps)):
+            if index in skipped:
+                continue
+            for number in self.steps[index].stages:
+                stage = self._stages[number]
+                found = again.pop((index, _symbol(stage)), None)
+                if found is None or not equal(stage, found):
+                    return index
+            if any(step == index for step, _ in again):
+                return index
+        return None
+
+
+def readings(stages: Sequence[DumpStage]) -> Iterator[Pipeline]:
+    """Yields the pipelines that the stages may be of. Raises `PipelineError` if no pipeline is found.
+
+    They differ in the stages that passes such as the inliner have made by a pipeline of their own, which look like
+    those of the pipeline itself: only a re-run tells which one is right.
+    """
+    if not any(map(is_step, stages)):
+        raise PipelineError("the dump does not name the passes of an MLIR pipeline")
+    seen: set[frozenset[int]] = set()
+    problem: PipelineError | None = None
+    found = False
+    for choose in _CHOICES:
+        inner = frozenset(_inner_stages(stages, choose))
+        if inner in seen:
+            continue
+        seen.add(inner)
+        try:
+            pipeline = Pipeline(stages, inner)
+        except PipelineError as error:
+            problem = problem or error
+            continue
+        found = True
+        yield pipeline
+    if not found and problem is not None:
+        raise problem
+
+
+def _all_of(run: list[int], _stages: Sequence[DumpStage]) -> list[int]:
+    return run
+
+
+def _all_but_first(run: list[int], stages: Sequence[DumpStage]) -> list[int]:
+    first: dict[str, int] = {}
+    for number in run:
+        first.setdefault(_symbol(stages[number]), number)
+    return [number for number in run if number not in first.values()]
+
+
+def _none_of(_run: list[int], _stages: Sequence[DumpStage]) -> list[int]:
+    return []
+
+
+_CHOICES: tuple[Callable[[list[int], Sequence[DumpStage]], list[int]], ...] = (_all_of, _all_but_first, _none_of)
+
+
+def _inner_stages(
+    stages: Sequence[DumpStage], choose: Callable[[list[int], Sequence[DumpStage]], list[int]]
+) -> Iterator[int]:
+    """Yields the stages that `choose` selects of the runs that inner pipelines may have made."""
+    is_before = _shows_before(stages)
+    numbers = [n for n, stage in enumerate(stages) if is_step(stage) and stage.before == is_before]
+    for place, number in enumerate(numbers):
+        inner = _INNER_PASSES.get(_title(stages[number]))
+        if inner is None:
+            continue
+        run: list[int] = []
+        for other in numbers[place + 1 :] if is_before else numbers[:place][::-1]:
+            if _title(stages[other]) != inner or stages[other].op == MODULE_OP:
+                break
+            run.append(other)
+        yield from choose(sorted(run), stages)
+
+
+def _shows_before(stages: Sequence[DumpStage]) -> bool:
+    """Whether the dump has texts before passes only. With both, the steps are those that have a text after them."""
+    return all(stage.before for stage in stages if is_step(stage))
+
+
+def _title(stage: DumpStage) -> str:
+    return re.split(r"[{\s]", stage.pipeline, maxsplit=1)[0]

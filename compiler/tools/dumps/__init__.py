@@ -1,0 +1,1 @@
+"""Runs the steps of a dump again, and bisects its stages."""

@@ -1,0 +1,388 @@
+"""Runs the steps of a dump again with the user's `mlir-opt`, without some of them.
+
+A re-run starts at the last text of the whole module before the first step that is left out. It is first made with
+nothing left out: where it gives another text than the dump, the dump was made by another compiler, or by options that
+its headers do not have, and the user is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+import re
+import subprocess
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from buddy.compiler.importers.dumps.pipeline import (
+    MODULE_OP,
+    Pipeline,
+    PipelineError,
+    Start,
+    StepNumbers,
+    is_whole,
+    readings,
+)
+from buddy.compiler.importers.dumps.reading import DumpScan, read_text
+from buddy.compiler.importers.dumps.records import Dump, DumpStage
+from buddy.compiler.mlir.mlir_tool import VARIABLE, MlirTool, ToolError, tool
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.recipe import file_option
+from buddy.compiler.support.files import scratch_folder
+from buddy.compiler.support.processes.lifetime import describe_exit, kill_group, start_with_pipe
+
+_POLL_SECONDS = 0.05
+_MAX_MESSAGES_BYTES = 64 << 10
+_ERROR = re.compile(r"error: (.*)")
+# A diagnostic of MLIR in a log: it ends at the next header.
+_DIAGNOSTIC = re.compile(rb"^[^\n]*?(?:^|[:\s\"'>])(?:error|warning|note|remark): ")
+# A location, with up to three more levels of parentheses, and the definition of an alias of one.
+_LOCATION = re.compile(
+    r'^#loc.*\n| ?\bloc\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\((?:[^()"]|"[^"]*"|\([^()]*\))*\))*\))*\)', re.MULTILINE
+)
+_HEADER = b"// -----// IR Dump "
+Report = Callable[[str], object]
+
+
+class RerunError(BuddyError):
+    """The steps cannot be run again; the diagnostic says why."""
+
+
+@dataclass
+class Rerun:
+    """The stages of a dump in which some steps are left out, and the notes for the user.
+
+    `dump` has the stages before the first step that differs, from the original dump, and those after it, from a log in
+    `folder`. `problem` is why `mlir-opt` has failed; the stages then end with that of the step that failed.
+    """
+
+    dump: Dump
+    notes: tuple[str, ...]
+    problem: Diagnostic | None
+    folder: tempfile.TemporaryDirectory[str]
+
+
+@dataclass
+class Execution:
+    """A run of `mlir-opt`: the stages in its log, what it said, and its exit code."""
+
+    dump: Dump
+    messages: str
+    code: int
+
+
+@dataclass
+class _Base:
+    """A pipeline of the dump, and the first step whose text differs when all steps from `start` on are run again."""
+
+    pipeline: Pipeline
+    start: Start
+    difference: int | None
+
+
+class Rerunner:
+    """Runs steps of one dump, with `count` stages, again. It keeps what re-runs with nothing left out have found."""
+
+    def __init__(self, dump: Dump) -> None:
+        self._dump, self.count = dump, len(dump.stages)
+        self._bases: dict[tuple[str, int, tuple[int, ...]], _Base] = {}
+
+    async def run(self, skipped: Collection[int], report: Report) -> Rerun:
+        """Runs the steps after the first of those numbers again, without these steps. Raises `RerunError`."""
+        mlir_opt = _tool()
+        folder = scratch_folder("rerun")
+        try:
+            return await self._run(mlir_opt, skipped, Path(folder.name), folder, report)
+        except PipelineError as error:
+            what = f"the steps cannot be run again: {error}"
+            raise RerunError(
+                what, str(self._dump.path), "print with --mlir-print-ir-module-scope, or choose a later step"
+            ) from error
+        except OSError as error:
+            what = f"{mlir_opt.path} cannot be run: {error.strerror or error}"
+            raise RerunError(what, str(self._dump.path), f"set {VARIABLE} to the path of your mlir-opt") from error
+
+    async def _run(
+        self, mlir_opt: MlirTool, skipped: Collection[int], path: Path,
+        folder: tempfile.TemporaryDirectory[str], report: Report,
+    ) -> Rerun:  # fmt: skip
+        base = await self._base(mlir_opt, skipped, path, report)
+        pipeline, start = base.pipeline, base.start
+        chosen = {index: number for number in skipped if (index := _step_of(pipeline, self._dump, number)) is not None}
+        unsafe = unsafe_steps(pipeline, start.step)
+        left_out = {*chosen, *unsafe}
+        count = len([index for index in range(start.step, len(pipeline.steps)) if index not in left_out])
+        report(f"running {count} steps again by {mlir_opt.name}")
+        done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path / "again")
+        if not done.dump.stages and done.code:
+            raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
+        first = min(left_out if base.difference is None else (*left_out, base.difference))
+        combined = _combined(self._dump, pipeline, start, chosen, left_out, done.dump, pipeline.steps[first].group)
+        notes = tuple(_notes(mlir_opt, base, count, unsafe))
+        return Rerun(combined, notes, _problem(mlir_opt, done), folder)
+
+    async def _base(self, mlir_opt: MlirTool, skipped: Collection[int], path: Path, report: Report) -> _Base:
+        """Returns the pipeline whose re-run agrees with the dump for the most steps."""
+        best: _Base | None = None
+        for pipeline in readings(self._dump.stages):
+            steps = [step for number in skipped if (step := _step_of(pipeline, self._dump, number)) is not None]
+            if not steps:
+                continue
+            start = pipeline.start_before(min(steps))
+            key = mlir_opt.identity, start.step, (*start.stages, -1, *sorted(pipeline.inner))
+            base = self._bases.get(key)
+            if base is None:
+                report(f"checking that {mlir_opt.name} gives the texts of the dump")
+                unsafe = unsafe_steps(pipeline, start.step)
+                done = await execute_steps(
+                    mlir_opt, self._dump, pipeline, start, unsafe, path / f"base{len(self._bases)}"
+                )
+                if not done.dump.stages and done.code:
+                    raise RerunError(_unreadable(mlir_opt, self._dump, start, done))
+                base = _Base(pipeline, start, await asyncio.to_thread(self._difference, pipeline, start, unsafe, done))
+                self._bases[key] = base
+            if best is None or _agreement(base) > _agreement(best):
+                best = base
+            if best.difference is None:
+                break
+        if best is None:
+            titles = ", ".join(self._dump.stages[number].title for number in skipped if number < len(self._dump.stages))
+            raise PipelineError(f"{titles} is no step of the pipeline itself, but of a pass that runs it")
+        return best
+
+    def _difference(self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: Execution) -> int | None:
+        def equal(recorded: DumpStage, again: DumpStage) -> bool:
+            if recorded.digest == again.digest:
+                return True
+            text = read_text(self._dump, recorded)
+            # MLIR does not print the locations of all block arguments, so they are lost.
+            return " loc(" in text and without_locations(text) == without_locations(read_text(done.dump, again))
+
+        return pipeline.first_difference(done.dump.stages, start.step, skipped, equal)
+
+
+def without_locations(text: str) -> str:
+    """Returns printed MLIR without its locations."""
+    return _LOCATION.sub("", text)
+
+
+def _agreement(base: _Base) -> float:
+    """Returns the stage of the dump up to which a re-run agrees with it."""
+    return float("inf") if base.difference is None else base.pipeline.steps[base.difference].stages[0]
+
+
+def _step_of(pipeline: Pipeline, dump: Dump, number: int) -> int | None:
+    return pipeline.step_of(number) if number < len(dump.stages) else None
+
+
+def unsafe_steps(pipeline: Pipeline, first: int) -> set[int]:
+    """Returns the steps that name files: a dump may come from anyone, and its passes could overwrite them."""
+    return {index for index in range(first, len(pipeline.steps)) if file_option(pipeline.steps[index].spelling)}
+
+
+def _tool() -> MlirTool:
+    todo = f"set {VARIABLE} to the path of the mlir-opt that made the dump, or put mlir-opt on the path"
+    try:
+        found = tool()
+    except ToolError as error:
+        raise RerunError(str(error)) from error
+    if found is None:
+        raise RerunError("the steps of a dump are run again by your mlir-opt, and none was found", "", todo)
+    return found
+
+
+# ---- the process -----------------------------------------------------------------------------------------------------
+
+
+async def execute_steps(
+    mlir_opt: MlirTool,
+    dump: Dump,
+    pipeline: Pipeline,
+    start: Start,
+    skipped: Collection[int],
+    path: Path,
+    whole: bool = False,
+) -> Execution:
+    """Runs the steps from `start` on in a process, and scans its log. If it is cancelled, the process is killed.
+
+    With `whole`, it prints the whole module after each step, even if the dump does not.
+    """
+    path.mkdir()
+    texts = [await asyncio.to_thread(read_text, dump, dump.stages[number]) for number in start.stages]
+    (path / "input.mlir").write_text("".join(texts), encoding="utf-8")
+    command = [mlir_opt.path, "input.mlir", f"--pass-pipeline={pipeline.text(start.step, skipped)}", "-o", os.devnull]
+    command += _printing_flags(dump.stages, pipeline, texts[0], whole)
+    raw = path / "stderr"
+    with raw.open("wb") as stream:
+        process, lifetime = start_with_pipe(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=stream, cwd=path,
+            start_new_session=True,
+        )  # fmt: skip
+    try:
+        while process.poll() is None:
+            await asyncio.sleep(_POLL_SECONDS)
+    finally:
+        lifetime.close()
+        if process.poll() is None:
+            kill_group(process.pid)
+            process.wait()
+    log = path / "after_all.log"
+    messages = await asyncio.to_thread(_split_messages, raw, log)
+    raw.unlink()
+    scan = DumpScan(log, "log")
+    await asyncio.to_thread(lambda: sum(1 for _ in scan.scan()))
+    return Execution(scan.dump, messages, process.returncode)
+
+
+def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, whole: bool) -> Iterator[str]:
+    """Yields the flags with which the texts are printed as in the dump."""
+    yield "--mlir-print-ir-before-all" if pipeline.is_before else "--mlir-print-ir-after-all"
+    yield "--mlir-disable-threading"
+    yield "--allow-unregistered-dialect"
+    nested = (stages[step.stages[0]] for step in pipeline.steps if step.op != MODULE_OP)
+    if whole or any(map(is_whole, nested)):
+        yield "--mlir-print-ir-module-scope"
+    if " loc(" in text:
+        yield "--mlir-print-debuginfo"
+    if text.lstrip().startswith('"builtin.module"'):
+        yield "--mlir-print-op-generic"
+
+
+def _split_messages(raw: Path, log: Path) -> str:
+    """Writes the IR of a log to another file, without the compiler's diagnostics between. Returns these."""
+    messages, is_message = bytearray(), False
+    with raw.open("rb") as source, log.open("wb") as target:
+        for line in source:
+            if line.startswith(_HEADER):
+                is_message = False
+            elif not is_message and b": " in line[:4096] and _DIAGNOSTIC.match(line[:4096]):
+                is_message = True
+            if not is_message:
+                target.write(line)
+            elif len(messages) < _MAX_MESSAGES_BYTES:
+                messages += line
+    return messages.decode("utf-8", "replace")
+
+
+def _first_error(done: Execution) -> str:
+    found = _ERROR.search(done.messages)
+    return found[1].strip() if found is not None else describe_exit(done.code)
+
+
+def _unreadable(mlir_opt: MlirTool, dump: Dump, start: Start, done: Execution) -> Diagnostic:
+    stage, error = dump.stages[start.stages[0]], _first_error(done)
+    if "PassPipeline" in done.messages or "Pass-Options-Parser" in done.messages:
+        what = f"{mlir_opt.name} does not know the pipeline of the dump: {error}"
+    else:
+        what = f"{mlir_opt.name} cannot read the text of {stage.title} (stage {start.stages[0]}): {error}"
+    todo = f"set {VARIABLE} to the mlir-opt that made the dump"
+    return Diagnostic(what, str(dump.path), todo, detail=done.messages)
+
+
+def _problem(mlir_opt: MlirTool, done: Execution) -> Diagnostic | None:
+    if not done.code:
+        return None
+    failed = next((stage for stage in reversed(done.dump.stages) if stage.failed), done.dump.stages[-1])
+    what = f"{failed.title} failed: {_first_error(done)}"
+    todo = "turn on the steps that it needs, or leave it out too"
+    return Diagnostic(what, f"the re-run by {mlir_opt.name}", todo, detail=done.messages)
+
+
+def _notes(mlir_opt: MlirTool, base: _Base, count: int, unsafe: Collection[int]) -> Iterator[str]:
+    steps = base.pipeline.steps
+    if base.difference is not None:
+        step = steps[base.difference]
+        yield (
+            f"running {step.title} (step {base.difference + 1}) again gives another text than the dump, with nothing "
+            "left out: another mlir-opt, or options that the dump does not name?"
+        )
+    yield f"{count} steps run again by {mlir_opt.name}"
+    if unsafe:
+        names = ", ".join(dict.fromkeys(steps[index].title for index in sorted(unsafe)))
+        yield f"left out too, because their options name files: {names}"
+
+
+# ---- the stages ------------------------------------------------------------------------------------------------------
+
+
+def _combined(
+    dump: Dump, pipeline: Pipeline, start: Start, chosen: dict[int, int], left_out: Collection[int], again: Dump,
+    first_group: int,
+) -> Dump:  # fmt: skip
+    """Returns the stages of a dump up to a group of the pipeline, followed by those of a re-run.
+
+    The stages of a step that is left out keep their places, with the text before them. Those of steps before the start
+    of the re-run stay those of the dump.
+    """
+    numbers = StepNumbers()
+    step_numbers = [numbers.add(stage) for stage in dump.stages]
+    for index in range(len(pipeline.steps)):
+        chosen.setdefault(index, step_numbers[pipeline.steps[index].stages[0]])
+    recorded = _filled([pipeline.step_of(number) for number in range(len(dump.stages))], pipeline.is_before)
+    boundary = next(n for n, step in enumerate(recorded) if step is not None and _group(pipeline, step) >= first_group)
+    result = Dump(dump.path, dump.format, files=[*dump.files, *again.files], is_complete=True)
+
+    def add_recorded(number: int) -> None:
+        step = pipeline.step_of(number)
+        result.add(dataclasses.replace(dump.stages[number], deltas=(), step=-1 if step is None else chosen[step]))
+
+    for number in range(boundary):
+        add_recorded(number)
+    stays = {*range(start.step), *left_out}
+    waiting = [n for n in range(boundary, len(dump.stages)) if pipeline.step_of(n) in stays]
+    places = {
+        (step, stage.ran_on or stage.anchor): number
+        for number, stage in enumerate(dump.stages)
+        if (step := pipeline.step_of(number)) is not None
+    }
+
+    def add_waiting(before: int) -> None:
+        while waiting and waiting[0] < before:
+            number = waiting.pop(0)
+            stage, step = dump.stages[number], pipeline.step_of(number)
+            if step is None or step not in left_out:
+                add_recorded(number)
+                continue
+            text = next((other for other in reversed(result.stages) if other.anchor == stage.anchor), stage)
+            result.add(
+                dataclasses.replace(
+                    text, title=stage.title, ran_on=stage.ran_on, origin="skipped", deltas=(), failed=False,
+                    step=chosen[step],
+                )
+            )  # fmt: skip
+
+    matched = pipeline.match(again.stages, start.step, left_out)
+    for step, owner, stage in zip(matched, _filled(matched, pipeline.is_before), again.stages, strict=True):
+        if owner is not None and _group(pipeline, owner) < first_group:
+            continue
+        if step is not None:
+            add_waiting(places.get((step, stage.ran_on or stage.anchor), pipeline.steps[step].stages[0]))
+        elif owner is not None and not pipeline.is_before:
+            add_waiting(pipeline.steps[owner].stages[0])
+        result.add(
+            dataclasses.replace(
+                stage, file=len(dump.files) + stage.file, deltas=(), origin="re-run",
+                step=-1 if step is None else chosen[step],
+            )
+        )  # fmt: skip
+    if not any(stage.failed for stage in again.stages):
+        add_waiting(len(dump.stages))
+    return result
+
+
+def _group(pipeline: Pipeline, step: int) -> int:
+    return pipeline.steps[step].group
+
+
+def _filled(steps: Sequence[int | None], is_before: bool) -> list[int | None]:
+    """Returns `steps` with the step that each inner stage belongs to: the next one, or the last for texts before it."""
+    result: list[int | None] = []
+    last: int | None = None
+    for step in steps if is_before else reversed(steps):
+        last = last if step is None else step
+        result.append(last)
+    return result if is_before else result[::-1]
