@@ -19,7 +19,7 @@ from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.environment import check_variables
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
-from buddy.compiler.protocol.presets import default_recipe, without_packing
+from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
 from buddy.compiler.protocol.recipe import (
     F32,
     MAX_THREADS,
@@ -108,7 +108,7 @@ class BackendSettings:
             recipe = replace(recipe, precision="bf16")
         if training:
             recipe = _without_integers(recipe)
-        return recipe if self.freezes(training) else without_packing(recipe)
+        return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
         """Whether weights are constants; in `training` they change with every step."""
