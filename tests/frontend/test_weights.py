@@ -24,6 +24,7 @@ from buddy.compiler.protocol.recipe import from_toml, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
 from buddy.compiler.runtime.released_weights import CAN_RELEASE
+from tests.conftest import RunPython
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 
@@ -423,6 +424,48 @@ def test_new_weights_in_the_place_of_released_ones() -> None:
         net.load_state_dict(Wide().state_dict(), assign=True)
         copy_of_net = copy.deepcopy(net)
         torch.testing.assert_close(run(ROWS), copy_of_net(ROWS))
+
+
+# Prints by how much the peak of this process grows, in multiples of the weights, from the call on.
+_GROWTH = """
+import sys, torch
+from pathlib import Path
+
+def pages(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+def net(width):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)]).eval()
+
+options = {"freeze": {"no": False, "yes": True, "release": "release"}[sys.argv[1]]}
+with torch.no_grad():
+    # Loads what any compilation needs.
+    torch.compile(net(512), backend="buddy", options=options)(torch.randn(32, 512))
+    model, x = net(2048), torch.randn(32, 2048)
+    weights = sum(p.nbytes for p in model.parameters())
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = pages("VmRSS:")
+    torch.compile(model, backend="buddy", options=options)(x)
+    print((pages("VmHWM:") - before) / weights, (pages("VmRSS:") - before) / weights)
+"""
+
+
+@needs_linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("freeze", "peaks", "ends"),
+    [("no", (-0.1, 0.3), (-0.1, 0.3)), ("yes", (0.9, 1.4), (0.9, 1.4)), ("release", (-0.1, 0.6), (-0.1, 0.3))],
+)
+def test_memory_for_each_weight(
+    freeze: str, peaks: tuple[float, float], ends: tuple[float, float], run_python: RunPython
+) -> None:
+    finished = run_python("-c", _GROWTH, freeze)
+    assert not finished.returncode, finished.stderr
+    peak, end = map(float, finished.stdout.split()[-2:])
+    assert peaks[0] <= peak <= peaks[1]
+    assert ends[0] <= end <= ends[1]
 
 
 def test_nothing_is_kept_of_weights_by_default_nor_frozen_in_training() -> None:
