@@ -437,7 +437,7 @@ def pages(name):
 
 def net(width):
     torch.manual_seed(0)
-    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(6)]).eval()
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(12)]).eval()
 
 options = {"freeze": {"no": False, "yes": True, "release": "release"}[sys.argv[1]]}
 with torch.no_grad():
