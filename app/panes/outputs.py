@@ -251,6 +251,7 @@ def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyp
         eager = f" (eager {formatting.size(memory.eager)})" if report.compared else ""
         facts.append(f"peak memory {formatting.size(memory.compiled)}{eager}")
         facts += [f"packed weights {formatting.size(memory.packed)}"] * (memory.packed > 0)
+        facts += [f"weights {formatting.size(memory.weights)}"] * (memory.weights > 0)
     pieces = wrap_text(f" {glyphs.dot} ".join(facts), width - 9)
     pieces += wrap_text(formatting.load_text(report.load), width - 9) if report.load is not None else []
     pieces += [piece for note in report.notes for piece in wrap_text(note, width - 9)]

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+import msgspec
+
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
 from buddy.app.session.progress import PART_NAMES, PartTimes
@@ -245,7 +247,19 @@ def _memory_lines(memory: MemoryUse | None, compared: bool) -> list[str]:
         return []
     packed = f", packed weights {formatting.size(memory.packed)}" if memory.packed else ""
     eager = f", eager {formatting.size(memory.eager)}" if compared else ""
-    return [f"peak memory: compiled {formatting.size(memory.compiled)}{eager}{packed}"]
+    lines = [f"peak memory: compiled {formatting.size(memory.compiled)}{eager}{packed}"]
+    return [*lines, f"memory: {memory_parts(memory)}"] if memory.weights >= _MIN_WEIGHTS else lines
+
+
+# In bytes: for fewer weights, the sizes of parts say nothing.
+_MIN_WEIGHTS = 1 << 20
+
+
+def memory_parts(memory: MemoryUse) -> str:
+    """What a loaded program takes: `weights 4.40 GB (shared), packed weights 0 B, arena 80.0 MB, code 1.20 MB`."""
+    parts = (("packed weights", memory.packed), ("arena", memory.arena), ("code", memory.code))
+    sizes = ", ".join(f"{name} {formatting.size(size)}" for name, size in parts)
+    return f"weights {formatting.size(memory.weights)} (shared), {sizes}"
 
 
 def nodes_text(info: GraphInfo, assignments: Sequence[Assignment]) -> str:
@@ -329,10 +343,10 @@ def _timing_json(timing: Timing) -> dict[str, Any]:
 
 
 def _memory_json(memory: MemoryUse | None) -> dict[str, int] | None:
-    """The peak memory of a run and the size of packed weights, in bytes."""
+    """The peak memory of a run, and the sizes of weights, packed weights, arena and code, in bytes."""
     if memory is None:
         return None
-    return {"compiled": memory.compiled, "eager": memory.eager, "packed": memory.packed}
+    return msgspec.structs.asdict(memory)
 
 
 def _number(value: float) -> float | None:

@@ -1,6 +1,6 @@
 """Imports PyTorch programs: capture by TorchDynamo, `DynamoCompiler`, and the `torch.compile` backend `"buddy"`."""
 
-from buddy.compiler.frontend.backend import buddy_backend, refreeze
+from buddy.compiler.frontend.backend import buddy_backend, refreeze, restore_weights
 from buddy.compiler.frontend.capture import listening
 from buddy.compiler.frontend.dynamo_compiler import (
     DynamoCompiler,
@@ -22,4 +22,5 @@ __all__ = [
     "listening",
     "make_default_torch_backend",
     "refreeze",
+    "restore_weights",
 ]

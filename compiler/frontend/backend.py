@@ -46,7 +46,7 @@ from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.protocol import Assignment, Diagnostic
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import EAGER, Recipe
-from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
 
@@ -197,6 +197,14 @@ def refreeze() -> None:
         program.refreeze()
 
 
+def restore_weights() -> None:
+    """Gives the modules their weights back that `options={"freeze": "release"}` has released.
+
+    Call it before eager code reads such weights, for example to save them. They then take memory again.
+    """
+    released_weights.give_everything_back()
+
+
 def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: CompilerOverrides | None = None) -> Runner:
     """Compiles an ATen graph; unsupported parts run in eager with a warning.
 
@@ -305,7 +313,8 @@ class CompiledGraph:
         should_tune = _should_tune(graph, recipe, settings, lowerings, build)
         self._autotuner: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if should_tune else None
         frozen = settings.freezes(training)
-        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen)
+        releases = settings.releases and is_whole
+        self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen, releases)
         self._program: LoadedProgram | None = None
         self.precisions: dict[str, str] = {}
         if graph.results:
@@ -314,7 +323,7 @@ class CompiledGraph:
             self.precisions = dict(artifact.precisions)
             for note in artifact.notes if settings.has_precision else ():
                 warnings.warn(note, stacklevel=2)
-            self._program = _load(artifact, frozen)
+            self._program = _load(artifact, frozen, releases)
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
@@ -338,8 +347,8 @@ def _should_tune(
     )
 
 
-def _load(artifact: Artifact, frozen: bool) -> LoadedProgram:
-    program = LoadedProgram(artifact, frozen)
+def _load(artifact: Artifact, frozen: bool, releases: bool = False) -> LoadedProgram:
+    program = LoadedProgram(artifact, frozen, releases=releases)
     _programs.add(program)
     return program
 

@@ -19,7 +19,7 @@ from buddy.compiler.frontend.summary import SUMMARY_VARIABLE
 from buddy.compiler.frontend.verify import Verify
 from buddy.compiler.protocol.environment import check_variables
 from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
-from buddy.compiler.protocol.presets import default_recipe, without_packing
+from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
 from buddy.compiler.protocol.recipe import (
     F32,
     MAX_THREADS,
@@ -34,9 +34,12 @@ from buddy.compiler.protocol.recipe import (
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, with_value
+from buddy.compiler.runtime.released_weights import CAN_RELEASE
 from buddy.compiler.support.target import host
 
 Fallback = Literal["eager", "error"]
+# The value of `freeze` that also releases the memory of packed weights.
+RELEASE = "release"
 # How long `mode="max-autotune"` searches for a faster recipe, in seconds, for each new graph.
 TUNE_SECONDS = 30.0
 MODES = {"default": 0.0, "max-autotune": TUNE_SECONDS}
@@ -61,7 +64,8 @@ class BackendSettings:
     """How graphs are compiled.
 
     `fallback="error"` makes every op that would run in eager an error. With `freeze`, weights of inference graphs are
-    constants, packed ahead for the kernels; without `freeze`, weights are read in place at each call. `base` is the
+    constants, packed ahead for the kernels, and with `releases` only in packed form in memory; without `freeze`,
+    weights are read in place at each call. `base` is the
     recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
     compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
@@ -71,6 +75,7 @@ class BackendSettings:
 
     fallback: Fallback = "eager"
     freeze: bool = False
+    releases: bool = False
     base: Recipe | None = None
     threads: int = 0
     tune: float = 0.0
@@ -89,11 +94,16 @@ class BackendSettings:
         """
         check_variables()
         options = with_new_names(options or {}, RECIPE_FIELDS, "option")
+        freeze = _parse_freeze(options)
         settings = cls(
-            _parse_fallback(options), _parse_freeze(options), _parse_recipe(options), _parse_threads(options),
+            _parse_fallback(options), bool(freeze), freeze == RELEASE, _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
             _parse_summary(options), bool({"precision", "precisions", "recipe"} & options.keys()),
         )  # fmt: skip
+        if settings.releases and (settings.tune or settings.verify != "off"):
+            raise ValueError(
+                "freeze='release' leaves no weights for eager: use it without verify and tune, or use freeze=True"
+            )
         _check_passes(settings.recipe())
         return settings
 
@@ -108,7 +118,7 @@ class BackendSettings:
             recipe = replace(recipe, precision="bf16")
         if training:
             recipe = _without_integers(recipe)
-        return recipe if self.freezes(training) else without_packing(recipe)
+        return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
 
     def freezes(self, training: bool) -> bool:
         """Whether weights are constants; in `training` they change with every step."""
@@ -158,11 +168,16 @@ def _parse_summary(options: Mapping[str, Any]) -> bool:
     return word.lower() not in ("0", "off")
 
 
-def _parse_freeze(options: Mapping[str, Any]) -> bool:
-    """Raises `ValueError` for a value that is not a bool, and if a pass would pack weights that are not frozen."""
-    freeze = options.get("freeze", False)
-    if not isinstance(freeze, bool):
-        raise ValueError(f"freeze is {freeze!r}; it may be True, for weights that are constants, or False")
+def _parse_freeze(options: Mapping[str, Any]) -> bool | str:
+    """Raises `ValueError` for an unknown value, and if a pass would pack weights that are not frozen."""
+    freeze: bool | str = options.get("freeze", False)
+    if not isinstance(freeze, bool) and freeze != RELEASE:
+        raise ValueError(
+            f"freeze is {freeze!r}; it may be True, for weights that are constants, 'release', which also releases the "
+            "memory of what is packed, or False"
+        )
+    if freeze == RELEASE and not CAN_RELEASE:
+        raise ValueError("freeze='release' needs Linux: use freeze=True")
     packing_options = [name for name, value in options.items() if name.endswith(f".{PACK_WEIGHTS}") and value]
     if packing_options and not freeze:
         raise ValueError(f"{packing_options[0]} packs copies of weights, which must not change: set freeze=True")

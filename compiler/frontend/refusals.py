@@ -23,6 +23,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.callbacks import is_refusal
+from buddy.compiler.runtime.released_weights import give_all_back
 
 Table = Mapping[Any, Callable[..., Any]]
 
@@ -180,6 +181,7 @@ class _OrderedBags(TorchDispatchMode):
 
 def run_in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
     """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
+    give_all_back(args)
     interpreter = _LocatingInterpreter(module)
     interpreter.extra_traceback = False
     with torch.fx.traceback.preserve_node_meta(False):

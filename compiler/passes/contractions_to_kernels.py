@@ -9,13 +9,14 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose_blocking, reads_in_place
-from buddy.compiler.passes.kernels.calls import KernelCalls
+from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
 from buddy.compiler.passes.kernels.packing import panels_of
 from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
+from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class ContractionsToKernels(MlirPass):
     """Emits one kernel function per distinct contraction. With `pack_weights`, parameters are packed before the calls.
+
+    Weights of more than `pack_limit` MiB are not packed (0: no limit), because the copies take as much memory again.
 
     `rows` and `vectors` are the size of the register block of C, and `depth` is the number of steps of K that are
     accumulated before the block is stored; 0 selects a size by a cost model. They do not apply to contractions with few
@@ -36,18 +39,20 @@ class ContractionsToKernels(MlirPass):
     summary: ClassVar[str] = "replace matmuls and other contractions on memrefs by calls of register-blocked kernels"
 
     pack_weights: bool = True
+    pack_limit: int = DEFAULT_PACK_LIMIT
     rows: int = 0
     vectors: int = 0
     depth: int = 0
 
     def __post_init__(self) -> None:
+        check_pack_limit(self.name, self.pack_limit)
         for name in ("rows", "vectors", "depth"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         requested = BlockingInputs(self.rows, self.vectors, self.depth)
-        calls = KernelCalls(root, context.locations, self.pack_weights)
+        calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
         for op, is_supported in [
@@ -70,11 +75,11 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     inputs = [first, second]
     b_number = 0 if contraction.swapped else 1
     b = inputs[b_number]
-    parameter = calls.parameter(b)
-    if parameter is not None and reads_in_place(contraction):
-        calls.mark_streamed(parameter)
+    parameter = calls.to_pack(b)
+    if reads_in_place(contraction):
+        if (read := calls.parameter(b)) is not None:
+            calls.mark_streamed(read)
         parameter = None
-    parameter = parameter if calls.packs else None
     blocking = choose_blocking(contraction, context.target, None if parameter is None else "packed", requested)
     if parameter is not None:
         inputs[b_number] = calls.packed(parameter, panels_of(contraction, blocking), op.location)

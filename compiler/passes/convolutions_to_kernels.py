@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.calls import KernelCalls
+from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
 from buddy.compiler.passes.kernels.contraction import is_contraction, reads_loops
 from buddy.compiler.passes.kernels.conv.kernel import (
     BlockedConvolution,
@@ -21,6 +21,7 @@ from buddy.compiler.passes.kernels.conv.shape import Convolution, analyse
 from buddy.compiler.passes.kernels.conv.winograd.transforms import TILE_SIZES
 from buddy.compiler.passes.kernels.stages import find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
+from buddy.compiler.protocol.pass_facts import DEFAULT_PACK_LIMIT
 
 if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
@@ -34,6 +35,8 @@ _WINOGRAD_VALUES = ("auto", "never", *(str(tile_size) for tile_size in TILE_SIZE
 @dataclass(frozen=True)
 class ConvolutionsToKernels(MlirPass):
     """Emits one kernel function per distinct convolution. With `pack_weights`, parameters are packed before the calls.
+
+    Weights of more than `pack_limit` MiB are not packed (0: no limit), because the copies take as much memory again.
 
     `winograd` is the tile size of Winograd's algorithm for 3x3 windows, 2 or 4; "never" disables it. "auto" uses size 2
     where it is estimated to be faster, including the transform of the weights if each call makes it. The error of size
@@ -50,15 +53,17 @@ class ConvolutionsToKernels(MlirPass):
     )
 
     pack_weights: bool = True
+    pack_limit: int = DEFAULT_PACK_LIMIT
     winograd: str = "auto"
 
     def __post_init__(self) -> None:
+        check_pack_limit(self.name, self.pack_limit)
         if self.winograd not in _WINOGRAD_VALUES:
             values = ", ".join(_WINOGRAD_VALUES)
             raise ValueError(f"{self.name}: winograd must be one of {values}, not {self.winograd!r}")
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        calls = KernelCalls(root, context.locations, self.pack_weights)
+        calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The list is complete before the first rewrite, which may erase neighbouring ops.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and not len(op.results)]
         for op in [op for op in generics if is_contraction(op) and not reads_loops(op)]:
@@ -74,7 +79,7 @@ class ConvolutionsToKernels(MlirPass):
             raise UnsupportedError("it is a plain matrix product")
         fused = find_neighbours(op, conv, _uncut)
         image, weights, result = op.operands
-        parameter, spec = calls.parameter(weights) if calls.packs else None, fused.spec
+        parameter, spec = calls.to_pack(weights), fused.spec
         chosen, notes = self._choose(conv, parameter is not None, context)
         arguments = [weights] if parameter is None else [calls.packed(parameter, chosen.weight_packing, op.location)]
         if parameter is not None and chosen.reads_unpacked_weights:

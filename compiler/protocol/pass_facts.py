@@ -42,6 +42,8 @@ class PassFacts:
     plans_memory: bool = False
     # Packs weights before the call, unless its option `PACK_WEIGHTS` is false.
     packs_weights: bool = False
+    # Packs no weights if they have more than the MiB of its option `PACK_LIMIT`.
+    limits_packing: bool = False
     # Its result depends on the recipe's number of threads; the stages before it do not.
     reads_threads: bool = False
     # A graph pass that prepares the graph for this compiler's kernels, and is disabled for backends without them.
@@ -58,6 +60,8 @@ class PassFacts:
 
 # The option of passes with `packs_weights`: false disables the packing.
 PACK_WEIGHTS = "pack-weights"
+# The option of passes with `limits_packing`: packs only if the weights have at most so many MiB; 0 is no limit.
+PACK_LIMIT, DEFAULT_PACK_LIMIT = "pack-limit", 1024
 REPLACE_IR = "replace-ir"
 
 _ON_OR_OFF, _OFF_OR_ON = ("", (True, False)), ("", (False, True))
@@ -68,11 +72,13 @@ PASSES: Mapping[str, PassFacts] = MappingProxyType({
     # This compiler's own passes over MLIR.
     "contractions-to-kernels": PassFacts(
         packs_weights=True,
+        limits_packing=True,
         numbers=Numbers("sums of products are blocked and use fused multiply-add"),
         tuned=(("rows", (0, 4, 6, 8, 12, 14)), ("vectors", (0, 1, 2, 3, 4)), ("depth", (0, 128, 256, 512))),
     ),
     "convolutions-to-kernels": PassFacts(
         packs_weights=True,
+        limits_packing=True,
         numbers=Numbers("3x3 convolutions use the Winograd algorithm", ("winograd", "never")),
         tuned=(("winograd", ("auto", "never", "2")),),
     ),

@@ -14,7 +14,7 @@ import msgspec
 
 from buddy.compiler.protocol import Preset
 from buddy.compiler.protocol.errors import BuddyError, check_registration
-from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS, facts
+from buddy.compiler.protocol.pass_facts import PACK_LIMIT, PACK_WEIGHTS, facts
 from buddy.compiler.protocol.recipe import (
     BACKEND_NAME,
     DUMP,
@@ -398,6 +398,15 @@ def without_packing(recipe: Recipe) -> Recipe:
     """Returns the recipe without packing of weights before the call."""
     steps = [
         msgspec.structs.replace(s, options=(*s.options, (PACK_WEIGHTS, False))) if facts(s.name).packs_weights else s
+        for s in recipe.steps
+    ]
+    return msgspec.structs.replace(recipe, steps=tuple(steps))
+
+
+def without_pack_limit(recipe: Recipe) -> Recipe:
+    """Returns the recipe with weights packed before the call whatever their size, unless its steps set a limit."""
+    steps = [
+        msgspec.structs.replace(s, options=((PACK_LIMIT, 0), *s.options)) if facts(s.name).limits_packing else s
         for s in recipe.steps
     ]
     return msgspec.structs.replace(recipe, steps=tuple(steps))

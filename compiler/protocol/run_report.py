@@ -113,12 +113,16 @@ class MemoryUse(msgspec.Struct, frozen=True, omit_defaults=True):
     """Peak memory in bytes of one run, including results: of compiled code, and of eager.
 
     `packed` is the size of packed weights, which persist between runs and are not in the other numbers. Weights and
-    inputs are not counted.
+    inputs are not counted: `weights` is the size of the weights, of which all processes share one copy. `arena` is the
+    part of `compiled` that is planned at compile time. `code` is the size of the object files.
     """
 
     compiled: int
     eager: int
     packed: int = 0
+    weights: int = 0
+    arena: int = 0
+    code: int = 0
 
 
 class MachineLoad(msgspec.Struct, frozen=True, omit_defaults=True):

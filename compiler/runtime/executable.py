@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -16,6 +17,7 @@ from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
 from buddy.compiler.runtime.on_device import DeviceLoaded
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
+from buddy.compiler.runtime.released_weights import give_back, holds_new_elements, is_released, release
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind
 from buddy.compiler.support import blas
@@ -39,6 +41,8 @@ class PlainArgument:
         self._dtype = torch_dtype(argument.spec)
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
+        if is_released(source):
+            give_back(source)
         shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
         if source.shape != shape or source.dtype is not self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
@@ -68,13 +72,15 @@ class PackedArgument:
     Not all writes to a tensor can be detected (`p.data.mul_()`, a fused optimizer, another process), so copies are
     cached only for weights that do not change, until `forget()`. The source memory is kept alive, so that its address
     is not reused. With `sequential_calls`, calls do not overlap and all copies may use the same memory. A weight that
-    another program has packed in the same way is taken from `shared_weights`.
+    another program has packed in the same way is taken from `shared_weights`. With `releases`, the packed copy
+    replaces the memory of a frozen parameter (`released_weights`).
     """
 
     def __init__(
         self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
-        sequential_calls: bool = False, shared_weights: SharedWeights | None = None,
+        sequential_calls: bool = False, shared_weights: SharedWeights | None = None, releases: bool = False,
     ) -> None:  # fmt: skip
+        self._releases = frozen and releases
         self._frozen = frozen
         self._calls_are_sequential = sequential_calls
         self._shared = None if shared_weights is None else SharedArgument(shared_weights)
@@ -89,12 +95,17 @@ class PackedArgument:
 
     def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
         if not self._frozen:
+            give_back(source)
             return self._run_pack(source)
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
                 # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
-                self._buffer, self._source, self._state = self._pack_or_share(source), source.detach(), state
+                give_back(source)
+                self._buffer = self._pack_or_share(source)
+                if self._releases and release(source, self._buffer, self._run_pack):
+                    state = state_of(source)
+                self._source, self._state = source.detach(), state
             return self._buffer
 
     def pair(self) -> tuple[torch.Tensor, torch.Tensor] | None:
@@ -103,6 +114,8 @@ class PackedArgument:
 
     def forget(self) -> None:
         with self._lock:
+            if self._source is not None and is_released(self._source) and not holds_new_elements(self._source):
+                return  # the packed copy is the only one
             self._source, self._state = None, ()
 
     def _pack_or_share(self, source: torch.Tensor) -> torch.Tensor:
@@ -137,14 +150,15 @@ class LoadedProgram:
 
     Weights may change between calls. If the code needs packed weights, they are packed in each call, unless they are
     `frozen`: then the caller promises that they do not change while the program lives, and they are packed once. Frozen
-    weights that another program has packed in the same way are taken from `shared_weights`.
+    weights that another program has packed in the same way are taken from `shared_weights`. With `releases`, the memory
+    of frozen parameters that the code reads only in packed form is released.
 
     Construction raises `MachineError` for code of another architecture, and `LinkError`.
     """
 
     def __init__(
         self, artifact: Artifact, frozen: bool = False, sequential_calls: bool = False, with_addresses: bool = False,
-        shared_weights: SharedWeights | None = None,
+        shared_weights: SharedWeights | None = None, releases: bool = False,
     ) -> None:  # fmt: skip
         check_runs_here(artifact.target)
         sizes = functions_of(artifact.objects) if with_addresses else {}
@@ -169,8 +183,18 @@ class LoadedProgram:
         packed = [a for a in artifact.arguments if a.pack]
         store, numbers = PackedStore([a.spec for a in packed]), iter(range(len(packed)))
         self.packed_bytes = store.allocated if frozen else 0
+        uses = Counter(a.source for a in artifact.arguments)
         self._arguments = [
-            PackedArgument(a, self._library[a.pack], store, next(numbers), frozen, sequential_calls, shared_weights)
+            PackedArgument(
+                a,
+                partial(_call_pack, self._library, a.pack),
+                store,
+                next(numbers),
+                frozen,
+                sequential_calls,
+                shared_weights,
+                releases and uses[a.source] == 1,
+            )
             if a.pack
             else _make_unpacked_argument(a)
             for a in artifact.arguments
@@ -236,6 +260,11 @@ class LoadedProgram:
         for argument in self._arguments:
             if isinstance(argument, PackedArgument):
                 argument.forget()
+
+
+def _call_pack(library: Library, name: str, block: int) -> None:
+    """Calls a packing function; the reference to `library` keeps its code loaded."""
+    library[name](block)
 
 
 def _make_unpacked_argument(argument: Argument) -> PlainArgument:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from buddy.compiler.graph.graph import Graph, symbols_of
-from buddy.compiler.graph.node import GetItemOp, Op
+from buddy.compiler.graph.node import GetItemOp, Op, ReshapeFamilyOp
 from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.graph.serialize import Opaque
 from buddy.compiler.graph.sizes import Size, value_of
@@ -195,18 +195,76 @@ class LockstepInterpreter:
         if op.target in _BIT_OPS:
             self.narrow_nodes.add(op.stable)
             return widen(self._compute_narrow(op, values))
+        if _moves_a_large_operand(op, values):
+            return self._run(op, values)
         try:
-            return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
+            return self._run_wide(op, values)
         except (RuntimeError, NotImplementedError):
             # Some of torch's ops do not support double precision: these use the program's types.
             self.narrow_nodes.add(op.stable)
             return widen(self._compute_narrow(op, values))
+
+    def _run_wide(self, op: Op, values: Mapping[str, Any]) -> Any:
+        if op.target in _ROW_SELECTIONS:
+            return widen(self._run(op, values))
+        if op.target in PRODUCTS and op.stable not in self._precisions:
+            return product_in_double(op, values, self._symbols)
+        return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
 
     def _compute_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
         return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
     def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
         return compute_node(op, values, self._symbols, self._precisions)
+
+
+# ---- large operands in double precision ------------------------------------------------------------------------------
+
+# By target, the position of the second factor of a product of matrices; its last dim is that of the result.
+PRODUCTS = {"mm.default": 1, "addmm.default": 2}
+# Ops that select rows of their first operand: their result is exact in its element type.
+_ROW_SELECTIONS = {"embedding.default", "index_select.default"}
+# In bytes: larger operands are not converted at once, because a copy in double precision takes two or four times
+# their memory.
+_MAX_WIDE_BYTES = 16 << 20
+
+
+def _moves_a_large_operand(op: Op, values: Mapping[str, Any]) -> bool:
+    """True if `op` only moves elements of a large operand: the result stays in its element type, which is exact."""
+    if not isinstance(op, ReshapeFamilyOp) or len(op.parents) != 1:
+        return False
+    value = values[op.parents[0].name]
+    return isinstance(value, torch.Tensor) and _is_large(value)
+
+
+def _is_large(value: torch.Tensor) -> bool:
+    is_narrow = value.is_floating_point() and value.dtype != torch.float64
+    return is_narrow and value.numel() * torch.float64.itemsize > _MAX_WIDE_BYTES
+
+
+def product_in_double(
+    op: Op, values: Mapping[str, Any], symbols: Mapping[str, int], convert: Callable[[Any], Any] | None = None
+) -> Any:
+    """Returns the result of a product, a node in `PRODUCTS`, with operands in double precision.
+
+    `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time.
+    """
+    convert, factor, wide = convert or widen, op.args[PRODUCTS[op.target]], _widen_node(op)
+    operands = {p.name: convert(values[p.name]) for p in op.parents if p is not factor}
+    whole = values[factor.name]
+    if not _is_large(whole) or any(p is factor for p in op.args[: PRODUCTS[op.target]]):
+        return widen(compute_node(wide, {**operands, factor.name: convert(whole)}, symbols))
+    columns = max(1, _MAX_WIDE_BYTES // torch.float64.itemsize // max(1, whole.shape[0]))
+    parts = []
+    for start in range(0, whole.shape[1], columns):
+        part = {factor.name: convert(whole[:, start : start + columns])}
+        if op.target == "addmm.default":
+            bias = op.args[0].name
+            added = operands[bias]
+            is_per_column = added.dim() > 0 and added.shape[-1] > 1
+            part[bias] = added[..., start : start + columns] if is_per_column else added
+        parts.append(compute_node(wide, {**operands, **part}, symbols))
+    return torch.cat(parts, 1)
 
 
 def widen(value: Any) -> Any:

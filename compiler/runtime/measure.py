@@ -14,6 +14,7 @@ import msgspec
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.run_report import NodeCounts, SideReport
@@ -131,7 +132,7 @@ def run_and_compare(
             *program.notes(),
             *changed_tensors(captured, before, after),
         ),
-        memory=_memory(program, first_peak, eager_peak),
+        memory=_memory(program, captured, artifact, first_peak, eager_peak),
         beside=beside,
         compared=captured.eager is not None,
         load=machine_load,
@@ -271,12 +272,22 @@ def time_call(action: Callable[[], Any]) -> tuple[Any, float]:
     return result, time.perf_counter() - start
 
 
-def _memory(program: Loaded, first_peak: int, eager_peak: int) -> MemoryUse:
+def _memory(
+    program: Loaded, captured: CapturedGraph, artifact: Artifact, first_peak: int, eager_peak: int
+) -> MemoryUse:
     """Returns the memory use; `first_peak` is the peak of the first run, which packs weights and allocates the arena.
 
     Other allocations of a run are results, dense copies of strided inputs, and temporaries of ops in eager.
     """
-    return MemoryUse(max(0, first_peak - program.packed_bytes), eager_peak, program.packed_bytes)
+    packed = program.packed_bytes
+    # A weight that several placeholders share has one copy.
+    storages = {
+        tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes()
+        for tensor, kind in zip(captured.tensors, captured.graph.kinds, strict=False)
+        if kind is NodeType.FakeNode
+    }
+    code = sum(map(len, artifact.objects))
+    return MemoryUse(max(0, first_peak - packed), eager_peak, packed, sum(storages.values()), artifact.arena, code)
 
 
 def _thread_notes(artifact: Artifact, program: Loaded) -> tuple[str, ...]:

@@ -55,9 +55,11 @@ from buddy.compiler.runtime.compare import (
 )
 from buddy.compiler.runtime.graph_interpreter import (
     NO_PRECISIONS,
+    PRODUCTS,
     SEED,
     LockstepInterpreter,
     Precisions,
+    product_in_double,
     results_of,
     symbols_at,
     widen,
@@ -93,7 +95,11 @@ class RandomRoundingInterpreter(LockstepInterpreter):
 
     def _error_of_sum(self, op: Op, value: torch.Tensor, length: float) -> torch.Tensor:
         """Returns random errors of `value`, the result of `op`: sums or means of `length` addends each."""
-        squares = self.compute_alone(op, {p.name: widen(self.value(p.name)).square() for p in op.parents})
+        values = {p.name: self.value(p.name) for p in op.parents}
+        if op.target in PRODUCTS and op.stable not in self._precisions:
+            squares = product_in_double(op, values, self._symbols, lambda value: widen(value).square())
+        else:
+            squares = self.compute_alone(op, {name: widen(value).square() for name, value in values.items()})
         scale = length if op.target in _MEANS else 1.0
         squared_partial_sums = length * (squares * scale / 2 + (value * scale).square() / 3)
         deviation = torch.finfo(torch.float32).eps / 2 * (squared_partial_sums / 3).sqrt() / scale
@@ -127,7 +133,7 @@ def round_at_random(value: torch.Tensor, dtype: torch.dtype, bits: torch.Generat
         part = {torch.complex64: torch.float32, torch.complex32: torch.float16}.get(dtype, torch.float64)
         real, imaginary = (round_at_random(x, part, bits) for x in (value.real, value.imag))
         return torch.complex(real.double(), imaginary.double()).to(dtype)
-    if not value.is_floating_point() or not dtype.is_floating_point or dtype == torch.float64:
+    if not value.is_floating_point() or not dtype.is_floating_point or dtype in (torch.float64, value.dtype):
         return value.to(dtype)
     # The distance between neighbours of x = m 2^e with 1/2 <= m < 1.
     _, exponent = torch.frexp(value)

@@ -125,6 +125,17 @@ def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -
     assert figures["ratio"] == round(figures["compiled"] / figures["eager"], 3)
 
 
+@pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="memory is read from /proc")
+def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython) -> None:
+    ways = results(run_python, "large_model", "buddy released", "run")["ways"]
+    (released,), (run,) = ways["buddy released"], ways["run"]
+    assert released["weights"] == run["weights"] == run["parts"]["weights"] > 0
+    assert released["peak"] == max(released["peaks"].values()) > released["weights"]
+    assert {"imports", "model", "first call", "later calls"} <= released["peaks"].keys()
+
+
 @pytest.mark.parametrize(("seconds", "calls"), [(0.05, range(1, 2)), (0.001, range(3, 31))])
 def test_a_turn_is_one_long_call_or_many_short_ones(
     seconds: float, calls: range, monkeypatch: pytest.MonkeyPatch

@@ -16,13 +16,15 @@ import torch
 from torch import nn
 
 from buddy.compiler.driver.compile_graph import compile_graph
-from buddy.compiler.frontend import DynamoCompiler, backend, refreeze
+from buddy.compiler.frontend import DynamoCompiler, backend, refreeze, restore_weights
 from buddy.compiler.frontend.backend_settings import BackendSettings
 from buddy.compiler.frontend.capture import capture
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import from_toml, to_toml
 from buddy.compiler.protocol.run_report import NodeCounts
 from buddy.compiler.runtime import run_and_compare
+from buddy.compiler.runtime.released_weights import CAN_RELEASE
+from tests.conftest import RunPython
 
 pytestmark = [pytest.mark.usefixtures("fresh_dynamo"), pytest.mark.filterwarnings("error:a graph of")]
 
@@ -361,6 +363,111 @@ def test_memory_of_frozen_weights_does_not_come_to_hold_others() -> None:
             assigned_twice(net)
 
 
+class Wide(nn.Module):
+    """A product and an embedding with weights above the size from which memory is released."""
+
+    def __init__(self, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.words = nn.Embedding(600, 520, dtype=dtype)
+        self.down = nn.Linear(520, 1100, dtype=dtype)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.words(x))
+
+
+ROWS = torch.arange(48)
+needs_linux = pytest.mark.skipif(not CAN_RELEASE, reason="the memory of weights is released on Linux only")
+
+
+@needs_linux
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_released_weights_are_only_in_packed_form_until_restored(dtype: torch.dtype) -> None:
+    net = Wide(dtype).eval()
+    weights = {name: p.detach().clone() for name, p in net.named_parameters()}
+    with torch.no_grad():
+        expected = net(ROWS)
+        run = compiled(net, freeze="release")
+        first = run(ROWS)
+        torch.testing.assert_close(first, expected)
+        assert net.down.weight.isnan().all(), "eager computes NaN from what is released"
+        assert torch.equal(net.words.weight, weights["words.weight"]), "a weight that is read in place stays"
+        refreeze()
+        assert torch.equal(run(ROWS), first)
+        restore_weights()
+        assert all(torch.equal(p, weights[name]) for name, p in net.named_parameters())
+        assert torch.equal(run(ROWS), first)
+        torch.testing.assert_close(net(ROWS), expected)
+
+
+@needs_linux
+def test_released_weights_come_back_for_other_programs_and_errors() -> None:
+    net = Wide().eval()
+    weight = net.down.weight.detach().clone()
+    with torch.no_grad():
+        expected = net(ROWS)
+        compiled(net, freeze="release")(ROWS)
+        assert net.down.weight.isnan().all()
+        torch._dynamo.reset()
+        torch.testing.assert_close(compiled(net)(ROWS[:3]), expected[:3])
+        assert torch.equal(net.down.weight, weight)
+
+
+@needs_linux
+def test_new_weights_in_the_place_of_released_ones() -> None:
+    net, other = Wide().eval(), Wide().eval()
+    with torch.no_grad():
+        run = compiled(net, freeze="release")
+        run(ROWS)
+        net.load_state_dict(other.state_dict())
+        refreeze()
+        torch.testing.assert_close(run(ROWS), other(ROWS))
+        net.load_state_dict(Wide().state_dict(), assign=True)
+        copy_of_net = copy.deepcopy(net)
+        torch.testing.assert_close(run(ROWS), copy_of_net(ROWS))
+
+
+# Prints by how much the peak of this process grows, in multiples of the weights, from the call on.
+_GROWTH = """
+import sys, torch
+from pathlib import Path
+
+def pages(name):
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith(name))
+
+def net(width):
+    torch.manual_seed(0)
+    return torch.nn.Sequential(*[torch.nn.Linear(width, width) for _ in range(12)]).eval()
+
+options = {"freeze": {"no": False, "yes": True, "release": "release"}[sys.argv[1]]}
+with torch.no_grad():
+    # Loads what any compilation needs.
+    torch.compile(net(512), backend="buddy", options=options)(torch.randn(32, 512))
+    model, x = net(2048), torch.randn(32, 2048)
+    weights = sum(p.nbytes for p in model.parameters())
+    Path("/proc/self/clear_refs").write_text("5")  # resets the peak
+    before = pages("VmRSS:")
+    torch.compile(model, backend="buddy", options=options)(x)
+    print((pages("VmHWM:") - before) / weights, (pages("VmRSS:") - before) / weights)
+"""
+
+
+@needs_linux
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("freeze", "peaks", "ends"),
+    [("no", (-0.1, 0.3), (-0.1, 0.3)), ("yes", (0.9, 1.4), (0.9, 1.4)), ("release", (-0.1, 0.6), (-0.1, 0.3))],
+)
+def test_memory_for_each_weight(
+    freeze: str, peaks: tuple[float, float], ends: tuple[float, float], run_python: RunPython
+) -> None:
+    finished = run_python("-c", _GROWTH, freeze)
+    assert not finished.returncode, finished.stderr
+    peak, end = map(float, finished.stdout.split()[-2:])
+    assert peaks[0] <= peak <= peaks[1]
+    assert ends[0] <= end <= ends[1]
+
+
 def test_nothing_is_kept_of_weights_by_default_nor_frozen_in_training() -> None:
     layer, x, before = nn.Linear(64, 48), torch.randn(32, 64), packed_bytes()
     with torch.no_grad():
@@ -387,11 +494,12 @@ def test_a_recipe_of_the_workbench_packs_nothing_unless_frozen(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"freeze": "yes"}, "freeze is 'yes'; it may be True, for weights that are constants, or False"),
+        ({"freeze": "yes"}, "freeze is 'yes'; it may be True, for weights that are constants, 'release', which also"),
         (
             {"contractions-to-kernels.pack-weights": True},
             "contractions-to-kernels.pack-weights packs copies of weights",
         ),
+        ({"freeze": "release", "verify": True}, "freeze='release' leaves no weights for eager"),
     ],
 )
 def test_what_freeze_cannot_be(options: dict[str, Any], text: str) -> None:

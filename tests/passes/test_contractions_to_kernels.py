@@ -278,6 +278,18 @@ def test_packing_can_be_switched_off() -> None:
     check(without, "f", "mk,nk->mn", SMALL)
 
 
+def test_weights_above_the_limit_are_packed_in_the_call() -> None:
+    large = {"m": 64, "k": 512, "n": 640}  # 1.25 MiB of weights
+    text = function("f", "mk,nk->mn", large, parameter=True)
+    assert "@pack_0" in Compiled(text, [ContractionsToKernels(pack_limit=2)]).text
+    assert "@pack_0" in Compiled(text, [ContractionsToKernels(pack_limit=0)]).text
+    limited = Compiled(text, [ContractionsToKernels(pack_limit=1)])
+    assert "@pack_" not in limited.text
+    check(limited, "f", "mk,nk->mn", large)
+    with pytest.raises(ValueError, match="pack-limit must be 0"):
+        ContractionsToKernels(pack_limit=-1)
+
+
 def test_equal_contractions_share_a_kernel() -> None:
     text = function("f", "mk,nk->mn", SMALL) + function("g", "mk,nk->mn", SMALL)
     compiled = Compiled(text, [ContractionsToKernels()])

@@ -14,10 +14,10 @@ from buddy.compiler.frontend.capture import capture
 from buddy.compiler.frontend.verify import _difference
 from buddy.compiler.protocol import OutputReport
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.runtime import LoadedProgram
+from buddy.compiler.runtime import LoadedProgram, graph_interpreter
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.compare import compare
-from buddy.compiler.runtime.measure import compare_results
+from buddy.compiler.runtime.measure import compare_results, with_peak
 from buddy.compiler.runtime.sensitivity import MAX_FURTHER_RUNS, MIN_ELEMENTS, MULTIPLE, further_spreads, spreads
 from tests.models import WIDTH, Amplifying
 
@@ -335,3 +335,39 @@ def test_programs_with_an_op_without_double_precision_are_judged_by_it_too() -> 
     assert report.verdict == "ok"
     assert captured.spreads is not None
     assert not captured.spreads[0].is_complete
+
+
+class Wide(nn.Module):
+    """An embedding and a product, whose weights have 16 times the size of what is converted at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(8192, 1024), nn.Linear(1024, 8100)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.words(x))
+
+
+@pytest.fixture(scope="module")
+def wide() -> CapturedGraph:
+    with torch.no_grad():
+        return capture(Wide().eval(), (torch.arange(8),))[0]
+
+
+def test_large_weights_are_not_copied_to_double_precision_at_once(wide: CapturedGraph) -> None:
+    assert wide.eager is not None
+    expected = wide.eager(wide.tensors)
+    for measured in (lambda: spreads(wide, expected), lambda: further_spreads(wide, 0)):
+        found, peak = with_peak(measured)
+        assert found
+        assert peak <= 1.0 * sum(tensor.nbytes for tensor in wide.tensors)
+
+
+def test_blocks_of_columns_have_the_result_of_the_whole_product(
+    wide: CapturedGraph, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert wide.eager is not None
+    spreads(wide, wide.eager(wide.tensors))
+    monkeypatch.setattr(graph_interpreter, "_MAX_WIDE_BYTES", 1 << 40)
+    whole = graph_interpreter.LockstepInterpreter(wide.graph, wide.tensors, {}, (), "float64").finish()
+    torch.testing.assert_close(wide.exact, whole, rtol=1e-12, atol=1e-12)

@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 from typing import TYPE_CHECKING, Any
 
 from buddy.app.reports import formatting, numerics, profile
-from buddy.app.reports.run_report import in_eager
+from buddy.app.reports.run_report import in_eager, memory_parts
 from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Diagnostic, OutputReport, RunReport, Timing, Welcome
 from buddy.compiler.protocol.recipe import to_toml
@@ -83,8 +83,7 @@ def _figures(report: RunReport) -> Iterator[tuple[str, str]]:
     yield "loaded in", formatting.seconds(report.load_seconds)
     if report.memory is not None:
         yield "peak memory", f"{formatting.size(report.memory.compiled)}, eager {formatting.size(report.memory.eager)}"
-        if report.memory.packed:
-            yield "packed weights", formatting.size(report.memory.packed)
+        yield "memory", memory_parts(report.memory)
     if report.load is not None:
         yield "load", formatting.load_text(report.load).removeprefix("machine: ")
 

@@ -65,24 +65,38 @@ def _flat_operand(base: ir.Value, offset: ir.Value, type_: ir.Type) -> ir.Value:
 Build = Callable[[str, Sequence[ir.Type]], func.FuncOp]
 
 
+def check_pack_limit(pass_name: str, limit: int) -> None:
+    """Raises `ValueError` for a `limit` that is no size in MiB."""
+    if limit < 0:
+        raise ValueError(f"{pass_name}: pack-limit must be 0 (no limit) or the MiB of weights to pack, not {limit}")
+
+
 class KernelCalls:
     """The kernels that one pass emits in the module `root`, and their calls.
 
-    With `pack_weights`, parameters are packed before the calls.
+    With `pack_weights`, parameters are packed before the calls, unless the weights of the module have more than
+    `pack_limit` MiB: the copies would need as much again. 0 is no limit.
     """
 
-    def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool) -> None:
+    def __init__(self, root: ir.Operation, locations: LocationSets, pack_weights: bool, pack_limit: int = 0) -> None:
         self.root, self.locations = root, locations
         self.packs = pack_weights
         self._weights = PackedWeights(root)
-        self._functions: dict[
-            Hashable, tuple[str, ir.Operation, list[ir.Location]]
-        ] = {}  # name, function, locations of its calls
+        self._is_within_limit = not pack_limit or self._weights.entry_bytes <= pack_limit << 20
+        # The name, the function, and the locations of its calls.
+        self._functions: dict[Hashable, tuple[str, ir.Operation, list[ir.Location]]] = {}
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
 
     def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
         return self._weights.parameter(value)
+
+    def to_pack(self, value: ir.Value) -> ArgumentId | None:
+        """Returns the parameter of which `value` is a contiguous view, if it may be packed before the calls."""
+        parameter = self.parameter(value) if self.packs else None
+        if parameter is None or self._is_within_limit or self._weights.is_prepared(parameter):
+            return parameter
+        return None
 
     def packed(self, parameter: ArgumentId, packing: Packing, location: ir.Location) -> ir.Value:
         """Returns the buffer with the packed weights of `parameter`, for the op at `location`."""

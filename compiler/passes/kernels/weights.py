@@ -8,12 +8,14 @@ function of the module computes. The parameter itself is removed if it has no ot
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from buddy.compiler.codegen.calling_convention import STREAMED
+from buddy.compiler.codegen.calling_convention import PREPARE, STREAMED
 from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.walk import (
     argument_attributes,
+    bytes_of,
     callee_of,
     calls_in,
     has_identity_layout,
@@ -78,6 +80,26 @@ class PackedWeights:
         if function.is_public:
             return True
         return bool(function.calls) and all(self.parameter(call.operands[number]) for call in function.calls)
+
+    @cached_property
+    def entry_bytes(self) -> int:
+        """The size of the weights that callers of the module pass, without those that are computed from others."""
+        return sum(
+            bytes_of(argument.type)
+            for function in self.functions.values()
+            if function.is_public
+            for argument, attributes in zip(function.block.arguments, argument_attributes(function.op), strict=True)
+            if PARAMETER in attributes and PREPARE not in attributes and _is_contiguous(argument)
+        )
+
+    def is_prepared(self, parameter: ArgumentId) -> bool:
+        """True if `parameter` is always a copy that the runtime computes, which packing replaces."""
+        name, number = parameter
+        function = self.functions[name]
+        if function.is_public:
+            return PREPARE in argument_attributes(function.op)[number]
+        passed = [self.parameter(call.operands[number]) for call in function.calls]
+        return all(argument is not None and self.is_prepared(argument) for argument in passed)
 
     def packed(self, parameter: ArgumentId, packing: Packing) -> ir.Value:
         """Returns the argument with the packed weights of `parameter`; adds it to the function and its callers if new.

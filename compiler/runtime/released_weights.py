@@ -1,0 +1,190 @@
+"""Frozen weights whose own memory is released: the packed copy is then the only one.
+
+A released `nn.Parameter` gets other memory of the same size, which reads as NaN and takes none: all of its pages are
+one small file in memory, mapped again and again. Eager code that reads it computes NaN, and does not crash. Memory that
+is written becomes normal memory, so new weights can be loaded into it.
+
+What is packed can be unpacked, because packing moves elements and adds zeros: packing the positions of the elements
+shows where each one is. So a program that needs a released weight, because it packs it in another way or reads it in
+place, gets it back; a weight that was needed in this way is not released again.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import mmap
+import os
+import sys
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+CAN_RELEASE = sys.platform == "linux"
+# In bytes: smaller weights are not worth the mapping.
+MIN_RELEASED_BYTES = 1 << 20
+# In bytes: the size of the file that fills a mapping. A process may have 65,530 mappings.
+_FILE_BYTES = 16 << 20
+_CHUNK_ELEMENTS = 1 << 20
+_MAP_FIXED, _PROT_NONE = 0x10, 0
+# Integers with as many bytes as an element.
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+Pack = Callable[[torch.Tensor], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class _Release:
+    """A released parameter, its packed copy, and the function that packs a tensor of its form."""
+
+    weight: weakref.ref[torch.Tensor]
+    packed: torch.Tensor
+    pack: Pack
+
+
+# Both by the address of the memory that reads as NaN, until that memory is unmapped.
+_released: dict[int, _Release] = {}
+_given_back: set[int] = set()
+_file = -1
+
+
+def is_released(weight: torch.Tensor) -> bool:
+    """Whether the elements of `weight` are only in packed form."""
+    return bool(_released) and weight.data_ptr() in _released
+
+
+def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
+    """Gives a parameter memory that reads as NaN, and releases its own unless another tensor uses it.
+
+    Does nothing and returns false for a tensor that is not a parameter, is small, has been given back before, or whose
+    elements cannot be read from `packed`, which is `pack(weight)`.
+    """
+    if not isinstance(weight, torch.nn.Parameter) or weight.nbytes < MIN_RELEASED_BYTES:
+        return False
+    if weight.data_ptr() in _given_back or weight.dtype != packed.dtype or weight.itemsize not in _BITS:
+        return False
+    if weight.untyped_storage().nbytes() != weight.nbytes or _sum_of_bits(weight) != _sum_of_bits(packed):
+        return False
+    empty = _memory_of_nan(weight)
+    _released[empty.data_ptr()] = _Release(weakref.ref(weight), packed, pack)
+    weight.data = empty
+    return_free_memory()
+    return True
+
+
+def give_back(weight: torch.Tensor) -> None:
+    """Writes the elements of a released weight to its memory again; does nothing for other tensors."""
+    found = _released.pop(weight.data_ptr(), None) if _released else None
+    if found is None:
+        return
+    _given_back.add(weight.data_ptr())
+    if _is_untouched(weight):
+        bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
+        positions, packed = _positions(weight, found.pack), found.packed.reshape(-1).view(bits.dtype)
+        holds_element = positions > 0
+        bits[positions[holds_element] - 1] = packed[holds_element]
+
+
+def give_all_back(tensors: Iterable[Any]) -> None:
+    """Gives back all released weights among `tensors`."""
+    for value in tensors if _released else ():
+        if isinstance(value, torch.Tensor):
+            give_back(value)
+
+
+def give_everything_back() -> None:
+    """Gives back all released weights of this process."""
+    for found in list(_released.values()):
+        weight = found.weight()
+        if weight is not None:
+            give_back(weight)
+
+
+def holds_new_elements(weight: torch.Tensor) -> bool:
+    """Whether a released weight has been written; its packed copy is then out of date, and it is no longer released."""
+    if not is_released(weight) or _is_untouched(weight):
+        return False
+    del _released[weight.data_ptr()]
+    _given_back.add(weight.data_ptr())
+    return True
+
+
+def return_free_memory() -> None:
+    """Returns the memory that the C library has freed to the operating system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def _positions(weight: torch.Tensor, pack: Pack) -> torch.Tensor:
+    """Returns for each packed element its position in memory order in `weight`, from 1; 0 for one that only pads."""
+    count, total = weight.numel(), 0
+    # Positions that do not fit into an element are packed in parts.
+    bits_per_part = 8 * weight.itemsize if weight.itemsize > 2 else 15
+    for shift in range(0, max(1, count.bit_length()), bits_per_part):
+        part = torch.arange(1, count + 1) >> shift
+        part = (part & ((1 << min(bits_per_part, 63)) - 1)).to(_BITS[weight.itemsize])
+        numbers = torch.empty_strided(weight.shape, weight.stride(), dtype=weight.dtype)
+        _in_memory_order(numbers).copy_(part.view(weight.dtype))
+        total = total + (pack(numbers).reshape(-1).view(part.dtype).long() << shift)
+    assert isinstance(total, torch.Tensor)
+    return total
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().as_strided((tensor.numel(),), (1,))
+
+
+def _sum_of_bits(tensor: torch.Tensor) -> int:
+    """The sum of the elements as integers, which is the same for any order, and with zeros added."""
+    bits = tensor.detach().as_strided((tensor.numel(),), (1,)).view(_BITS[tensor.itemsize]).numpy()
+    return int(np.add.reduce(bits, dtype=np.int64))
+
+
+def _is_untouched(weight: torch.Tensor) -> bool:
+    """Whether memory still reads as `_memory_of_nan` returned it."""
+    flat = _in_memory_order(weight).view(_BITS[weight.itemsize]).numpy()
+    return all(bool((flat[i : i + _CHUNK_ELEMENTS] == -1).all()) for i in range(0, flat.size, _CHUNK_ELEMENTS))
+
+
+def _memory_of_nan(like: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor with the form of `like`, all bits of which are one, in memory that is allocated when written."""
+    size = -(-like.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    address = _map(0, size, _PROT_NONE, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS, -1)
+    for start in range(0, size, _FILE_BYTES):
+        part = min(_FILE_BYTES, size - start)
+        _map(address + start, part, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | _MAP_FIXED, _file_of_ones())
+    memory = (ctypes.c_byte * like.nbytes).from_address(address)
+    weakref.finalize(memory, _unmap, address, size).atexit = False
+    flat = torch.frombuffer(memory, dtype=like.dtype, count=math.prod(like.shape))
+    return flat.as_strided(like.shape, like.stride())
+
+
+def _map(address: int, size: int, protection: int, flags: int, file: int) -> int:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
+    mapped = libc.mmap(address, size, protection, flags, file, 0)
+    if mapped in (None, ctypes.c_void_p(-1).value):
+        raise MemoryError(f"{size} bytes for a released weight: {os.strerror(ctypes.get_errno())}")
+    return int(mapped)
+
+
+def _unmap(address: int, size: int) -> None:
+    _released.pop(address, None)
+    _given_back.discard(address)
+    ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
+
+
+def _file_of_ones() -> int:
+    """Returns the file in memory, all bits of which are one."""
+    global _file
+    if _file < 0:
+        _file = os.memfd_create("buddy-released-weights", os.MFD_CLOEXEC)
+        for _ in range(_FILE_BYTES >> 20):
+            os.write(_file, b"\xff" * (1 << 20))
+    return _file
