@@ -100,7 +100,8 @@ def _first_word_error(words: Sequence[str]) -> str:
     if verb:
         return f"unknown verb or file {word!r}: did you mean {verb}? (`buddy-tui --help` lists the verbs)"
     is_remote = any(option.partition("=")[0] in ("--engine", "--remote") for option in words)
-    return ("" if is_remote else missing_source(word)) or ("" if "--web" in words else missing_terminal(word))
+    needs_terminal = not {"--web", "--plain"} & set(words)
+    return ("" if is_remote else missing_source(word)) or (missing_terminal(word) if needs_terminal else "")
 
 
 def missing_terminal(source: str) -> str:

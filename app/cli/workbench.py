@@ -35,6 +35,8 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--watch", action="store_true", help=text)
     text = "read a log of another compiler on while it is being written, and show its last stage"
     group.add_argument("--follow", action="store_true", help=text)
+    text = "read commands from stdin and print what changes as lines, for screen readers and pipes"
+    group.add_argument("--plain", action="store_true", help=text)
     group.add_argument("--theme", help="start with this theme")
     group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
@@ -53,8 +55,10 @@ def main(words: Sequence[str]) -> int:
             return USAGE_ERROR
         return _start()
     options, script = arguments.parse_with_script_arguments(parser, words)
+    if options.web and options.plain:
+        parser.error("--plain prints lines here, --web serves the screen: give one of them")
     error = "" if options.engine or options.remote else missing_source(options.source)
-    error = error or ("" if options.web else missing_terminal(options.source))
+    error = error or ("" if options.web or options.plain else missing_terminal(options.source))
     if error:
         print(error, file=sys.stderr)
         return USAGE_ERROR
@@ -82,6 +86,7 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
         follows=options.follow,
+        plain=options.plain,
     )
 
 

@@ -22,6 +22,10 @@ MESSAGE_SECONDS = 6.0
 MAX_MESSAGES = 200
 
 
+def _ignore(_message: str) -> None:
+    pass
+
+
 class Status:
     """Shows a message for `MESSAGE_SECONDS`. `redraw` updates the header, the status line and the keys."""
 
@@ -30,6 +34,8 @@ class Status:
         self._clear_timer: Timer | None = None
         self.redraw = redraw
         self.message = ""
+        # Called with each message, and with each progress.
+        self.listeners: tuple[Callable[[str], None], Callable[[str], None]] = (_ignore, _ignore)
         # The latest messages, with the times at which they were shown.
         self.messages: list[tuple[str, str]] = []
 
@@ -37,10 +43,15 @@ class Status:
         """Show a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
         self.messages.append((time.strftime("%H:%M:%S"), message))
         del self.messages[:-MAX_MESSAGES]
-        self.show_progress(message)
+        self.listeners[0](message)
+        self._show(message)
 
     def show_progress(self, message: str) -> None:
         """Show a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
+        self.listeners[1](message)
+        self._show(message)
+
+    def _show(self, message: str) -> None:
         self.message = message
         if self._clear_timer is not None:
             self._clear_timer.stop()

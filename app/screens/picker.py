@@ -40,7 +40,7 @@ class OptionScreen(AnsweringScreen[Options]):
 
     def __init__(self, info: PassInfo, step: PassStep) -> None:
         super().__init__()
-        self._info = info
+        self._info, self.options = info, info.options
         self._step_options = dict(step.options)
 
     def compose(self) -> ComposeResult:

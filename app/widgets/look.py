@@ -46,8 +46,14 @@ class Look:
         return self.over(strip.adjust_cell_length(width), background)
 
     def over(self, strip: Strip, background: str = "") -> Strip:
-        """Puts `strip` on a background. It is always explicit, because the default differs between terminals."""
-        return strip.apply_style(self.backgrounds[background])
+        """Puts `strip` on a background. It is always explicit, because the default differs between terminals.
+
+        A background with a text colour of its own replaces those of the strip, which may be invisible on it.
+        """
+        style = self.backgrounds[background]
+        if style.color is None:
+            return strip.apply_style(style)
+        return Strip(Segment.apply_style(strip, post_style=style), strip.cell_length)
 
 
 @lru_cache(maxsize=8)

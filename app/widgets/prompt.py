@@ -51,7 +51,7 @@ class Prompt(Horizontal):
 
     def __init__(self) -> None:
         super().__init__(id="prompt")
-        self._title = ""
+        self.title = ""
         self._use_answer: Callable[[str], object] | None = None
         self._watcher: PromptWatcher | None = None
         # The text of which the watcher knows.
@@ -72,7 +72,7 @@ class Prompt(Horizontal):
         self.set_class(watcher is not None, "-noted")
         if not self.display:
             self._previous_focus = self.screen.focused
-        self._title = title
+        self.title = title
         self.query(Static).first().update(f" {title}: ")
         self._fit()
         self.show_note("")
@@ -85,7 +85,7 @@ class Prompt(Horizontal):
 
     def _fit(self) -> None:
         """Put the title above the input if it would leave less than `MIN_INPUT` columns for it."""
-        self.set_class(len(self._title) + 3 + MIN_INPUT > self.app.size.width, "-stacked")
+        self.set_class(len(self.title) + 3 + MIN_INPUT > self.app.size.width, "-stacked")
 
     def on_resize(self) -> None:
         self._fit()

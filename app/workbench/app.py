@@ -236,6 +236,10 @@ class Workbench(App[int]):
             *self.ir.targets,
         ]
 
+    async def run_to_exit(self, mouse: bool) -> int | None:
+        """Run on the terminal until the user quits. Returns the exit code, if there is one."""
+        return await self.run_async(mouse=mouse)
+
     # ---- composition -------------------------------------------------------------------------------------------------
 
     def get_driver_class(self) -> type[Driver]:
@@ -634,12 +638,17 @@ class Workbench(App[int]):
 
     # ---- internal errors ---------------------------------------------------------------------------------------------
 
+    @property
+    def raises_errors(self) -> bool:
+        """Whether internal errors are raised, as in a test, instead of being written to a file."""
+        return self.is_headless
+
     def _handle_exception(self, error: Exception) -> None:
         """Append the traceback to a file, and show its path. In a test, let Textual handle the error.
 
         An error in a Textual worker ends only this worker; any other error ends the workbench.
         """
-        if self.is_headless:
+        if self.raises_errors:
             super()._handle_exception(error)
             return
         path = self.log_path or self.workspace.path.parent.parent / "crash.log"

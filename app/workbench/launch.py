@@ -40,11 +40,12 @@ def run_workbench(
     shapes: tuple[str, ...] = (),
     trusts: bool = False,
     follows: bool = False,
+    plain: bool = False,
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
 
     `overrides` are recipe fields from the command line, `shapes`, `trusts` and `follows` are the options `--shape`,
-    `--trust` and `--follow`.
+    `--trust` and `--follow`. A `plain` workbench reads commands from stdin and prints lines.
     """
     settings, problems = apply_settings(settings_path())
     if theme:
@@ -53,7 +54,7 @@ def run_workbench(
     if settings.memory is not None:
         # The engine, which inherits the environment, reads this variable. A value that the user has set wins.
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
-    bench = Workbench(
+    bench = _workbench_type(plain)(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
         plugins=plugins, watch=watch, reopens=settings.reopen,
     )  # fmt: skip
@@ -66,12 +67,21 @@ def run_workbench(
     return code if code is not None else bench.return_code or 0
 
 
+def _workbench_type(plain: bool) -> type[Workbench]:
+    """The application with a screen or without one, which is imported only if it is needed."""
+    if not plain:
+        return Workbench
+    from buddy.app.workbench.plain import PlainWorkbench
+
+    return PlainWorkbench
+
+
 async def _run(bench: Workbench, mouse: bool) -> int | None:
     """Run until the user quits and the engine has exited."""
     asyncio.get_running_loop().call_later(GC_DELAY_SECONDS, _collect_garbage)
     disconnect_watch = asyncio.ensure_future(exit_on_disconnect(bench))
     try:
-        return await bench.run_async(mouse=mouse)
+        return await bench.run_to_exit(mouse)
     finally:
         disconnect_watch.cancel()
         await bench.session.close()

@@ -106,17 +106,37 @@ def test_every_theme_styles_the_same_roles_and_all_syntax(theme: ThemeData) -> N
     assert set(SYNTAX.values()) == theme.syntax.keys()
 
 
+# The least contrast of text and of graphics in WCAG 2, level AA, and of text in level AAA.
+AA, AA_GRAPHICS, AAA = 4.5, 3.0, 7.0
+# What is disabled, for which WCAG has no limit, and bars and borders, which are graphics.
+GRAPHICS = ("faint", "bar", "bar-other")
+# The names of backgrounds on which any text may be drawn.
+BACKGROUNDS = ("", "panel", "cursor", "cursor-blurred", "linked-line")
+
+
+def drawn_colours(theme: ThemeData, role: str, background: str) -> tuple[str, str]:
+    """The colours of a text of that role, and of its background, as the panes draw it."""
+    (segment, *_) = look_of(theme.name).strip([("text", role)], 4, background)
+    assert segment.style is not None
+    assert segment.style.color is not None
+    assert segment.style.bgcolor is not None
+    return segment.style.color.get_truecolor().hex, segment.style.bgcolor.get_truecolor().hex
+
+
 @PARAMETERS
-def test_text_and_syntax_stand_out_from_the_background(theme: ThemeData) -> None:
+def test_text_has_the_contrast_of_wcag_on_every_background(theme: ThemeData) -> None:
+    """All texts of panes have level AA, also in the row of the cursor. The high-contrast theme has AAA elsewhere."""
     if theme.ansi:
         pytest.skip("the terminal's own colours")
-    least = 7.0 if theme.name == "buddy-high-contrast" else 3.0
-    styles = {**theme.syntax, "text": theme.roles["text"], "dim": theme.roles["dim"], "bad": theme.roles["bad"]}
-    faint = {
-        name: round(contrast(style.split()[-1], theme.colors["background"]), 1)
-        for name, style in styles.items()
-        if contrast(style.split()[-1], theme.colors["background"]) < least
-    }
+    faint = {}
+    for background in BACKGROUNDS:
+        for role in (*theme.roles, *(f"syntax:{name}" for name in theme.syntax)):
+            if role in BACKGROUNDS or (role == "faint" and background):
+                continue
+            found = contrast(*drawn_colours(theme, role, background))
+            text = AAA if theme.name == "buddy-high-contrast" and not background else AA
+            if found < (AA_GRAPHICS if role in GRAPHICS else text):
+                faint[role, background] = round(found, 2)
     assert faint == {}
 
 

@@ -1,0 +1,605 @@
+"""The workbench as lines of text, for screen readers, logs and pipes: reads commands, and prints what changes.
+
+The application, its panes, its commands and its session are those of the screen, which is not drawn. A command performs
+an action of the registry; a question that the action asks is answered by the next line, or by the rest of the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input
+
+from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, PANES, Action, actions_of_pane
+from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.ir import IrPane
+from buddy.app.screens.detail import DetailScreen
+from buddy.app.screens.editor import EditorScreen
+from buddy.app.screens.modal import AnsweringScreen, ConfirmScreen
+from buddy.app.screens.picker import ChoiceList, OptionScreen, PickerScreen
+from buddy.app.screens.plot import PlotScreen
+from buddy.app.screens.programs import ProgramScreen
+from buddy.app.session.state import Topic
+from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.prompt import Prompt
+from buddy.app.workbench.app import Workbench
+from buddy.app.workbench.key_sequences import command_score
+from buddy.app.workbench.plain_output import (
+    MAX_ROWS,
+    Changes,
+    Printer,
+    cells_line,
+    row_line,
+    screen_lines,
+    view_lines,
+)
+from buddy.compiler.protocol import NodeRow
+
+_STDIN = 0
+# The size of the screen that is not drawn, which decides how many columns tables have.
+SIZE = (200, 60)
+# Nothing may run for this long before the next command is performed: longer than edits are collected for.
+QUIET_SECONDS = 0.25
+# How long to wait for lines of a stage from the engine.
+LINE_SECONDS = 10.0
+# Actions that change only the screen.
+SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
+_RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
+# The number of actions that an unknown command suggests.
+_MAX_SUGGESTIONS = 5
+_COMMANDS = """Commands:
+  graph, passes, ir, outputs   go to a pane and print its rows
+  show [FROM-TO]               print rows of the pane, or of the open list
+  node NAME                    go to a node of the graph
+  stages                       list the stages of the compilation
+  stage NAME|NUMBER            show a stage in IR
+  toggle NAME                  switch a pass on or off, or a node between compiled code and eager
+  where                        print the program, the pane and the row
+  help [WORDS]                 print this list, or what an action does
+  actions                      print the keys and actions of this pane
+  ACTION [ANSWER]              perform an action by its name, its title or its key: run, undo, profile, search TEXT
+An action may ask for a text or a choice: answer on the next line, or on the same line. `cancel` leaves the question.
+Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
+
+
+class _Ambiguous(NamedTuple):
+    """The candidates that a name matches; none, or several."""
+
+    names: tuple[str, ...]
+
+
+class PlainWorkbench(Workbench):
+    """The workbench without a screen."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self._printer = Printer(sys.stdout)
+        self._changes = Changes(self._printer)
+        self._typed_lines: asyncio.Queue[str | None] = asyncio.Queue()
+        self._pilot: Pilot[int] | None = None
+        # What was printed last: the open screen or question, and the row of the pane that has focus.
+        self._printed_screen: object = None
+        self._printed_row = ""
+        super().__init__(*arguments, **{**options, "ascii_mode": True})
+
+    async def run_to_exit(self, mouse: bool) -> int | None:
+        """Perform the commands that are read from standard input, up to its end or to `quit`."""
+        loop = asyncio.get_running_loop()
+        reader = threading.Thread(target=_read_lines, args=(_STDIN, loop, self._typed_lines.put_nowait), daemon=True)
+        with contextlib.suppress(NotImplementedError):
+            loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        self._printer.say(f"{self.title}: type a command, or help")
+        return await self.run_async(
+            headless=True, mouse=False, size=SIZE, auto_pilot=lambda pilot: self._obey_lines(pilot, reader)
+        )
+
+    # ---- what the application does differently -----------------------------------------------------------------------
+
+    @property
+    def raises_errors(self) -> bool:
+        return False
+
+    def _make_program(self, *arguments: Any) -> None:
+        self._changes = Changes(self._printer)
+        super()._make_program(*arguments)
+
+    def _make_context(self) -> WorkbenchContext:
+        context = super()._make_context()
+        context.status.listeners = (self._printer.say, self._printer.say_progress)
+        return context
+
+    def session_changed(self, topics: frozenset[Topic]) -> None:
+        super().session_changed(topics)
+        self._changes.note(self.state)
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Print the text: there is no terminal to copy it to."""
+        self._printer.say(text)
+
+    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
+        if message is not None:
+            self._printer.say(str(message))
+        super().exit(result, return_code)
+        self._typed_lines.put_nowait(None)
+
+    # ---- lines -------------------------------------------------------------------------------------------------------
+
+    async def _obey_lines(self, pilot: Pilot[int], reader: threading.Thread) -> None:
+        self._pilot = pilot
+        reader.start()
+        while (line := await self._typed_lines.get()) is not None and not self._exit:
+            await self._settle()
+            await self._obey(line)
+            await self._settle()
+            await self._describe()
+        if not self._exit:
+            if not os.isatty(_STDIN):
+                await self._settle()
+            self.exit(0)
+
+    def _interrupt(self) -> None:
+        """Handle ctrl+c: leave the question that is open, or else cancel what runs."""
+        if self._asks:
+            self._printer.say("Nothing was chosen")
+            self.call_later(self._leave_question)
+        elif self.busy or self.state.engine == "starting" or self.context.jobs.opening:
+            self.context.jobs.cancel_opening()
+            self.cancel_jobs()
+        else:
+            self._printer.say("Nothing is running. Type quit, or press ctrl+d, to leave")
+
+    async def _settle(self) -> None:
+        """Wait until no job runs, and the panes show its result."""
+        assert self._pilot is not None
+        quiet_since: float | None = None
+        while not self._exit:
+            await self._pilot.pause()
+            is_starting = self.state.engine == "starting" or not (self.workspace.ready or self.state.problem)
+            if self.busy or self._screen_works() or (is_starting and self.state.engine != "lost"):
+                quiet_since = None
+            elif quiet_since is None:
+                quiet_since = time.monotonic()
+            elif time.monotonic() - quiet_since >= QUIET_SECONDS:
+                return
+            await asyncio.sleep(0.02)
+
+    def _screen_works(self) -> bool:
+        """Whether a job is about to open a screen, or the open one waits for its content. Prints the progress of it."""
+        workers = [worker for worker in self.workers if worker.node is self.screen and not worker.is_finished]
+        if workers and len(self.screen_stack) > 1:
+            for box in self.screen.query("#box"):
+                self._printer.say_progress(str(box.border_title or ""))
+        return self.context.jobs.opening or (bool(workers) and len(self.screen_stack) > 1)
+
+    async def _obey(self, line: str) -> None:
+        """Perform a command, or use the line as the answer to the open question."""
+        if self._asks:
+            if await self._answer(line.strip()):
+                return
+            await self._leave_question()
+        words = line.split()
+        if not words:
+            self._printed_row = ""
+            return
+        command = _BUILT_IN.get(words[0].lower())
+        if command is not None:
+            await command(self, words[1:])
+        elif words[0].lower() in PANES and words[0] != "source" and len(words) == 1:
+            await self._print_pane(words[0].lower())
+        else:
+            await self._perform_words(words)
+
+    async def _perform_words(self, words: Sequence[str]) -> None:
+        """Perform the action that the first words name. The words after them answer its question."""
+        for count in range(len(words), 0, -1):
+            action = find_action(" ".join(words[:count]), self.pane.pane_id)
+            if action is not None:
+                await self._act(action, words[count:])
+                return
+        similar = similar_actions(" ".join(words))
+        suggestions = ", ".join(f"{action.id} ({action.title.lower()})" for action in similar)
+        todo = f"did you mean {suggestions}?" if suggestions else "`actions` lists them"
+        self._printer.say(f"unknown command {words[0]!r}: {todo}")
+
+    async def _act(self, action: Action, answer: Sequence[str] = ()) -> None:
+        """Perform an action in its pane, and give `answer` to its question."""
+        if action.id in SCREEN_ACTIONS:
+            self._printer.say(f"{action.title} changes only the screen, which is not drawn")
+            return
+        if action.pane in PANES and action.pane != self.pane.pane_id and not action.anywhere:
+            self._go_to_pane(action.pane)
+        arguments: list[object] = []
+        if action.id == "phase.number":
+            if not answer or not answer[0].isdigit():
+                self._printer.say("give the number of the phase: phase.number 3")
+                return
+            arguments, answer = [int(answer[0])], answer[1:]
+        await self.perform(action, *arguments)
+        if not answer:
+            return
+        await self._settle()
+        if self._asks:
+            await self._answer(" ".join(answer))
+        else:
+            self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
+
+    def _go_to_pane(self, pane: Any) -> None:
+        if pane == "source" and not self.context.layout.with_source:
+            self.context.layout.toggle_source()
+        self.show_pane(pane)
+
+    # ---- questions ---------------------------------------------------------------------------------------------------
+
+    @property
+    def _prompt(self) -> Prompt | None:
+        """The prompt that is open on the top screen."""
+        return next((prompt for prompt in self.screen.query(Prompt) if prompt.display), None)
+
+    @property
+    def _asks(self) -> bool:
+        """Whether a screen over the panes or a prompt is open."""
+        return len(self.screen_stack) > 1 or self._prompt is not None
+
+    async def _leave_question(self) -> None:
+        """Close the prompt, and all screens over the panes."""
+        while self._asks and not self._exit:
+            prompt, screen = self._prompt, self.screen
+            if prompt is not None:
+                prompt.action_cancel()
+            elif isinstance(screen, AnsweringScreen):
+                screen.close_unanswered()
+            else:
+                self.pop_screen()
+            await self._pause()
+
+    async def _answer(self, text: str) -> bool:
+        """Answer the open question. Returns false if the line is not an answer, but the next command."""
+        prompt, screen = self._prompt, self.screen
+        self._printed_screen = None
+        if text in ("cancel", "close"):
+            await self._leave_question()
+        elif prompt is not None:
+            await self._submit(prompt.query_one(Input), text)
+        elif isinstance(screen, ConfirmScreen):
+            if text.lower() in ("y", "yes", "n", "no"):
+                screen.dismiss(text.lower().startswith("y"))
+        elif isinstance(screen, PickerScreen):
+            await self._choose(screen, text)
+        elif isinstance(screen, ProgramScreen):
+            choices = screen.query_one(ChoiceList).matches
+            chosen = choices[int(text) - 1].title if text.isdigit() and 0 < int(text) <= len(choices) else text
+            await self._submit(screen.query_one(Input), chosen)
+        elif isinstance(screen, OptionScreen):
+            await self._set_option(screen, text)
+        else:
+            return await self._use_list(screen, text)
+        return True
+
+    async def _submit(self, field: Input, text: str) -> None:
+        """Type a text in a field and accept it. An empty text accepts what is in the field."""
+        if text:
+            field.value = text
+            await self._pause()
+        await field.action_submit()
+
+    async def _choose(self, screen: PickerScreen, text: str) -> None:
+        """Choose an entry by its number or its title; other texts narrow the list, and choose the only match."""
+        choices = screen.query_one(ChoiceList)
+        titles = [choice.title.lower() for choice in choices.matches]
+        if text.lower() in titles:
+            row: int | None = titles.index(text.lower())
+        elif text.isdigit() and 0 < int(text) <= len(titles):
+            row = int(text) - 1
+        elif not text:
+            row = choices.cursor
+        else:
+            screen.query_one(Input).value = text
+            await self._pause()
+            titles = [choice.title.lower() for choice in choices.matches]
+            if not titles:
+                self._printer.say(f"nothing matches {text!r}")
+                screen.query_one(Input).value = ""
+                await self._pause()
+            row = 0 if len(titles) == 1 else titles.index(text.lower()) if text.lower() in titles else None
+        if row is not None:
+            choices.move_to(row)
+            await self._pause()
+            screen.on_input_submitted()
+
+    async def _set_option(self, screen: OptionScreen, text: str) -> None:
+        """Set an option of a pass, as `name=value`. An empty line accepts all of them."""
+        name, equals, value = text.partition("=")
+        numbers = [k for k, option in enumerate(screen.options) if option.name == name.strip()]
+        if not text:
+            screen.action_accept()
+        elif equals and numbers:
+            screen.query_one(f"#option-{numbers[0]}", Input).value = value.strip()
+            await self._pause()
+            self._printer.say(f"{name.strip()} = {value.strip()}: an empty line accepts, cancel leaves")
+            self._printed_screen = screen
+        else:
+            self._printer.say(f"no option {name.strip()}: give name=value, an empty line, or cancel")
+            self._printed_screen = screen
+
+    async def _use_list(self, screen: Screen[Any], text: str) -> bool:
+        """Choose a row of an open list by its number, or press one of its keys. Returns false for other lines."""
+        assert self._pilot is not None
+        if words := text.split():
+            if words[0] == "show":
+                await self._show(words[1:])
+                self._printed_screen = screen
+                return True
+            view = next(iter(screen.query(CursorView)), None)
+            if text.isdigit() and view is not None and 0 < int(text) <= view.row_count:
+                view.move_to(int(text) - 1)
+                await self._pilot.press("enter")
+                return True
+            if text in screen.active_bindings and (len(text) == 1 or text in ("enter", "space", "tab")):
+                await self._pilot.press(text)
+                return True
+        return False
+
+    # ---- commands that only this workbench has -----------------------------------------------------------------------
+
+    async def _help(self, words: Sequence[str]) -> None:
+        if not words:
+            self._printer.say(_COMMANDS)
+            return
+        text = " ".join(words)
+        action = find_action(text, self.pane.pane_id)
+        for found in [action] if action is not None else similar_actions(text):
+            keys = f", key {' or '.join(found.keys)}" if found.keys else ""
+            reason = found.blocked(self.situation())
+            disabled = f" (disabled: {reason})" if reason else ""
+            self._printer.say(f"{found.id}{keys}: {found.tooltip}{disabled}")
+
+    async def _actions(self, _words: Sequence[str]) -> None:
+        for action in (*actions_of_pane(self.pane.pane_id), *actions_of_pane("any"), *actions_of_pane("app")):
+            keys = f", key {' or '.join(action.keys[:3])}" if action.keys else ""
+            self._printer.say(f"{action.id}{keys}: {action.tooltip}")
+
+    async def _where(self, _words: Sequence[str]) -> None:
+        self._printer.say(cells_line(self._header_cells(SIZE[0])))
+        view = self.pane
+        self._printer.say(f"{PANE_TITLES[view.pane_id]}, {view.row_count} rows")
+        self._printed_row = ""
+
+    async def _show(self, words: Sequence[str]) -> None:
+        """Print rows of the open list, or of the pane that has focus."""
+        lists = self.screen.query(CursorView).results() if len(self.screen_stack) > 1 else iter((self.pane,))
+        view = next(lists, None)
+        match = _RANGE.fullmatch(" ".join(words)) if words else None
+        if view is None or (words and match is None):
+            self._printer.say("give the rows: show 1-40")
+            return
+        first = int(match[1]) if match else view.cursor + 1
+        last = int(match[2] or match[1]) if match else first + MAX_ROWS - 1
+        row = max(first - 1, 0)
+        if match is not None and view is self.ir and self.ir.row_count:
+            row = self.ir.row_of(min(row, self.ir.row_count - 1))
+        await self._print_view(view, row, max(last - first + 1, 1))
+
+    async def _node(self, words: Sequence[str]) -> None:
+        found = self._find_node(" ".join(words))
+        if isinstance(found, _Ambiguous):
+            self._say_ambiguous("node", words, found)
+        else:
+            self.context.selection.go_node((found.stable,))
+
+    async def _stages(self, _words: Sequence[str]) -> None:
+        for number, row in enumerate(self.ir.rows, 1):
+            stage = row.stage
+            facts = [stage.language, f"{stage.lines} lines", "" if stage.changed else "unchanged", row.outdated_reason]
+            self._printer.say(f"{number} {stage.name}: {', '.join(filter(None, facts))}")
+        if not self.ir.rows:
+            self._printer.say("no IR yet: the recipe has not been compiled")
+
+    async def _stage(self, words: Sequence[str]) -> None:
+        name, rows = " ".join(words), self.ir.rows
+        by_number = [row for number, row in enumerate(rows, 1) if str(number) == name]
+        found = by_number or [row for row in rows if row.stage.name == name]
+        found = found or [row for row in rows if row.stage.phase == name][-1:]
+        if len(found) == 1:
+            self.ir.choose(found[0])
+            await self._print_pane("ir")
+            return
+        candidates = found or [row for row in rows if name.lower() in row.stage.name.lower()]
+        names = tuple(f"{rows.index(row) + 1} {row.stage.name}" for row in candidates)
+        self._say_ambiguous("stage", words, _Ambiguous(names))
+
+    async def _toggle(self, words: Sequence[str]) -> None:
+        """Toggle a pass or a node by its name; without a name, what is selected in the pane."""
+        if not words:
+            pane = "passes" if self.pane.pane_id == "passes" else "graph"
+            await self._act(BY_ID[f"{pane}.toggle"])
+            return
+        name = " ".join(words)
+        if any(name in row.folded for row in self.passes.rows):
+            self.passes.toggle_disabled()
+        rows = [k for k, row in enumerate(self.passes.rows) if row.step is not None and name in (row.name, str(k + 1))]
+        found = self._find_node(name)
+        if len(rows) == 1:
+            self._go_to_pane("passes")
+            self.passes.move_to(rows[0])
+            await self._act(BY_ID["passes.toggle"])
+        elif rows:
+            self._say_ambiguous("pass", words, _Ambiguous(tuple(f"{k + 1} {self.passes.rows[k].name}" for k in rows)))
+        elif isinstance(found, _Ambiguous):
+            self._say_ambiguous("pass or node", words, found)
+        else:
+            self.context.selection.go_node((found.stable,))
+            await self._pause()
+            await self._act(BY_ID["graph.toggle"])
+
+    def _find_node(self, name: str) -> NodeRow | _Ambiguous:
+        """The node with that name, or that matches the pattern."""
+        rows = self.state.info.rows if self.state.info is not None and name else ()
+        named = [(self.context.selection.name_of(row.stable), row) for row in rows]
+        for matches in (
+            lambda shown, row: name in (shown, row.stable, row.name),
+            lambda shown, row: fnmatchcase(shown, name),
+            lambda shown, row: name.lower() in shown.lower(),
+        ):
+            found = [(shown, row) for shown, row in named if matches(shown, row)]
+            if found:
+                return found[0][1] if len(found) == 1 else _Ambiguous(tuple(shown for shown, _ in found))
+        return _Ambiguous(())
+
+    def _say_ambiguous(self, what: str, words: Sequence[str], found: _Ambiguous) -> None:
+        if not words:
+            self._printer.say(f"give the name of a {what}")
+        elif not found.names:
+            self._printer.say(f"unknown {what} {' '.join(words)!r}")
+        else:
+            rest = len(found.names) - MAX_ROWS
+            more = f" and {rest} more" if rest > 0 else ""
+            self._printer.say(f"{' '.join(words)!r} matches several: {', '.join(found.names[:MAX_ROWS])}{more}")
+
+    # ---- printing ----------------------------------------------------------------------------------------------------
+
+    async def _describe(self) -> None:
+        """Print the question that is open, or the row of the pane that has focus, if it has changed."""
+        if self._exit:
+            return
+        screen, prompt = self.screen, self._prompt
+        asked = prompt if prompt is not None else screen if len(self.screen_stack) > 1 else None
+        if asked is not None and asked is not self._printed_screen:
+            self._print_question(screen, prompt)
+            if isinstance(screen, DetailScreen | EditorScreen | PlotScreen):
+                await self._leave_question()
+                asked = None
+        self._printed_screen = asked
+        view = self.pane
+        if asked is None and view.row_count:
+            await self._load_rows(view, view.cursor, 1)
+            text = f"{PANE_TITLES[view.pane_id]} {view.cursor + 1} of {view.row_count}: {row_line(view, view.cursor)}"
+            if text != self._printed_row:
+                self._printed_row = text
+                self._printer.say(text)
+
+    def _print_question(self, screen: Screen[Any], prompt: Prompt | None) -> None:
+        if prompt is not None:
+            value = prompt.query_one(Input).value
+            empty = f"an empty line accepts {value!r}" if value else "an empty line leaves it empty"
+            self._printer.say(f"{prompt.title}? {empty}, cancel leaves")
+            return
+        for line in screen_lines(screen):
+            self._printer.say(line)
+        if isinstance(screen, ConfirmScreen):
+            self._printer.say("answer y or n")
+        elif isinstance(screen, PickerScreen | ProgramScreen):
+            self._printer.say("answer with a number, a name or words to search for; cancel leaves")
+        elif isinstance(screen, OptionScreen):
+            self._printer.say("answer name=value; an empty line accepts, cancel leaves")
+        elif isinstance(screen, EditorScreen):
+            self._printer.say("a text of several lines cannot be edited here: nothing was changed")
+        elif isinstance(screen, PlotScreen):
+            self._printer.say("a plot cannot be printed as lines")
+        elif not isinstance(screen, DetailScreen):
+            self._printer.say("a number chooses the row, show FROM-TO prints others, any other command closes the list")
+
+    async def _print_pane(self, pane: Any) -> None:
+        self._go_to_pane(pane)
+        await self._settle()
+        view = self.pane
+        first = 0 if view.row_count <= MAX_ROWS else view.cursor
+        await self._print_view(view, first, MAX_ROWS)
+
+    async def _print_view(self, view: CursorView, first: int, count: int) -> None:
+        await self._load_rows(view, first, count)
+        for line in view_lines(view, first, count):
+            self._printer.say(line)
+
+    async def _load_rows(self, view: CursorView, first: int, count: int) -> None:
+        """Wait for the lines of a stage that these rows show."""
+        if not isinstance(view, IrPane):
+            return
+        end = time.monotonic() + LINE_SECONDS
+        rows = range(first, min(first + count, view.row_count))
+        while any(view.line_at(row) is None for row in rows) and time.monotonic() < end:
+            await asyncio.sleep(0.02)
+
+    async def _pause(self) -> None:
+        """Wait until the messages of the widgets are handled."""
+        assert self._pilot is not None
+        await self._pilot.pause()
+
+
+_BUILT_IN: dict[str, Callable[[PlainWorkbench, Sequence[str]], Any]] = {
+    "help": PlainWorkbench._help,
+    "actions": PlainWorkbench._actions,
+    "where": PlainWorkbench._where,
+    "show": PlainWorkbench._show,
+    "node": PlainWorkbench._node,
+    "stages": PlainWorkbench._stages,
+    "stage": PlainWorkbench._stage,
+    "toggle": PlainWorkbench._toggle,
+}
+
+
+def find_action(text: str, pane: str) -> Action | None:
+    """The action with that id, key or title, or with that part of its id after the dot; those of `pane` come first."""
+    if text in BY_ID:
+        return BY_ID[text]
+    ordered = sorted(ACTIONS, key=lambda action: _pane_rank(action, pane))
+    active = [action for action in ordered if _pane_rank(action, pane) < 3]
+    tests: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
+        (active, lambda action: any(text in (key, key.replace(" ", "")) for key in action.keys)),
+        (ordered, lambda action: action.title.lower() == text.lower()),
+        (ordered, lambda action: action.id.rpartition(".")[2] == text.lower()),
+    )
+    return next((action for actions, test in tests for action in actions if test(action)), None)
+
+
+def _pane_rank(action: Action, pane: str) -> int:
+    """How near an action is to a pane; from 3 on, it does not work there."""
+    if action.pane == pane:
+        return 0
+    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else 3
+
+
+def similar_actions(text: str) -> list[Action]:
+    """The actions that resemble a command, best first."""
+    scored = [(command_score(action, text), action) for action in ACTIONS]
+    best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
+    return [action for _, action in best[:_MAX_SUGGESTIONS]]
+
+
+def _read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:
+    """Put the lines of a file descriptor, and `None` at its end. Runs in a thread, without the lock of `sys.stdin`."""
+    for line in _lines_of(descriptor):
+        _put(loop, put, line)
+    _put(loop, put, None)
+
+
+def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], line: str | None) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(put, line)
+
+
+def _lines_of(descriptor: int) -> Iterator[str]:
+    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while True:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except OSError:
+            data = b""
+        text += decoder.decode(data, final=not data)
+        *lines, text = text.split("\n")
+        yield from lines
+        if not data:
+            if text:
+                yield text
+            return

@@ -1,0 +1,203 @@
+"""What the workbench without a screen prints: changes of the state, and screens and panes as lines of text."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import time
+from collections.abc import Iterator
+from typing import TextIO
+
+from textual.screen import Screen
+from textual.widgets import Input, Static, TextArea
+
+from buddy.app.panes.ir import IrPane
+from buddy.app.reports import formatting
+from buddy.app.reports.run_report import as_text, in_eager
+from buddy.app.screens.picker import ChoiceList
+from buddy.app.session.state import State
+from buddy.app.widgets.code_view import CodeView
+from buddy.app.widgets.cursor_view import SEARCHED_WIDTH, CursorView
+from buddy.app.widgets.look import visible
+from buddy.app.widgets.prompt import Prompt
+from buddy.compiler.protocol import Diagnostic
+
+# Progress is printed at most this often, because a screen reader speaks every line.
+PROGRESS_SECONDS = 2.0
+# The number of rows that are printed without a range.
+MAX_ROWS = 40
+_MAX_DETAIL_LINES = 20
+# Padding between the columns of a table, and bars, which repeat a number.
+_PADDING = re.compile(r" {3,}|(?<= ) *#+(?= |$)")
+# The marks at the start of a row, in words.
+_MARKS = {"[x]": "on", "[ ]": "off", "[=]": "unchanged", "[!]": "failed", "[~]": "out of date"}
+_MARK = re.compile(r"\[[x =!~]\]")
+# What IR and code have before the number of a line: the cursor, and the mark of a selected node.
+_GUTTER = re.compile(r"^[>| ]+(?=\d)")
+
+
+class Printer:
+    """Prints lines without control characters. Does nothing after the reader of the stream has exited."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._last_progress, self._progress_time = "", 0.0
+
+    def say(self, text: str) -> None:
+        """Print a text, which may have several lines."""
+        lines = [visible(line.expandtabs()).rstrip() for line in text.split("\n")]
+        with contextlib.suppress(BrokenPipeError, ValueError):
+            self._stream.write("".join(f"{line}\n" for line in lines))
+            self._stream.flush()
+
+    def say_progress(self, text: str) -> None:
+        """Print the progress of a job, unless it is the same as before or follows it too soon."""
+        now = time.monotonic()
+        if text and text != self._last_progress and now - self._progress_time >= PROGRESS_SECONDS:
+            self._last_progress, self._progress_time = text, now
+            self.say(text)
+
+    def say_problem(self, problem: Diagnostic) -> None:
+        """Print what happened, where, and what to do."""
+        lines = [f"{problem.severity}: {problem.what}"]
+        lines += [f"  {name}: {text}" for name, text in (("where", problem.where), ("to do", problem.todo)) if text]
+        lines += [f"  | {line}" for line in problem.detail.strip().splitlines()[-_MAX_DETAIL_LINES:]]
+        self.say("\n".join(lines))
+
+
+class Changes:
+    """Prints what has changed in the state of a program: `note` is called after each frame of the engine."""
+
+    def __init__(self, printer: Printer) -> None:
+        self._printer = printer
+        self._printed: list[str] = []
+        self._log_length = 0
+        self._graphs: object = ()
+        self._is_restored = False
+        self._notes: tuple[str, ...] = ()
+        self._compiled: tuple[object, object] = (None, 0.0)
+        self._report: object = None
+        self._problem: Diagnostic | None = None
+
+    def note(self, state: State) -> None:
+        """Print what differs from the last call."""
+        self._note_printout(state)
+        for entry in state.log[self._log_length :]:
+            self._printer.say_problem(entry)
+        self._log_length = len(state.log)
+        if state.progress is not None:
+            self._printer.say_progress(state.progress.what)
+        self._note_graphs(state)
+        self._note_compilation(state)
+        self._note_run(state)
+        if state.problem is not self._problem:
+            self._problem = state.problem
+            if self._problem is not None:
+                self._printer.say_problem(self._problem)
+
+    def _note_printout(self, state: State) -> None:
+        """Print the lines that the script has completed since the last call."""
+        lines = state.printout[:-1]
+        if lines[: len(self._printed)] == self._printed:
+            for line in lines[len(self._printed) :]:
+                self._printer.say(line)
+        self._printed = lines
+
+    def _note_graphs(self, state: State) -> None:
+        is_restored = bool(state.restored_at)
+        if not state.captured or (state.graphs is self._graphs and is_restored == self._is_restored):
+            return
+        was_restored, before = self._is_restored, self._graphs
+        self._graphs, self._is_restored = state.graphs, is_restored
+        for note in state.notes:
+            if note not in self._notes:
+                self._printer.say(f"note: {note}")
+        self._notes = state.notes
+        if was_restored and before == state.graphs:
+            self._printer.say("the script has run again: the graphs are the same")
+            return
+        origin = "from the last session" if is_restored else "captured"
+        for number, info in enumerate(state.graphs):
+            self._printer.say(f"{origin}: graph {number}, {info.name}, {len(info.rows)} nodes")
+
+    def _note_compilation(self, state: State) -> None:
+        compiled = (state.compiled_recipe, state.compile_seconds)
+        if state.info is None or compiled[0] is None or compiled == self._compiled:
+            return
+        self._compiled = compiled
+        rows = state.board.rows()
+        changed = sum(row.stage.changed for row in rows)
+        reused = f", {state.n_reused_stages} from cache" if state.n_reused_stages else ""
+        in_graph = state.assignments.values()
+        fallbacks = len(in_eager(tuple(in_graph)))
+        self._printer.say(
+            f"compiled in {state.compile_seconds:.2f} s: {len(rows)} stages{reused}, {changed} changed the program"
+        )
+        if in_graph:
+            in_eager_text = f"{fallbacks} fall back to eager" if fallbacks else "no fallback"
+            self._printer.say(f"{len(in_graph) - fallbacks}/{len(in_graph)} nodes compiled, {in_eager_text}")
+
+    def _note_run(self, state: State) -> None:
+        if state.report is self._report:
+            return
+        self._report = state.report
+        if state.report is None or state.info is None:
+            return
+        if state.shown.restored_run is not None:
+            self._printer.say("the results of the last session are in Outputs")
+            return
+        self._printer.say(as_text(state.info, state.report, tuple(state.assignments.values())))
+
+
+# ---- panes and screens ---------------------------------------------------------------------------------------------
+
+
+def row_line(view: CursorView, row: int) -> str:
+    """A row of a view as one line, without the padding of its columns."""
+    if isinstance(view, IrPane | CodeView):
+        return _GUTTER.sub("", view.row_strip(row, SEARCHED_WIDTH).text.rstrip())
+    if isinstance(view, ChoiceList):
+        choice = view.matches[row]
+        return f"{'* ' if choice.marked else ''}{choice.title}  {choice.summary}".rstrip()
+    text = _PADDING.sub("  ", view.row_text(row)).strip()
+    return _MARK.sub(lambda mark: _MARKS[mark[0]], text, count=1)
+
+
+def view_lines(view: CursorView, first: int = 0, count: int = MAX_ROWS) -> Iterator[str]:
+    """The head of a view, and `count` rows from row `first` on, each with its number, which counts from 1."""
+    for cells in view.head(SEARCHED_WIDTH):
+        text = _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()
+        if text:
+            yield text
+    if not view.row_count:
+        for cells in view.empty(SEARCHED_WIDTH):
+            yield "".join(text for text, _ in cells).strip()
+    numbered = not isinstance(view, IrPane | CodeView)  # whose lines have their own numbers
+    for row in range(first, min(first + count, view.row_count)):
+        yield f"{row + 1} {row_line(view, row)}" if numbered else row_line(view, row)
+    rest = view.row_count - first - count
+    if rest > 0:
+        yield f"{formatting.count(rest)} more: show {first + count + 1}-{min(first + 2 * count, view.row_count)}"
+
+
+def screen_lines(screen: Screen[object]) -> Iterator[str]:
+    """The texts of a screen over the panes, in order: title, texts, fields and rows."""
+    for box in screen.query("#box"):
+        yield str(box.border_title or "")
+    for widget in screen.query("CursorView, Static, Input, TextArea").results():
+        if not widget.display or any(isinstance(parent, Prompt) for parent in widget.ancestors):
+            continue
+        if isinstance(widget, CursorView):
+            yield from view_lines(widget)
+        elif isinstance(widget, TextArea):
+            yield from widget.text.splitlines()
+        elif isinstance(widget, Input):
+            if widget.value:
+                yield f"  {widget.value}"
+        elif isinstance(widget, Static) and str(widget.content).strip():
+            yield str(widget.content).strip()
+
+
+def cells_line(cells: list[tuple[str, str]]) -> str:
+    """Cells as one line, without padding."""
+    return _PADDING.sub("  ", "".join(text for text, _ in cells)).strip()
