@@ -35,6 +35,8 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--watch", action="store_true", help=text)
     text = "read a log of another compiler on while it is being written, and show its last stage"
     group.add_argument("--follow", action="store_true", help=text)
+    text = "show a pane of a plug-in: a class in a file of this machine, or in an installed package without the option"
+    group.add_argument("--pane", metavar="FILE.py:CLASS", action="append", default=[], type=_pane, help=text)
     group.add_argument("--theme", help="start with this theme")
     group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
@@ -82,7 +84,17 @@ def main(words: Sequence[str]) -> int:
         shapes=arguments.shapes_of(options),
         trusts=options.trust,
         follows=options.follow,
+        panes=tuple(options.pane),
     )
+
+
+def _pane(text: str) -> str:
+    """Returns the value of `--pane` with an absolute path."""
+    from buddy.app.session.pane_plugins import file_error
+
+    if error := file_error(text):
+        raise argparse.ArgumentTypeError(error)
+    return os.path.abspath(text)
 
 
 def _start() -> int:
