@@ -154,6 +154,7 @@ SECONDS_VARIABLE = "BUDDY_PLUGIN_SECONDS"
 _ERROR_HINT = "correct the plug-in, or remove it; what it registered before the error stays registered"
 PUBLIC_MODULE = "buddy.api"
 _NEWER_HINT = "update buddy-tui, or use an older version of the plug-in"
+_REPLACED_HINT = "rename one of them, or uninstall one of the plug-ins: the one that is loaded last is used"
 _CHANGED_HINT = "open the program again"
 _NO_PASS_HINT = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
@@ -247,7 +248,12 @@ def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
         raise
     except BaseException as error:
         problem = plugin_problem(f"plug-in {name}", error, home)
-    _origins.update({key: (name, entry) for key, entry in registered_since(before).items()})
+    added = registered_since(before)
+    replaced = {key: _origins[key][0] for key in added if key in before and _origins.get(key, (name,))[0] != name}
+    if replaced and problem is None:
+        what = ", ".join(f"{kind} {key} of {other}" for (kind, key), other in replaced.items())
+        problem = Diagnostic(f"plug-in {name} replaces {what}", home, _REPLACED_HINT)
+    _origins.update({key: (name, entry) for key, entry in added.items()})
     return Plugin(name, problem)
 
 

@@ -61,7 +61,7 @@ def test_installed_plugins_are_listed_and_a_broken_one_stops_nothing(tmp_path: P
         "endless": "while True:\n    try:\n        open('/dev/null').close()\n    except Exception:\n        pass\n",
         "newer": "import buddy.api\nbuddy.api.require_api(99)\n",
         "newest": "from buddy.api import something_new\n",
-        "twice": written["one_of_each.py"].replace("one_of_each::", "twice::").replace("one-of-each-", "twice-"),
+        "twice": written["one_of_each.py"].replace("OneOfEach", "Twice").replace("one_of_each::", "twice::"),
     }
     for name, text in texts.items():
         module, folder = name.replace("-", "_"), tmp_path / f"{name.replace('-', '_')}-0.1.dist-info"

@@ -28,7 +28,7 @@ README = """\
 # Files of version {version}
 
 Written by `python -m tests.protocol.corpus`: the workbench on `samples/mlp.py` with a disabled pass, a run and a
-bookmark; `reproduce` without the texts of the stages; the settings; and an archive of the cache with its key.
+bookmark; `reproduce` without texts and values; the settings; and an archive of the cache with its key.
 """
 SETTINGS = 'theme = "buddy-dark"\n\n[keys]\nsearch = "ctrl+f"\n'
 PROGRAM = "import torch\nmodel, example_inputs = torch.nn.ReLU(), (torch.ones(4),)\n"
@@ -72,9 +72,10 @@ def run(*words: str, cache: Path) -> None:
 
 
 def write_reproducer(folder: Path, cache: Path) -> None:
-    """Writes a reproducer, without the texts of its stages, which are large."""
+    """Writes a reproducer, without the texts of its stages and the values, which are large."""
     run("reproduce", "samples/mlp.py", "-o", str(folder), "--plain", cache=cache)
     shutil.rmtree(folder / "stages")
+    (folder / "values.npz").unlink()
 
 
 def write_archive(folder: Path, cache: Path) -> None:
