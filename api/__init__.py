@@ -1,11 +1,13 @@
 """The public interface, for plug-ins and scripts: everything that they may import, and nothing else is stable.
 
-Plug-ins register ops, lowerings, decompositions, passes, presets, backends and exporters. Scripts open programs,
-compile and run them, read stages, and compare results with eager's. All errors are a `BuddyError`.
+Plug-ins register ops, lowerings, decompositions, passes, presets, backends and exporters, and have panes of the
+workbench. Scripts open programs, compile and run them, read stages, and compare results with eager's. All errors are a
+`BuddyError`.
 
 A plug-in is imported where it is needed: by the process that captures (with torch), by the one that compiles (with
 MLIR, without torch), and by one that only reads names. So a name is loaded when it is first used, and importing this
-module imports neither torch nor MLIR.
+module imports neither torch nor MLIR. The workbench imports the modules of panes alone, which the entry points
+`buddy.panes` and the option `--pane` name: these modules import neither torch nor MLIR.
 
 A name is removed, or its signature changed incompatibly, at the earliest two minor versions after a release that warns
 of it. `API_VERSION` increases with each addition; `require_api` rejects an older interface.
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from buddy.api.programs import ProgramGraph as ProgramGraph
     from buddy.api.programs import capture_program as capture_program
     from buddy.api.programs import open_program as open_program
+    from buddy.app.session.pane_plugins import Pane as Pane
+    from buddy.app.session.pane_plugins import PaneLine as PaneLine
+    from buddy.app.session.pane_plugins import PaneView as PaneView
     from buddy.compiler.driver.backends import NATIVE_BACKEND as NATIVE_BACKEND
     from buddy.compiler.driver.backends import Backend as Backend
     from buddy.compiler.driver.backends import Code as Code
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
     from buddy.compiler.passes.base import PassError as PassError
     from buddy.compiler.passes.base import register as register_pass
     from buddy.compiler.protocol import Assignment as Assignment
+    from buddy.compiler.protocol import NodeRow as NodeRow
     from buddy.compiler.protocol import OutputReport as OutputReport
     from buddy.compiler.protocol import Preset as Preset
     from buddy.compiler.protocol import RunReport as RunReport
@@ -68,6 +74,7 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.presets import default_recipe as default_recipe
     from buddy.compiler.protocol.presets import preset as preset
     from buddy.compiler.protocol.presets import presets as presets
+    from buddy.compiler.protocol.profile import ProfileReport as ProfileReport
     from buddy.compiler.protocol.recipe import OpChoice as OpChoice
     from buddy.compiler.protocol.recipe import PassStep as PassStep
     from buddy.compiler.protocol.recipe import PluginFile as PluginFile
@@ -79,7 +86,7 @@ if TYPE_CHECKING:
     from buddy.compiler.tools.export import CompiledProgram as CompiledProgram
     from buddy.compiler.tools.export import ExportError as ExportError
 
-API_VERSION = 1
+API_VERSION = 2
 
 # The modules of the names that are loaded when they are first used, without `buddy.`: "module", "module:name there", or
 # "module:" for the module itself.
@@ -99,15 +106,20 @@ _HOMES = {
     "LoweringError": "compiler.ops.utils",
     "MlirPass": "compiler.passes.base",
     "NATIVE_BACKEND": "compiler.driver.backends",
+    "NodeRow": "compiler.protocol",
     "Op": "compiler.graph.operation",
     "OpChoice": "compiler.protocol.recipe",
     "OptionError": "compiler.frontend.errors",
     "OutputReport": "compiler.protocol",
+    "Pane": "app.session.pane_plugins",
+    "PaneLine": "app.session.pane_plugins",
+    "PaneView": "app.session.pane_plugins",
     "PassContext": "compiler.passes.base",
     "PassError": "compiler.passes.base",
     "PassStep": "compiler.protocol.recipe",
     "PluginFile": "compiler.protocol.recipe",
     "Preset": "compiler.protocol",
+    "ProfileReport": "compiler.protocol.profile",
     "Program": "api.programs",
     "ProgramGraph": "api.programs",
     "Recipe": "compiler.protocol.recipe",

@@ -237,7 +237,8 @@ def public_interface() -> Iterable[str]:
     yield _EXAMPLE
     yield (
         "`buddy-tui new` writes plug-ins to start from; the guides on [operators](../how-to/adding-an-operator.md), "
-        "[passes](../how-to/adding-a-pass.md) and [backends](../how-to/adding-a-backend.md) explain them. An error of "
+        "[passes](../how-to/adding-a-pass.md), [backends](../how-to/adding-a-backend.md) and "
+        "[plug-ins with a pane](../how-to/adding-a-plugin.md) explain them. An error of "
         "a plug-in is reported with its file and line, and everything goes on without it."
     )
     rows = [[f"`{name}`", public_summary(getattr(api, name), name)] for name in api.__all__]

@@ -29,7 +29,7 @@ __all__ = [
 
 _ACTIONS: tuple[Action, ...] = (
     *workbench.PANE_ACTIONS, *graph.ACTIONS, *passes.ACTIONS, *ir.ACTIONS, *outputs.SOURCE_ACTIONS,
-    *outputs.OUTPUTS_ACTIONS,
+    *outputs.PLUGIN_ACTIONS, *outputs.OUTPUTS_ACTIONS,
     *recipes.ACTIONS, *recipes.FRONTEND_ACTIONS, *recipes.BACKEND_ACTIONS, *recipes.EXPORT_ACTIONS,
     *recipes.PROFILE_ACTIONS, *workbench.ACTIONS,
 )  # fmt: skip

@@ -12,10 +12,11 @@ if TYPE_CHECKING:
     from buddy.app.actions.situation import Situation
 
 # "any" stands for an action of every pane, "app" for one of the whole workbench.
-Pane = Literal["app", "any", "graph", "passes", "ir", "source", "outputs"]
-PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "source", "outputs")
+Pane = Literal["app", "any", "graph", "passes", "ir", "source", "plugin", "outputs"]
+PANES: tuple[Pane, ...] = ("graph", "passes", "ir", "source", "plugin", "outputs")
 PANE_TITLES: dict[Pane, str] = {
-    "graph": "Graph", "passes": "Passes", "ir": "IR", "source": "Source", "outputs": "Outputs",
+    "graph": "Graph", "passes": "Passes", "ir": "IR", "source": "Source", "plugin": "Plug-in",
+    "outputs": "Outputs",
 }  # fmt: skip
 
 Blocked = Callable[["Situation"], str]

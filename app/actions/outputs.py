@@ -80,3 +80,15 @@ SOURCE_ACTIONS: tuple[Action, ...] = (
     A("source.left", ("<", "left"), "Scroll left", "Scroll to the left", "source.source_left", "source"),
     A("source.right", (">", "right"), "Scroll right", "Scroll to the right", "source.source_right", "source"),
 )
+
+PLUGIN_ACTIONS: tuple[Action, ...] = (
+    A(
+        "plugin.node",
+        ("enter",),
+        "Go to the node",
+        "Go to the node that this line is about",
+        "plugin.go_to_node",
+        "plugin",
+        footer="node",
+    ),
+)

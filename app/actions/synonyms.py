@@ -38,6 +38,8 @@ SYNONYMS: dict[str, str] = {
     "next-pane": "window switch focus",
     "previous-pane": "window switch focus",
     "zoom": "maximize fullscreen bigger larger",
+    "plugin-pane": "plugin extension add-on custom view",
+    "plugin.node": "plugin jump graph select",
     "source": "python code script file",
     "theme": "colours colors dark light style",
     "help": "keys shortcuts bindings documentation manual",

@@ -269,6 +269,13 @@ ACTIONS: tuple[Action, ...] = (
         "Show or hide the Python code of the selected node, with colours that link its lines to nodes and IR",
         "app.toggle_source",
     ),
+    A(
+        "plugin-pane",
+        ("g A",),
+        "Pane of a plug-in",
+        "Show or hide a pane of a plug-in: of an installed package, or of the option --pane",
+        "plugin.choose",
+    ),
     A("redraw", ("ctrl+l",), "Redraw", "Draw the whole screen again", "app.redraw_screen"),
     A("theme", ("T",), "Themes", "Choose a theme, with a preview of each", "screens.choose_theme"),
     A("help", ("?", "f1"), "Help", "Show the keys of this pane", "screens.open_help", footer="help"),

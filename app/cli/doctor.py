@@ -23,6 +23,7 @@ from buddy.app.cli import FAILURE, VERBS, arguments, run
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Failure, Headless, run_with_engine
 from buddy.app.session.client import RequestFailed
+from buddy.app.session.pane_plugins import LOAD_SECONDS, PaneCallError, PaneThread, find_panes
 from buddy.app.workspace.settings import settings_path
 from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
@@ -262,7 +263,7 @@ async def _test_engine(engine: Headless, options: argparse.Namespace, report: _R
         report.add("MLIR", [("bindings", str(failed.diagnostic))])
     else:
         report.add("MLIR", _mlir_facts(catalogue))
-        report.add("plug-ins", _plugin_facts(catalogue))
+        report.add("plug-ins", [*_plugin_facts(catalogue), *await _pane_facts()])
     started = time.monotonic()
     try:
         text, ok = await _self_test(engine, options)
@@ -284,6 +285,22 @@ def _plugin_facts(catalogue: Passes) -> Facts:
         contents = ", ".join(plugin.contents) or "registers nothing"
         facts.append((plugin.name, f"FAILED: {abbreviate_home(plugin.problem)}" if plugin.problem else contents))
     return facts or [("installed", "none (entry points buddy.plugins)")]
+
+
+async def _pane_facts() -> Facts:
+    """The panes of plug-ins on this machine, not on that of the engine. Each is imported, in a thread."""
+    sources, problems = find_panes()
+    facts = []
+    for source in sources:
+        thread = PaneThread()
+        try:
+            await thread.call(source.load, LOAD_SECONDS)
+            facts.append((source.origin, f"pane {source.name}"))
+        except PaneCallError as failed:
+            facts.append((source.origin, f"FAILED: {abbreviate_home(source.problem(failed.error))}"))
+        finally:
+            thread.stop()
+    return [*facts, *(("left out", abbreviate_home(problem)) for problem in problems)]
 
 
 def _mlir_facts(catalogue: Passes) -> Facts:

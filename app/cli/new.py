@@ -12,11 +12,12 @@ from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS
 from buddy.app.cli.console import Console
 from buddy.compiler.protocol import Diagnostic
 
-KINDS = ("op", "pass", "backend", "plugin")
+KINDS = ("op", "pass", "backend", "pane", "plugin")
 _NAME = re.compile(r"[a-z][a-z0-9]*(?:-[a-z0-9]+)*")
 _EPILOG = """
 op: an op class and its lowering; pass: an MLIR pass with an option; backend: a backend with a stage of its own;
-plugin: all of these, and a preset and an exporter. NAME is of lower-case letters, digits and hyphens.
+pane: a pane of the workbench; plugin: all of these, and a preset and an exporter. NAME is of lower-case letters, digits
+and hyphens.
 """
 
 _PYPROJECT = """\
@@ -30,12 +31,22 @@ version = "0.1.0"
 description = "A plug-in of buddy-tui"
 dependencies = ["buddy-tui"]
 
-[project.entry-points."buddy.plugins"]
-@NAME@ = "@MODULE@"
-
+@ENTRY_POINTS@
 [tool.setuptools]
-py-modules = ["@MODULE@"]
+py-modules = [@MODULES@]
 """
+# The workbench imports the module of a pane, which therefore has nothing else.
+_PANE_END = "_pane"
+# For each module, by the end of its name: its entry point, and how to try it without installing it.
+_ENTRY_POINTS = {
+    "": '[project.entry-points."buddy.plugins"]\n@NAME@ = "@MODULE@"\n',
+    _PANE_END: '[project.entry-points."buddy.panes"]\n@NAME@ = "@MODULE@_pane:@CLASS@Pane"\n',
+}
+_TITLES = {"": "The plug-in", _PANE_END: "The pane of the plug-in"}
+_TRIALS = {
+    "": "    buddy-tui run SCRIPT.py --plugin @MODULE@.py    # without installing it\n",
+    _PANE_END: "    buddy-tui SCRIPT.py --pane @MODULE@_pane.py:@CLASS@Pane\n",
+}
 
 _README = """\
 # @NAME@
@@ -43,8 +54,7 @@ _README = """\
 A plug-in of buddy-tui, which imports only `buddy.api`.
 
     python -m pytest                                   # its test
-    buddy-tui run SCRIPT.py --plugin @MODULE@.py       # without installing it
-    pip install --no-deps --no-build-isolation -e .    # then every command and torch.compile load it
+@TRY@    pip install --no-deps --no-build-isolation -e .    # then every command and torch.compile load it
     buddy-tui doctor                                   # lists it, with its error if it does not load
 
 @WHAT@
@@ -177,6 +187,19 @@ def test_the_backend_adds_its_stage() -> None:
     assert compiled.compare(1).ok
 """
 
+_PANE_TEST = """
+
+def test_the_pane_counts_the_nodes() -> None:
+    chosen = {"a": "linalg", "b": "eager", "c": "linalg"}
+    view = PaneView(assignments={node: Assignment(node, name) for node, name in chosen.items()})
+    pane = @CLASS@Pane()
+    texts = ["".join(text for text, _ in line.cells) for line in pane.lines(view, 80)]
+    assert texts == ["     1 eager", "     2 linalg"]
+    assert [line.node for line in pane.lines(view, 80)] == ["b", "a"]
+    pane.press(view, "z")
+    assert [line.node for line in pane.lines(view, 80)] == ["a", "b"]
+"""
+
 _PLUGIN_TEST = """
 
 def test_the_preset_and_the_exporter_are_registered(tmp_path: Path) -> None:
@@ -187,16 +210,44 @@ def test_the_preset_and_the_exporter_are_registered(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "net.nodes.json").read_text()) == {"sub.0": "linalg"}
 """
 
-# For each kind: the parts of the module, those of its test, and what the README says of it.
-_PARTS = {
-    "op": ([_OP], [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."),
-    "pass": ([_PASS], [_PASS_TEST], "A recipe names the pass `@NAME@`; `buddy-tui passes @NAME@` shows its option."),
-    "backend": ([_BACKEND], [_BACKEND_TEST], "`--backend @BACKEND@` selects the backend."),
+_PANE = '''
+
+class @CLASS@Pane(Pane):
+    """Counts the nodes that each registry lowers. Enter goes to the first node of a line."""
+
+    title = "@NAME@"
+    keys: ClassVar[dict[str, str]] = {"z": "reverse the order"}
+    reverse = False
+
+    def lines(self, view: PaneView, width: int) -> list[PaneLine]:
+        nodes: dict[str, list[str]] = {}
+        for node, assignment in view.assignments.items():
+            nodes.setdefault(assignment.lowering, []).append(node)
+        lines = []
+        for name in sorted(nodes, key=lambda name: len(nodes[name]), reverse=self.reverse):
+            role = "warn" if name == "eager" else "ok"
+            lines.append(PaneLine(((f"{len(nodes[name]):>6} ", "number"), (name, role)), nodes[name][0]))
+        return lines
+
+    def press(self, view: PaneView, key: str) -> None:
+        self.reverse = not self.reverse
+'''
+
+# For each kind: the parts of its modules, by the end of the module's name, and of its test; and what the README says.
+_PARTS: dict[str, tuple[dict[str, list[str]], list[str], str]] = {
+    "op": ({"": [_OP]}, [_OP_TEST], "`@MODULE@.py` lowers the op `@MODULE@::apply`, which the test defines."),
+    "pass": (
+        {"": [_PASS]},
+        [_PASS_TEST],
+        "A recipe names the pass `@NAME@`; `buddy-tui passes @NAME@` shows its option.",
+    ),
+    "backend": ({"": [_BACKEND]}, [_BACKEND_TEST], "`--backend @BACKEND@` selects the backend."),
+    "pane": ({_PANE_END: [_PANE]}, [_PANE_TEST], "`g A` shows the pane in the workbench."),
     "plugin": (
-        [_OP, _PASS, _BACKEND, _PRESET_AND_EXPORTER],
-        [_OP_TEST, _PASS_TEST, _BACKEND_TEST, _PLUGIN_TEST],
-        "It has an op, the pass `@NAME@`, the backend `@BACKEND@`, the preset `@NAME@-upstream` (`--preset`) and the\n"
-        "export kind `@NAME@-nodes` (`buddy-tui export --kind`).",
+        {"": [_OP, _PASS, _BACKEND, _PRESET_AND_EXPORTER], _PANE_END: [_PANE]},
+        [_OP_TEST, _PASS_TEST, _BACKEND_TEST, _PANE_TEST, _PLUGIN_TEST],
+        "It has an op, the pass `@NAME@`, the backend `@BACKEND@`, the preset `@NAME@-upstream` (`--preset`), the\n"
+        "export kind `@NAME@-nodes` (`buddy-tui export --kind`) and a pane of the workbench (`g A`).",
     ),
 }
 # The imports that a text needs, by the names in it. Public names come from `buddy.api`.
@@ -204,14 +255,15 @@ _MODULES = {
     "json": "import json", "msgspec": "import msgspec", "torch": "import torch",
     "Callable": "from collections.abc import Callable", "dataclass": "from dataclasses import dataclass",
     "replace": "from dataclasses import replace", "Path": "from pathlib import Path", "Any": "from typing import Any",
+    "ClassVar": "from typing import ClassVar",
 }  # fmt: skip
 _API_NAMES = (
-    "NATIVE_BACKEND", "Artifact", "Code", "CompiledProgram", "ElementwiseOp", "MlirPass", "Op", "PassContext",
-    "PassStep", "Snapshot", "SymbolTable", "capture_program", "exporter", "find_ops", "llvm_ir_of", "llvm_stage",
-    "lower_expression", "lowering", "mlir", "optimized_llvm_ir", "preset", "presets", "register_backend",
-    "register_pass", "scalar",
+    "NATIVE_BACKEND", "Artifact", "Assignment", "Code", "CompiledProgram", "ElementwiseOp", "MlirPass", "Op", "Pane",
+    "PaneLine", "PaneView", "PassContext", "PassStep", "Snapshot", "SymbolTable", "capture_program", "exporter",
+    "find_ops", "llvm_ir_of", "llvm_stage", "lower_expression", "lowering", "mlir", "optimized_llvm_ir", "preset",
+    "presets", "register_backend", "register_pass", "scalar",
 )  # fmt: skip
-_STANDARD = ("json", "Callable", "dataclass", "replace", "Path", "Any")
+_STANDARD = ("json", "Callable", "dataclass", "replace", "Path", "Any", "ClassVar")
 
 
 def files_of(kind: str, name: str) -> dict[str, str]:
@@ -229,35 +281,43 @@ def files_of(kind: str, name: str) -> dict[str, str]:
             text = text.replace(word, value)
         return text
 
-    parts, tests, what = _PARTS[kind]
+    modules, tests, what = _PARTS[kind]
     title = f"The plug-in {name}."
-    return {
-        "pyproject.toml": filled(_PYPROJECT),
-        "README.md": filled(_README.replace("@WHAT@", what)),
-        f"{module}.py": filled(_with_imports(f'"""{title}"""', "".join(parts))),
-        f"test_{module}.py": filled(
-            _with_imports(f'"""Tests of {title[0].lower()}{title[1:]}"""', "".join(tests), module)
-        ),
+    imports = []
+    if "" in modules:
+        imports.append(f"import {module}  # noqa: F401  (registers its contents)")
+    if _PANE_END in modules:
+        imports.append(f"from {module}{_PANE_END} import @CLASS@Pane")
+    project = _PYPROJECT.replace("@ENTRY_POINTS@", "\n".join(_ENTRY_POINTS[end] for end in modules))
+    project = project.replace("@MODULES@", ", ".join(f'"{module}{end}"' for end in modules))
+    readme = _README.replace("@TRY@", "".join(_TRIALS[end] for end in modules)).replace("@WHAT@", what)
+    sources = {
+        f"{module}{end}.py": _with_imports(f'"""{_TITLES[end]} {name}."""', "".join(parts))
+        for end, parts in modules.items()
     }
+    test = _with_imports(f'"""Tests of {title[0].lower()}{title[1:]}"""', "".join(tests), imports)
+    texts = {"pyproject.toml": project, "README.md": readme, **sources, f"test_{module}.py": test}
+    return {file: filled(text) for file, text in texts.items()}
 
 
-def _with_imports(title: str, body: str, module: str = "") -> str:
-    """Returns a module with the imports that its body needs; a test imports `module`, which registers its contents."""
-    used = set(re.findall(r"(?<![\w.\"])\w+", body))
+def _with_imports(title: str, body: str, imports: Sequence[str] = ()) -> str:
+    """Returns a module with the imports that its body needs; `imports` are those of the plug-in's own modules."""
+    used = set(re.findall(r"(?<![\w.\"])\w+", re.sub("@[A-Z]+@", "x", body)))
     groups = [[_MODULES[name] for name in _STANDARD if name in used]]
     groups.append([_MODULES[name] for name in ("msgspec", "torch") if name in used])
     public = [name for name in _API_NAMES if name in used]
     lines = f"from buddy.api import {', '.join(public)}"
     if len(lines) > 120:
         lines = "\n".join(["from buddy.api import (", *(f"    {name}," for name in public), ")"])
-    groups.append([*[f"import {module}  # noqa: F401  (registers its contents)"] * bool(module), lines])
+    groups.append(sorted([*imports, lines], key=_import_order))
     texts = [
         "\n".join(sorted(group, key=_import_order)) if i < 2 else "\n".join(group)
         for i, group in enumerate(groups)
         if group
     ]
     head = "\n\n".join([title, "from __future__ import annotations", *texts])
-    return head.replace("dataclass\nfrom dataclasses import replace", "dataclass, replace") + "\n" + body
+    head = head.replace("dataclass\nfrom dataclasses import replace", "dataclass, replace")
+    return head.replace("Any\nfrom typing import ClassVar", "Any, ClassVar") + "\n" + body
 
 
 def _import_order(line: str) -> tuple[bool, str]:

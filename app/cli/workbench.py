@@ -37,6 +37,8 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--follow", action="store_true", help=text)
     text = "read commands from stdin and print what changes as lines, for screen readers and pipes"
     group.add_argument("--plain", action="store_true", help=text)
+    text = "show a pane of a plug-in: a class in a file of this machine, or in an installed package without the option"
+    group.add_argument("--pane", metavar="FILE.py:CLASS", action="append", default=[], type=_pane, help=text)
     group.add_argument("--theme", help="start with this theme")
     group = parser.add_argument_group("browser")
     group.add_argument("--web", action="store_true", help="serve the screen to a browser, at an address with a token")
@@ -87,7 +89,17 @@ def main(words: Sequence[str]) -> int:
         trusts=options.trust,
         follows=options.follow,
         plain=options.plain,
+        panes=tuple(options.pane),
     )
+
+
+def _pane(text: str) -> str:
+    """Returns the value of `--pane` with an absolute path."""
+    from buddy.app.session.pane_plugins import file_error
+
+    if error := file_error(text):
+        raise argparse.ArgumentTypeError(error)
+    return os.path.abspath(text)
 
 
 def _start() -> int:

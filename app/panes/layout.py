@@ -32,14 +32,17 @@ class Layout:
         self.panes: Mapping[actions.Pane, Widget] = {}
         self.pane_id: actions.Pane = "graph"
         self.zoomed = False
-        self.with_source = False
+        self.with_source = self.with_plugin = False
+        # Titles that replace those of `PANE_TITLES`.
+        self.titles: dict[actions.Pane, str] = {}
         # The pane that had focus last, other than the source pane.
         self._companion: actions.Pane = "graph"
 
     @property
     def order(self) -> tuple[actions.Pane, ...]:
         """The panes, in tab order."""
-        return tuple(pane for pane in actions.PANES if pane != "source" or self.with_source)
+        hidden = {"source": not self.with_source, "plugin": not self.with_plugin}
+        return tuple(pane for pane in actions.PANES if not hidden.get(pane, False))
 
     @property
     def folded(self) -> bool:
@@ -59,14 +62,18 @@ class Layout:
         screen.set_class(is_split, "-split")
         screen.set_class(width >= MIN_WIDE_WIDTH, "-wide")
         screen.set_class(self.with_source, "-source")
+        screen.set_class(self.with_plugin, "-plugin")
         for pane_id, pane in self.panes.items():
             pane.set_class(pane_id in shown, "-shown")
-            pane.border_title = "" if self.folded and not is_split else actions.PANE_TITLES[pane_id]
+            pane.border_title = "" if self.folded and not is_split else self.title_of(pane_id)
         for side in ("left", "right"):
             column = screen.query_one(f"#{side}")
             in_column = {pane_id for pane_id in shown if self.panes[pane_id].parent is column}
             column.set_class(bool(in_column), "-shown")
             column.set_class(in_column == {"source"} and is_split, "-strip")
+
+    def title_of(self, pane: actions.Pane) -> str:
+        return self.titles.get(pane, actions.PANE_TITLES[pane])
 
     def take_focus(self, pane: actions.Pane) -> None:
         """Update the layout after a pane has got focus without `show_pane`, for example by the mouse."""
@@ -107,6 +114,17 @@ class Layout:
         self.arrange()
         if self.with_source and self.folded and not self.panes["source"].has_class("-shown"):
             self.show_pane("source")
+
+    def show_plugin(self, shown: bool) -> None:
+        """Show the pane of a plug-in, with the focus, or hide it."""
+        self.with_plugin = shown
+        if shown:
+            self.show_pane("plugin")
+            return
+        self._companion = "ir" if self._companion == "plugin" else self._companion
+        if self.pane_id == "plugin":
+            self.show_pane(self._companion)
+        self.arrange()
 
     def zoom(self) -> None:
         """Show only the pane that has focus, or all panes again."""

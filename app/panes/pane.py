@@ -42,6 +42,10 @@ class Pane(CursorView):
     def update_from(self, topics: frozenset[Topic]) -> None:
         """Update the pane after the parts of the state that `topics` names have changed."""
 
+    def take_key(self, key: str) -> bool:
+        """Handle a key before the actions do. Returns whether it was handled."""
+        return False
+
     def say(self, message: str) -> None:
         """Show a message for a few seconds."""
         self.context.say(message)

@@ -31,6 +31,7 @@ from buddy.compiler.protocol import (
     Welcome,
     answer_type,
 )
+from buddy.compiler.protocol.connection import version_of_peer
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 
@@ -51,6 +52,10 @@ class RequestFailed(BuddyError):
     def cancelled(self) -> bool:
         """Whether the request failed because it was cancelled."""
         return self.failed.cancelled
+
+
+class OtherVersion(BuddyError):
+    """The engine speaks another version of the protocol."""
 
 
 class EngineClient:
@@ -230,8 +235,13 @@ class EngineClient:
                 self.received_bytes += len(data)
                 self.last_data_time = time.monotonic()
                 for body in buffer.feed(data):
+                    if not welcome.done():
+                        _check_version(body)
                     reason = self._dispatch(decoder.decode(body), welcome) or reason
             buffer.finish()
+        except OtherVersion as error:
+            reason = str(error)
+            transport.kill()
         except (WireError, FrameError) as error:
             reason = reason or f"the engine's output is not a valid frame: {error}{self._ssh_hint()}"
             transport.kill()
@@ -262,16 +272,12 @@ class EngineClient:
     def _finish_handshake(self, frame: Any, welcome: asyncio.Future[Welcome]) -> str:
         """Set `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
 
-        Raises `FrameError` if `frame` is no answer to a handshake, or the engine has another protocol version.
+        Raises `FrameError` if `frame` is no answer to a handshake.
         """
         if isinstance(frame, Failed):
             return str(frame.diagnostic)
         if not isinstance(frame, Welcome):
             raise FrameError(f"handshake failed: the engine sent {type(frame).__name__}")
-        if frame.version != PROTOCOL_VERSION:
-            raise FrameError(
-                f"its protocol version is {frame.version}, this client has {PROTOCOL_VERSION}: install the same version"
-            )
         welcome.set_result(frame)
         return ""
 
@@ -288,6 +294,14 @@ class EngineClient:
         if isinstance(self._location, RemoteHost) or Path(self._location[0]).name not in ("ssh", "mosh"):
             return ""
         return " · remove output from the remote shell's startup files: a non-interactive login must print nothing"
+
+
+def _check_version(body: bytes) -> None:
+    """Raises `OtherVersion` if the first frame of an engine is a greeting of another version of the protocol."""
+    version = version_of_peer(body, Welcome.__name__)
+    if version not in (0, PROTOCOL_VERSION):
+        what = f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}"
+        raise OtherVersion(what, todo="install the same version of buddy-tui on both sides")
 
 
 def default_command() -> list[str]:

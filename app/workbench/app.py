@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -40,6 +42,7 @@ from buddy.app.panes.layout import Layout
 from buddy.app.panes.outputs import OutputsPane
 from buddy.app.panes.pane import Pane
 from buddy.app.panes.passes import PassesPane
+from buddy.app.panes.plugin import PluginPane
 from buddy.app.panes.selection import Selection
 from buddy.app.panes.source import SourcePane
 from buddy.app.panes.stage_queries import StageQueries
@@ -120,6 +123,7 @@ class Workbench(App[int]):
         plugins: tuple[PluginFile, ...] = (),
         watch: bool = False,
         reopens: bool = False,
+        pane_files: tuple[str, ...] = (),
     ) -> None:
         super().__init__()
         self.animation_level = "none"
@@ -134,7 +138,7 @@ class Workbench(App[int]):
         self._engine = engine
         self._store = store or default_store(engine.key if isinstance(engine, RemoteHost) else "")
         self._directory = os.getcwd() if directory is None else directory
-        self._reopens = reopens
+        self._reopens, self._pane_files = reopens, pane_files
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
         self._resizes = ResizeLimiter(self, super().on_event)
@@ -157,10 +161,11 @@ class Workbench(App[int]):
         self.context = context = self._make_context()
         self.graph, self.passes, self.ir = GraphPane(context), PassesPane(context), IrPane(context)
         self.source, self.outputs = SourcePane(context, self.graph), OutputsPane(context)
-        panes: tuple[Pane, ...] = (self.graph, self.passes, self.ir, self.source, self.outputs)
+        self.plugin = PluginPane(context, self.ir, self._pane_files)
+        panes: tuple[Pane, ...] = (self.graph, self.passes, self.ir, self.source, self.plugin, self.outputs)
         self.panes = {pane.pane_id: pane for pane in panes}
         context.layout.panes = self.panes
-        context.selection.views = (self.graph, self.ir, self.source)
+        context.selection.views = (self.graph, self.ir, self.source, self.plugin)
         self._make_commands(context)
         # The lines around the panes.
         self._lines: tuple[CellLine, ...] = ()
@@ -262,6 +267,7 @@ class Workbench(App[int]):
             with Vertical(id="right"):
                 yield self.ir
                 yield self.source
+                yield self.plugin
                 yield self.outputs
         yield Prompt()
         yield from self._lines[2:]
@@ -607,6 +613,18 @@ class Workbench(App[int]):
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
         self.passes.show_stage(event.row)
+        self.plugin.stage_shown()
+
+    def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]:
+        """An entry of the palette for each pane of a plug-in: the title, the help and what it does."""
+        return [
+            (
+                f"Pane of a plug-in: {source.name}",
+                f"Show the pane of {source.origin}",
+                partial(self.plugin.show, source),
+            )
+            for source in self.plugin.sources()
+        ]
 
     def command_palette(self) -> None:
         self.action_command_palette()

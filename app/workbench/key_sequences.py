@@ -172,6 +172,7 @@ class ActionHost(Protocol):
     def situation(self) -> Situation: ...
     async def perform(self, action: Action) -> None: ...
     def update_chrome(self) -> None: ...
+    def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]: ...
 
 
 class KeySequences:
@@ -193,7 +194,9 @@ class KeySequences:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
         bench, pane = self._bench, self._bench.pane.pane_id
         remapped = bench.keymap.action_for(key, pane)
-        if remapped is not None:
+        if self._bench.pane.take_key(key):
+            pass
+        elif remapped is not None:
             await bench.perform(remapped)
         elif actions.sequence_continuations(key, pane):
             self.begin(key)
@@ -236,7 +239,7 @@ UNLISTED_ACTIONS = {"palette", "phase.number"}
 
 
 class ActionCommands(Provider):
-    """The entries of the command palette: enabled actions, then disabled ones with the reason."""
+    """The entries of the command palette: enabled actions, then disabled ones with the reason, then plug-ins' panes."""
 
     @property
     def _bench(self) -> ActionHost:
@@ -245,6 +248,8 @@ class ActionCommands(Provider):
     async def discover(self) -> Hits:
         for action in self._sorted_actions():
             yield DiscoveryHit(command_title(action), partial(self._bench.perform, action), help=self._help(action))
+        for title, text, show in self._bench.pane_commands():
+            yield DiscoveryHit(title, show, help=text)
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
@@ -254,6 +259,9 @@ class ActionCommands(Provider):
             if score > 0:
                 command = partial(self._bench.perform, action)
                 yield Hit(score, matcher.highlight(title), command, text=title, help=self._help(action))
+        for title, text, show in self._bench.pane_commands():
+            if matcher.match(title) > 0:
+                yield Hit(matcher.match(title), matcher.highlight(title), show, text=title, help=text)
 
     def _sorted_actions(self) -> list[Action]:
         situation = self._bench.situation()

@@ -41,11 +41,13 @@ def run_workbench(
     trusts: bool = False,
     follows: bool = False,
     plain: bool = False,
+    panes: tuple[str, ...] = (),
 ) -> int:
     """Open the workbench on a program, and run until the user quits. Returns the exit code of the process.
 
     `overrides` are recipe fields from the command line, `shapes`, `trusts` and `follows` are the options `--shape`,
-    `--trust` and `--follow`. A `plain` workbench reads commands from stdin and prints lines.
+    `--trust` and `--follow`, `panes` the values of `--pane`. A `plain` workbench reads commands from stdin and prints
+    lines.
     """
     settings, problems = apply_settings(settings_path())
     if theme:
@@ -56,7 +58,7 @@ def run_workbench(
         os.environ.setdefault("BUDDY_MEMORY", str(settings.memory))
     bench = _workbench_type(plain)(
         source, arguments, engine=engine, directory=directory, ascii_mode=ascii_mode, settings=settings, log=log,
-        plugins=plugins, watch=watch, reopens=settings.reopen,
+        plugins=plugins, watch=watch, reopens=settings.reopen, pane_files=panes,
     )  # fmt: skip
     bench.session.overrides = overrides or {}
     bench.session.shapes, bench.session.trusts, bench.session.follows = shapes, trusts, follows

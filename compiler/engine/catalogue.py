@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
-# That of loading plug-ins for their presets.
-_PLUGIN_SECONDS = 60.0
+# That of loading plug-ins for their presets, besides the limit of one import.
+_PLUGIN_SECONDS = 30.0
 
 
 class Discovery:
@@ -62,9 +62,12 @@ async def presets_of_plugins(plugins: tuple[PluginFile, ...]) -> tuple[tuple[Pre
     """Returns the presets of installed plug-ins and of `plugins`, which a separate process loads, and its errors."""
     if not plugins and not metadata.entry_points(group=PLUGIN_GROUP):
         return (), ()
+    from buddy.compiler.graph.plugins import import_seconds
+
     function = "buddy.compiler.graph.plugins:plugin_presets"
+    seconds = import_seconds() + _PLUGIN_SECONDS
     try:
-        return await call_in_process(function, plugins, tuple[Preset, ...], _PLUGIN_SECONDS), ()
+        return await call_in_process(function, plugins, tuple[Preset, ...], seconds), ()
     except TookTooLong as error:
         return (), (f"the presets of plug-ins are missing: {error}",)
     except CallFailed as error:

@@ -86,7 +86,7 @@ from buddy.compiler.protocol import (
     Welcome,
     WriteScript,
 )
-from buddy.compiler.protocol.connection import LogLevel
+from buddy.compiler.protocol.connection import LogLevel, version_of_peer
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import INDUCTOR
 from buddy.compiler.protocol.text.store import TextStore
@@ -357,6 +357,9 @@ def _slot(frame: Any) -> Any:
 
 def greeting_of(body: bytes) -> Greeting:
     """Decodes the greeting from a first frame. Raises `ClientRejected`."""
+    version = version_of_peer(body, Hello.__name__)
+    if version not in (0, PROTOCOL_VERSION):
+        raise ClientRejected(f"the client speaks protocol {version}, this engine {PROTOCOL_VERSION}")
     try:
         greeting = msgspec.msgpack.decode(body, type=Greeting)
     except _UNREADABLE as error:
@@ -364,7 +367,7 @@ def greeting_of(body: bytes) -> Greeting:
     if greeting.type != "Hello":
         raise ClientRejected(f"the first frame must be a greeting, not {greeting.type!r}")
     if greeting.version != PROTOCOL_VERSION:
-        raise ClientRejected(f"the client speaks protocol {greeting.version}, this engine {PROTOCOL_VERSION}")
+        raise ClientRejected("the greeting has no protocol version")
     return greeting
 
 

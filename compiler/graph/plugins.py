@@ -8,14 +8,20 @@ registry as empty until another module has imported it.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import hashlib
+import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib import metadata, util
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeVar
 
 from buddy.compiler.graph.node import op_classes
@@ -142,7 +148,13 @@ def _content(file: str) -> str:
 
 
 _PACKAGE_FOLDER = str(Path(__file__).parent.parent)
+# How long the import of a plug-in may take: one that imports other frameworks from a slow disk takes half a minute.
+IMPORT_SECONDS = 60.0
+SECONDS_VARIABLE = "BUDDY_PLUGIN_SECONDS"
 _ERROR_HINT = "correct the plug-in, or remove it; what it registered before the error stays registered"
+PUBLIC_MODULE = "buddy.api"
+_NEWER_HINT = "update buddy-tui, or use an older version of the plug-in"
+_REPLACED_HINT = "rename one of them, or uninstall one of the plug-ins: the one that is loaded last is used"
 _CHANGED_HINT = "open the program again"
 _NO_PASS_HINT = "decorate its passes with `register` (MLIR) or `graph_pass`, or load it with --plugin"
 
@@ -164,7 +176,7 @@ _files: dict[PluginFile, Plugin] = {}
 def installed_plugins() -> tuple[Plugin, ...]:
     """Returns the plug-ins of installed packages, sorted by name; the first call in a process loads them."""
     points = sorted(metadata.entry_points(group=PLUGIN_GROUP), key=lambda point: (point.name, point.value))
-    return tuple(_load(_label(point), _importer(point), _location(point.module)) for point in points)
+    return tuple(_load(label_of(point), _importer(point), location_of(point.module)) for point in points)
 
 
 def load_file(file: PluginFile) -> Plugin:
@@ -174,7 +186,7 @@ def load_file(file: PluginFile) -> Plugin:
     """
     if file not in _files:
         path, before = Path(file.path), plugin_registrations()
-        plugin = _load(path.name, lambda: _execute(file), str(path))
+        plugin = _load(path.name, lambda: execute_file(file), str(path))
         if file.passes and plugin.problem is None and not _pass_names(registered_since(before)):
             plugin = Plugin(path.name, Diagnostic(f"plug-in {path.name} registers no pass", str(path), _NO_PASS_HINT))
         _files[file] = plugin
@@ -230,16 +242,23 @@ def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
     before = plugin_registrations()
     problem = None
     try:
-        load()
+        with limited_time(import_seconds()):
+            load()
     except KeyboardInterrupt:
         raise
     except BaseException as error:
-        problem = _problem(name, error, home)
-    _origins.update({key: (name, entry) for key, entry in registered_since(before).items()})
+        problem = plugin_problem(f"plug-in {name}", error, home)
+    added = registered_since(before)
+    replaced = {key: _origins[key][0] for key in added if key in before and _origins.get(key, (name,))[0] != name}
+    if replaced and problem is None:
+        what = ", ".join(f"{kind} {key} of {other}" for (kind, key), other in replaced.items())
+        problem = Diagnostic(f"plug-in {name} replaces {what}", home, _REPLACED_HINT)
+    _origins.update({key: (name, entry) for key, entry in added.items()})
     return Plugin(name, problem)
 
 
-def _label(point: metadata.EntryPoint) -> str:
+def label_of(point: metadata.EntryPoint) -> str:
+    """Returns the name and the version of the package that has an entry point."""
     return f"{point.dist.name} {point.dist.version}" if point.dist is not None else point.name
 
 
@@ -254,7 +273,7 @@ def _importer(point: metadata.EntryPoint) -> Callable[[], Any]:
     return load
 
 
-def _location(module: str) -> str:
+def location_of(module: str) -> str:
     """Returns the folder or file of a module's top-level package; "" if it cannot be found."""
     try:
         spec = util.find_spec(module.partition(".")[0])
@@ -264,8 +283,8 @@ def _location(module: str) -> str:
     return folders[0] if folders else str(spec.origin) if spec and spec.origin else ""
 
 
-def _execute(file: PluginFile) -> None:
-    """Executes a file as a module with a unique name. The file may import other files of its folder.
+def execute_file(file: PluginFile) -> ModuleType:
+    """Executes a file as a module with a unique name, and returns it. The file may import other files of its folder.
 
     Raises `PluginChangedError` if the file does not match its hash, and passes on what the file raises.
     """
@@ -284,25 +303,94 @@ def _execute(file: PluginFile) -> None:
         exec(compile(source, str(path), "exec"), module.__dict__)
     finally:
         sys.path.remove(str(path.parent))
+    return module
+
+
+class TimeIsUp(BaseException):
+    """A plug-in has taken too long. A plug-in that catches all exceptions of the class `Exception` does not stop it."""
+
+    def __init__(self) -> None:
+        super().__init__("it took too long")
+
+
+def import_seconds() -> float:
+    """Returns how long the import of a plug-in may take."""
+    try:
+        return max(0.1, float(os.environ.get(SECONDS_VARIABLE, "")))
+    except ValueError:
+        return IMPORT_SECONDS
+
+
+@contextlib.contextmanager
+def limited_time(seconds: float) -> Iterator[None]:
+    """Raises `TimeIsUp` in this block after `seconds`, and again each second until the block ends.
+
+    In the main thread, a signal interrupts also what waits. In other threads, and if the program has its own handler of
+    that signal, only Python code is interrupted.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGALRM) is signal.SIG_DFL:
+        signal.signal(signal.SIGALRM, _raise_time_is_up)
+        signal.setitimer(signal.ITIMER_REAL, seconds, 1.0)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        return
+    thread, done, lock = threading.get_ident(), threading.Event(), threading.Lock()
+
+    def interrupt() -> None:
+        wait = seconds
+        while not done.wait(wait):
+            with lock:
+                if not done.is_set():
+                    raise_in_thread(thread, TimeIsUp)
+            wait = 1.0
+
+    threading.Thread(target=interrupt, name="plug-in time limit", daemon=True).start()
+    try:
+        yield
+    finally:
+        with lock:
+            done.set()
+        raise_in_thread(thread, None)  # takes back what has not been raised yet
+
+
+def _raise_time_is_up(*_: object) -> None:
+    raise TimeIsUp
+
+
+def raise_in_thread(thread: int, error: type[BaseException] | None) -> None:
+    """Raises `error` in a thread before its next Python instruction; `None` takes back one that has not been raised."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error) if error else None)
 
 
 class PluginChangedError(BuddyError):
     """The file of a plug-in does not match the hash in the recipe."""
 
 
-def _problem(name: str, error: BaseException, home: str) -> Diagnostic:
+def plugin_problem(subject: str, error: BaseException, home: str, todo: str = _ERROR_HINT) -> Diagnostic:
+    """Returns the diagnostic of an error that `subject`, such as "plug-in demo 1.0", has raised.
+
+    `home` is the plug-in's file or folder, and `todo` is what to do about errors that do not say it themselves.
+    """
     if isinstance(error, PluginChangedError):
         return Diagnostic(f"plug-in {error}", home, _CHANGED_HINT)
-    todo = _ERROR_HINT
+    position = _error_position(error, home)
     if isinstance(error, BuddyError) and error.todo:
-        position, problem, todo = _error_position(error, home), f"was refused: {error.diagnostic.what}", error.todo
+        problem, todo = f"was refused: {error.diagnostic.what}", error.todo
+    elif isinstance(error, TimeIsUp):
+        problem = "took too long, and was stopped"
+    elif isinstance(error, ImportError) and error.name == PUBLIC_MODULE and sys.modules.get(PUBLIC_MODULE) is not None:
+        problem, todo = f"needs a name that this {PUBLIC_MODULE} does not have: {error.msg}", _NEWER_HINT
     elif isinstance(error, SyntaxError):
         position, problem = f"{error.filename}:{error.lineno}", f"is not valid Python: {error.msg}"
     else:
         text = next(iter(str(error).strip().splitlines()), "")
-        position, problem = _error_position(error, home), f"raised {type(error).__name__}: {text}".rstrip(": ")
+        problem = f"raised {type(error).__name__}: {text}".rstrip(": ")
     detail = "".join(traceback.format_exception(error))
-    return Diagnostic(f"plug-in {name} {problem}", position, todo, detail=detail)
+    return Diagnostic(f"{subject} {problem}", position, todo, detail=detail)
 
 
 def _error_position(error: BaseException, home: str) -> str:

@@ -63,6 +63,25 @@ class Hello(Frame, frozen=True, omit_defaults=False):
     reopens: bool = False
 
 
+class PeerVersion(msgspec.Struct):
+    """The fields that the greetings of both sides have in every version of the protocol."""
+
+    type: str = ""
+    version: int = 0
+
+
+def version_of_peer(body: bytes, greeting: str) -> int:
+    """Returns the protocol version of the peer whose first frame is `body`; 0 if that is no frame `greeting`.
+
+    Everything else in a greeting of another version may be different, so it is decoded after this check.
+    """
+    try:
+        peer = msgspec.msgpack.decode(body, type=PeerVersion)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return 0
+    return peer.version if peer.type == greeting else 0
+
+
 class Cancel(Frame, frozen=True):
     """Cancel request number `target`; 0 cancels all. The request ends with `Failed(cancelled=True)`."""
 

@@ -17,6 +17,7 @@ VARIABLES = {
     "BUDDY_MEMORY": "the GiB of memory that each process of the engine may use",
     "BUDDY_MLIR_OPT": "the mlir-opt whose passes are available too",
     "BUDDY_MLIR_PACKAGE": "the package of the MLIR Python bindings",
+    "BUDDY_PLUGIN_SECONDS": "how long the import of a plug-in may take, in seconds (60)",
     "BUDDY_SUMMARY": "0: `torch.compile` logs no line about each model",
     "BUDDY_TUI_CONFIG": "the settings file",
     "BUDDY_TUI_STATE": "the folder of saved recipes and sessions",

@@ -24,6 +24,9 @@ DEFAULT_LIMIT_BYTES = 512 << 20
 _TRIMS_PER_LIMIT = 8
 # The key has the length of SHA-256: RFC 2104 recommends no shorter one.
 KEY_FILE, KEY_BYTES = "key", 32
+# The format of the files. The keyed hash covers it, so that files of another format count as missing. Increases when
+# what is cached is encoded differently under the same key.
+FORMAT = 1
 
 
 def folder() -> Path:
@@ -104,7 +107,7 @@ class DiskCache:
 
     def _keyed_hash(self, key: str, data: bytes) -> bytes:
         """Returns the keyed hash of `data` under `key`. Raises `OSError`."""
-        code = hmac.new(_read_key(), f"{self.name}/{key}\n".encode(), "sha256")
+        code = hmac.new(_read_key(), f"{FORMAT}/{self.name}/{key}\n".encode(), "sha256")
         code.update(data)
         return code.hexdigest().encode()
 

@@ -5,6 +5,7 @@ A line that changes or disappears breaks plug-ins: see the policy in `api/__init
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sys
@@ -45,6 +46,11 @@ def _members(cls: type) -> Iterator[str]:
     fields = {field.name: field for field in msgspec.structs.fields(cls)} if issubclass(cls, msgspec.Struct) else {}
     for name, field in fields.items():
         yield f"{name}: {_type(field.type)}" + (" (required)" if field.required else "")
+    if dataclasses.is_dataclass(cls) and not _signature(cls):
+        yield from (
+            f"{field.name}: {field.type}" for field in dataclasses.fields(cls) if not field.name.startswith("_")
+        )
+    yield from (f"{name}: {text}" for name, text in vars(cls).get("__annotations__", {}).items() if "ClassVar" in text)
     for name, member in inspect.getmembers(cls):
         owner = next((base for base in cls.__mro__ if name in vars(base)), object)
         is_listed = owner is not cls and owner in _PUBLIC_CLASSES

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 
 import buddy.api
 from buddy.api import BuddyError, PassStep, capture_program, exporter, open_program, preset, presets, register_pass
-from buddy.compiler.graph.plugins import plugin_problems
+from buddy.compiler.graph.plugins import load_file, plugin_problems
+from buddy.compiler.protocol.recipe import PluginFile
 from tests.api.signatures import FILE, signatures
 
 SOURCE = Path(buddy.api.__file__).resolve()
@@ -62,6 +64,62 @@ def test_a_script_is_opened_with_plugins_whose_errors_are_listed(tmp_path: Path)
     (problem,) = program.problems
     assert "version 99 of buddy.api is needed" in problem.what
     assert "update buddy-tui" in problem.todo
+
+
+def test_a_plugin_that_replaces_a_part_of_another_one_is_named(tmp_path: Path) -> None:
+    text = "from buddy.api import ElementwiseOp\n\n\nclass TakenTwiceOp(ElementwiseOp):\n    targets = ()\n"
+    paths = [tmp_path / name for name in ("first.py", "second.py")]
+    for path in paths:
+        path.write_text(text)
+    first, second = (load_file(PluginFile(str(path))) for path in paths)
+    assert first.problem is None
+    assert second.problem is not None
+    assert second.problem.what == "plug-in second.py replaces op class TakenTwiceOp of first.py"
+    assert "the one that is loaded last is used" in second.problem.todo
+
+
+def test_a_file_that_loops_is_stopped_and_the_next_one_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a thread, where signals cannot be handled."""
+    monkeypatch.setenv("BUDDY_PLUGIN_SECONDS", "0.3")
+    (tmp_path / "loops.py").write_text("while True:\n    pass\n")
+    (tmp_path / "newest.py").write_text("from buddy.api import something_new\n")
+    (tmp_path / "fine.py").write_text("")
+
+    def problem(name: str) -> Any:
+        return load_file(PluginFile(str(tmp_path / name))).problem
+
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(problem, "loops.py").result(60)
+        assert stopped.what == "plug-in loops.py took too long, and was stopped"
+        assert stopped.where.startswith(f"{tmp_path / 'loops.py'}:")
+        assert pool.submit(problem, "fine.py").result(60) is None
+    assert "needs a name that this buddy.api does not have" in problem("newest.py").what
+    assert "update buddy-tui" in problem("newest.py").todo
+
+
+SLEEPER = """
+import signal, sys
+from buddy.compiler.graph.plugins import load_file
+from buddy.compiler.protocol.recipe import PluginFile
+
+print(load_file(PluginFile(sys.argv[1])).problem)
+print(signal.getsignal(signal.SIGALRM) is signal.SIG_DFL, signal.getitimer(signal.ITIMER_REAL))
+"""
+
+
+@pytest.mark.slow
+def test_a_file_that_sleeps_is_stopped_by_a_signal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run_python: Callable[..., Any]
+) -> None:
+    monkeypatch.setenv("BUDDY_PLUGIN_SECONDS", "0.3")
+    sleeps = "import time\nwhile True:\n    try:\n        time.sleep(1000)\n    except Exception:\n        pass\n"
+    (tmp_path / "sleeps.py").write_text(sleeps)
+    done = run_python("-c", SLEEPER, str(tmp_path / "sleeps.py"))
+    problem, after = done.stdout.splitlines()
+    assert problem.startswith(f"plug-in sleeps.py took too long, and was stopped · {tmp_path / 'sleeps.py'}:4")
+    assert after == "True (0.0, 0.0)"
 
 
 def test_a_name_is_registered_by_one_definition_only() -> None:

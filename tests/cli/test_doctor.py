@@ -54,17 +54,25 @@ def test_a_whole_installation_is_told_of_and_tried() -> None:
 
 @pytest.mark.slow
 def test_installed_plugins_are_listed_and_a_broken_one_stops_nothing(tmp_path: Path) -> None:
+    written = files_of("plugin", "one-of-each")
+    (tmp_path / "one_of_each_pane.py").write_text(written["one_of_each_pane.py"])
     texts = {
-        "one-of-each": files_of("plugin", "one-of-each")["one_of_each.py"],
+        "one-of-each": written["one_of_each.py"],
+        "endless": "while True:\n    try:\n        open('/dev/null').close()\n    except Exception:\n        pass\n",
         "newer": "import buddy.api\nbuddy.api.require_api(99)\n",
+        "newest": "from buddy.api import something_new\n",
+        "twice": written["one_of_each.py"].replace("OneOfEach", "Twice").replace("one_of_each::", "twice::"),
     }
     for name, text in texts.items():
         module, folder = name.replace("-", "_"), tmp_path / f"{name.replace('-', '_')}-0.1.dist-info"
         (tmp_path / f"{module}.py").write_text(text)
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n")
-        (folder / "entry_points.txt").write_text(f"[buddy.plugins]\n{name} = {module}\n")
-    done = doctor("--json", PYTHONPATH=os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")]))
+        pane = {"one-of-each": "one_of_each_pane:OneOfEachPane", "newest": "newest:Pane"}.get(name, "")
+        points = f"[buddy.plugins]\n{name} = {module}\n" + f"[buddy.panes]\n{name} = {pane}\n" * bool(pane)
+        (folder / "entry_points.txt").write_text(points)
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    done = doctor("--json", PYTHONPATH=path, BUDDY_PLUGIN_SECONDS="15")
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["ok"]
@@ -78,6 +86,15 @@ def test_installed_plugins_are_listed_and_a_broken_one_stops_nothing(tmp_path: P
         assert part in contents
     assert "preset one-of-each-upstream" in contents
     assert "exporter one-of-each-nodes" in contents
+    assert contents.endswith("; pane one-of-each")
+    endless, newest = found["plug-ins"]["endless 0.1"], found["plug-ins"]["newest 0.1"]
+    assert "FAILED: plug-in endless 0.1 took too long, and was stopped" in endless
+    assert "endless.py:" in endless
+    assert "correct the plug-in, or remove it" in endless
+    assert "needs a name that this buddy.api does not have" in newest
+    assert "the pane newest of newest 0.1" in newest
+    assert "update buddy-tui" in newest
+    assert "the pass 'one-of-each' is registered twice" in found["plug-ins"]["twice 0.1"]
     assert "FAILED" in found["plug-ins"]["newer 0.1"]
     assert "version 99 of buddy.api is needed" in found["plug-ins"]["newer 0.1"]
 

@@ -30,12 +30,14 @@ def plugin(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_plugin_is_short_and_imports_the_public_interface_alone(kind: str) -> None:
     files = files_of(kind, "my-part")
-    assert set(files) == {"README.md", "my_part.py", "pyproject.toml", "test_my_part.py"}
-    text = files["my_part.py"]
-    assert len(text.splitlines()) <= MAX_LINES
-    names = {node.module for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ImportFrom)}
-    assert {name for name in names if name and name.startswith("buddy")} == {"buddy.api"}
-    assert 'my-part = "my_part"' in files["pyproject.toml"]
+    modules = {"pane": ["my_part_pane.py"], "plugin": ["my_part.py", "my_part_pane.py"]}.get(kind, ["my_part.py"])
+    assert set(files) == {"README.md", *modules, "pyproject.toml", "test_my_part.py"}
+    assert sum(len(files[name].splitlines()) for name in modules) <= MAX_LINES
+    for name in modules:
+        imports = [node for node in ast.walk(ast.parse(files[name])) if isinstance(node, ast.ImportFrom)]
+        assert {node.module for node in imports if node.module and node.module.startswith("buddy")} == {"buddy.api"}
+    assert ('my-part = "my_part"' in files["pyproject.toml"]) == (kind != "pane")
+    assert ('my-part = "my_part_pane:MyPartPane"' in files["pyproject.toml"]) == (kind in ("pane", "plugin"))
     assert all("@NAME" not in content and "@MODULE" not in content for content in files.values())
 
 
@@ -53,7 +55,7 @@ def test_a_plugin_is_formatted(kind: str, tmp_path: Path) -> None:
 def test_the_tests_of_a_plugin_pass_at_once(plugin: Path, run_python: Run) -> None:
     done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=plugin)
     assert done.returncode == 0, done.stdout
-    assert "4 passed" in done.stdout
+    assert "5 passed" in done.stdout
 
 
 @pytest.mark.slow

@@ -39,6 +39,21 @@ def test_an_entry_that_was_changed_is_refused_and_made_anew(place: Path, change)
     assert OBJECTS.read("one") == DATA
 
 
+@pytest.mark.parametrize("cache", disk_cache.CACHES, ids=lambda cache: cache.name)
+def test_an_entry_of_another_format_counts_as_missing(
+    place: Path, cache: disk_cache.DiskCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write("entry", DATA)
+    with monkeypatch.context() as later:
+        later.setattr(disk_cache, "FORMAT", disk_cache.FORMAT + 1)
+        assert cache.read("entry") is None
+        cache.write("entry", b"encoded differently")
+        assert cache.read("entry") == b"encoded differently"
+    assert cache.read("entry") is None
+    cache.write("entry", DATA)
+    assert cache.read("entry") == DATA
+
+
 def test_an_entry_in_anothers_place_is_refused(place: Path) -> None:
     shutil.copy(place / "objects" / "one", place / "objects" / "two")
     PROGRAMS.write("other", b"")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from buddy.app.session.client import EngineClient, EngineLost
+from buddy.compiler.engine.server import ClientRejected, greeting_of
 from buddy.compiler.protocol import PROTOCOL_VERSION, EngineFrame, Failed, Hello, Presets, Welcome
+from buddy.compiler.protocol.connection import version_of_peer
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 
 LIMIT = 180
@@ -54,6 +58,29 @@ def test_a_client_of_another_version_is_refused_with_both_named(engine: subproce
     assert f"engine {PROTOCOL_VERSION}" in failed.diagnostic.what
     assert "same version" in failed.diagnostic.todo
     assert engine.returncode != 0
+
+
+def test_greetings_with_other_fields_are_refused_for_their_version() -> None:
+    """What a greeting has besides its version may be different in another version."""
+    hello = {"type": "Hello", "version": PROTOCOL_VERSION + 1, "log": "trace", "reopens": "maybe"}
+    with pytest.raises(ClientRejected, match=f"speaks protocol {PROTOCOL_VERSION + 1}, this engine {PROTOCOL_VERSION}"):
+        greeting_of(msgspec.msgpack.encode(hello))
+    with pytest.raises(ClientRejected, match="not a greeting"):
+        greeting_of(msgspec.msgpack.encode({**hello, "version": PROTOCOL_VERSION}))
+    assert version_of_peer(encode({"type": "Welcome", "version": 3})[4:], "Welcome") == 3
+    for other in (b"", b"\xff\x00", encode({"type": "Hello"})[4:], encode({"type": "Presets", "version": 3})[4:]):
+        assert version_of_peer(other, "Welcome") == 0
+
+
+@pytest.mark.parametrize("version", [PROTOCOL_VERSION - 1, PROTOCOL_VERSION + 1])
+async def test_an_engine_of_another_version_is_named_with_both(version: int, tmp_path: Path) -> None:
+    welcome = {"type": "Welcome", "version": version, "engine": 3, "pid": "a string"}
+    (tmp_path / "frames").write_bytes(encode(welcome))
+    with pytest.raises(EngineLost) as lost:
+        await EngineClient(["sh", "-c", f"cat {tmp_path}/frames; cat"]).start()
+    assert lost.value.reason.startswith(f"the engine speaks protocol {version}, this client {PROTOCOL_VERSION}")
+    assert "install the same version of buddy-tui on both sides" in lost.value.reason
+    assert lost.value.is_permanent
 
 
 def test_requests_before_the_greeting_are_refused(engine: subprocess.Popen[bytes]) -> None:

@@ -15,11 +15,13 @@ from buddy.app.reports.reproducer import DESCRIPTION, read_description
 from buddy.app.workspace.recipe_files import RecipeFile
 from buddy.app.workspace.session_file import SavedScreen, SessionFile, read_session, write_session
 from buddy.app.workspace.settings import read_settings
+from buddy.compiler.driver import cache_archive
 from buddy.compiler.protocol import file_formats
 from buddy.compiler.protocol.file_formats import FileFormat, LaterFormatError
 from buddy.compiler.protocol.recipe import Recipe, RecipeError, from_toml, to_toml
 
 OLD = Path(__file__).resolve().parent.parent / "data" / "version_0.1"
+CURRENT = OLD.with_name("version_0.2")  # by tests/protocol/corpus.py
 
 
 @pytest.mark.filterwarnings("ignore:.*flavour:FutureWarning")
@@ -59,6 +61,54 @@ def test_a_reproducer_of_version_0_1_is_read() -> None:
     assert len(description.stages) > 50
     recipe = from_toml((OLD / "reproducer/recipe.toml").read_text("utf-8"))
     assert recipe.dialect == "linalg"
+
+
+def test_every_file_of_version_0_2_is_read(tmp_path: Path) -> None:
+    for name in ("mlp.toml", "mlp.edits"):
+        shutil.copy(CURRENT / name, tmp_path)
+    recipe, edits, problem = RecipeFile(tmp_path / "mlp.toml", lambda recipe: recipe).read()
+    assert (problem, recipe is not None, edits is not None) == ("", True, True)
+    assert recipe is not None
+    assert edits is not None
+    (edit,) = edits.past
+    changed = [new for old, new in zip(edit.recipe.steps, recipe.steps, strict=True) if old != new]
+    assert [(step.name, step.enabled) for step in changed] == [("tosa-to-linalg-named", False)]
+
+    saved, problem = read_session(CURRENT / "mlp.session")
+    assert (problem, saved.pane, len(saved.bookmarks)) == ("", "ir", 1)
+    (run,) = saved.runs
+    assert (run.recipe.steps, run.report.outputs[0].shape) == (recipe.steps, (128, 256))
+
+    settings, problem = read_settings(CURRENT / "config.toml")
+    assert (settings.theme, settings.keys, problem) == ("buddy-dark", {"search": "ctrl+f"}, "")
+
+    description = read_description(CURRENT / "reproducer")
+    assert (description.script, len(description.stages) > 50) == ("script/mlp.py", True)
+    assert from_toml((CURRENT / "reproducer/recipe.toml").read_text("utf-8")).source == "samples/mlp.py"
+
+
+def test_an_archive_of_the_cache_of_version_0_2_is_read(tmp_path: Path) -> None:
+    key = tmp_path / "key"  # a checkout may give the file any mode
+    key.write_bytes((CURRENT / "cache.key").read_bytes())
+    key.chmod(0o600)
+    trust = cache_archive.Trust(cache_archive.read_key(key))
+    contents = cache_archive.read(CURRENT / "cache.archive", trust)
+    assert {entry.cache for entry in contents.entries} == {"objects", "compilations"}
+    later = tmp_path / "later.archive"
+    archive = (CURRENT / "cache.archive").read_bytes()
+    later.write_bytes(archive.replace(b"buddy-tui-cache 1 ", b"buddy-tui-cache 2 ", 1))
+    with pytest.raises(cache_archive.ArchiveError, match="format 2, and this version of buddy-tui reads format 1"):
+        cache_archive.read(later, trust)
+
+
+def test_what_was_written_by_this_version_says_so() -> None:
+    """A corpus of the program's own format: run `python -m tests.protocol.corpus` after a format has changed."""
+    for kind, name in ((file_formats.RECIPE, "mlp.toml"), (file_formats.SETTINGS, "config.toml")):
+        assert f"format = {kind.latest}\n" in (CURRENT / name).read_text("utf-8")
+    session = msgspec.msgpack.decode((CURRENT / "mlp.session").read_bytes())
+    assert session["format"] == file_formats.SESSION.latest
+    reproducer = json.loads((CURRENT / "reproducer" / DESCRIPTION).read_text("utf-8"))
+    assert reproducer["format"] == file_formats.REPRODUCER.latest
 
 
 def test_a_later_recipe_names_both_versions() -> None:

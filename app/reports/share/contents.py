@@ -27,6 +27,7 @@ from buddy.compiler.protocol import (
     Welcome,
 )
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.file_formats import own_version
 from buddy.compiler.protocol.numerics import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.themes.lexers import SYNTAX, open_string, python_spans, spans
@@ -200,7 +201,14 @@ async def collect(
     def encode() -> dict[str, Any]:
         letters = {letter: name for name, letter in SYNTAX_LETTERS.items()}
         program = {"source": shown_path(source), "arguments": list(arguments)}
-        return {"format": FORMAT, **program, "syntax": letters, "graphs": encoded, **texts.encode()}
+        return {
+            "format": FORMAT,
+            "written_by": own_version(),
+            **program,
+            "syntax": letters,
+            "graphs": encoded,
+            **texts.encode(),
+        }
 
     return encode
 

@@ -1,0 +1,278 @@
+"""The pane that shows the panes of plug-ins, one at a time. Their code runs in a thread, with a time limit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+from textual import events
+from textual.binding import BindingType
+
+from buddy.app.actions import PANE_TITLES, key_of
+from buddy.app.actions import Pane as PaneId
+from buddy.app.panes.context import WorkbenchContext
+from buddy.app.panes.ir import IrPane
+from buddy.app.panes.pane import LinkedPane, RowMark
+from buddy.app.screens.detail import diagnostic_lines
+from buddy.app.screens.picker import PickerChoice, PickerScreen
+from buddy.app.session import pane_plugins
+from buddy.app.session.pane_plugins import PaneCallError, PaneLine, PaneSource, PaneThread, PaneView, checked_lines
+from buddy.app.session.state import Topic
+from buddy.app.widgets.background import pane_bindings, start_worker
+from buddy.app.widgets.look import Cells, cut_cells
+from buddy.compiler.protocol import Diagnostic, FetchLines
+
+HIDE = object()
+NO_PANES = "No plug-in has a pane: `buddy-tui new plugin NAME` writes one, and --pane FILE.py:CLASS names one"
+ALL_TOPICS = frozenset({"graph", "passes", "stages", "outputs", "status", "selection"})
+
+
+class PluginPane(LinkedPane):
+    """Shows the lines of a pane of a plug-in. `files` are the panes of `--pane`."""
+
+    pane_id: ClassVar[PaneId] = "plugin"
+    BINDINGS: ClassVar[list[BindingType]] = pane_bindings("plugin")
+    BORDER_TITLE = PANE_TITLES["plugin"]
+
+    def __init__(self, context: WorkbenchContext, ir: IrPane, files: Sequence[str] = ()) -> None:
+        super().__init__(context)
+        self._ir, self._files = ir, files
+        self._found: tuple[tuple[PaneSource, ...], tuple[Diagnostic, ...]] | None = None
+        self._thread: PaneThread | None = None
+        # The pane that is shown, and the object that draws it, once it is loaded.
+        self.shown: PaneSource | None = None
+        self._code: pane_plugins.Pane | None = None
+        self._lines: list[PaneLine] | None = None
+        self.problem: Diagnostic | None = None
+        # What has changed and was clicked or pressed since the pane was drawn last.
+        self._changed: frozenset[str] = frozenset()
+        self._inputs: list[Callable[[PaneView], None]] = []
+        # The thread that draws the pane now.
+        self._drawing: PaneThread | None = None
+
+    # ---- choosing a pane -----------------------------------------------------------------------------------------
+
+    def sources(self) -> tuple[PaneSource, ...]:
+        """The panes of plug-ins. The first call looks for them, and shows which are left out."""
+        if self._found is None:
+            self._found = pane_plugins.find_panes(self._files)
+            for problem in self._found[1]:
+                self.state.note(problem)
+                self.say(str(problem))
+        return self._found[0]
+
+    def choose(self) -> None:
+        """Show the pane of the only plug-in that has one, or hide it; if there are several, let the user choose."""
+        sources = self.sources()
+        if not sources:
+            self.say(NO_PANES)
+        elif len(sources) == 1:
+            self.answer(HIDE if self.context.layout.with_plugin else sources[0])
+        else:
+            choices = [PickerChoice(each.name, each.origin, each, each == self.shown) for each in sources]
+            if self.context.layout.with_plugin:
+                choices.append(PickerChoice("Hide", "hide the pane", HIDE))
+            self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.answer)
+
+    def answer(self, choice: Any) -> None:
+        """Show the chosen pane, or hide the one that is shown."""
+        if choice is HIDE:
+            self.context.layout.show_plugin(False)
+        elif isinstance(choice, PaneSource):
+            self.show(choice)
+
+    def show(self, source: PaneSource) -> None:
+        """Show a pane of a plug-in, with the focus. One that was switched off is loaded again."""
+        if source != self.shown or self.problem is not None:
+            self.close()
+            self.shown, self._code, self.problem, self._lines = source, None, None, None
+            self._thread = PaneThread()
+            start_worker(self, "load", self._load, source, self._thread)
+        self.context.layout.titles[self.pane_id] = source.name
+        self.context.layout.show_plugin(True)
+        self._changed |= ALL_TOPICS
+        self._draw_soon()
+
+    def close(self) -> None:
+        """End the thread of the pane that is shown."""
+        if self._thread is not None:
+            self._thread.stop()
+            self._thread = None
+
+    def on_unmount(self) -> None:
+        self.close()
+
+    async def _load(self, source: PaneSource, thread: PaneThread) -> None:
+        try:
+            code = await thread.call(source.load, pane_plugins.LOAD_SECONDS)
+        except PaneCallError as failed:
+            self._switch_off(thread, failed.error)
+        else:
+            if thread is self._thread:
+                self._code = code
+                self.context.layout.titles[self.pane_id] = str(code.title) or source.name
+                self.context.layout.arrange()
+                self._draw_soon()
+
+    def _switch_off(self, thread: PaneThread, error: BaseException) -> None:
+        """Show the error of a pane instead of its lines, and call its code no more."""
+        thread.stop()
+        if thread is not self._thread or self.shown is None:
+            return  # the error of a pane that was replaced
+        self._thread, self._code, self._inputs = None, None, []
+        self.problem = self.shown.problem(error)
+        self.state.note(self.problem)
+        self.say(f"The pane {self.shown.name} is switched off: {self.problem.what}")
+        self.rows_changed()
+
+    # ---- drawing -------------------------------------------------------------------------------------------------
+
+    def update_from(self, topics: frozenset[Topic]) -> None:
+        self._note_changes(frozenset(topics))
+
+    def mark_node(self, before: str) -> None:
+        self.refresh_marks()
+        self._note_changes(frozenset({"selection"}))
+
+    def stage_shown(self) -> None:
+        """Draw the pane again after the IR pane has shown another stage."""
+        self._note_changes(frozenset({"stages"}))
+
+    def _note_changes(self, topics: frozenset[str]) -> None:
+        self._changed |= topics
+        if self._code is not None and topics & frozenset(self._code.topics):
+            self._draw_soon()
+
+    def on_resize(self) -> None:
+        self._changed |= {"size"}
+        self._draw_soon()
+        super().on_resize()
+
+    def _draw_soon(self) -> None:
+        """Draw the pane, unless it is hidden, or being drawn, after which it is drawn again."""
+        thread = self._thread
+        if self._code is None or thread is None or thread is self._drawing or not self.context.layout.with_plugin:
+            return
+        self._drawing = thread
+        start_worker(self, "draw", self._draw, self._code, thread)
+
+    async def _draw(self, code: pane_plugins.Pane, thread: PaneThread) -> None:
+        try:
+            while (self._changed or self._inputs) and thread is self._thread:
+                view, inputs = self._view(thread), self._inputs
+                self._changed, self._inputs = frozenset(), []
+                lines = await thread.call(partial(_lines_of, code, view, inputs, max(self.width - 1, 1), self._roles()))
+                if thread is self._thread:
+                    self._lines = lines
+                    self.rows_updated()
+        except PaneCallError as failed:
+            self._switch_off(thread, failed.error)
+        finally:
+            self._drawing = None if self._drawing is thread else self._drawing
+
+    def _view(self, thread: PaneThread) -> PaneView:
+        state, session = self.state, self.context.session
+        return PaneView(
+            program=self.workspace.source,
+            graph=state.info.name if state.info is not None else "",
+            nodes=tuple(state.info.rows) if state.info is not None else (),
+            assignments=MappingProxyType(dict(state.assignments)),
+            selected=self.context.selection.node,
+            recipe=self.workspace.recipe,
+            stages=tuple(row.stage for row in state.board.rows()),
+            stage=self._ir.stage,
+            report=state.report,
+            profile=state.profile,
+            changed=self._changed,
+            _fetch=pane_plugins.fetch_lines(
+                thread, lambda text, first, count: session.request(FetchLines(0, text, first, count))
+            ),
+        )
+
+    def _roles(self) -> frozenset[str]:
+        return frozenset({*self.look.roles, *(f"syntax:{name}" for name in self.look.syntax if name)})
+
+    # ---- rows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def lines(self) -> list[PaneLine]:
+        """The lines that were drawn last; none of a pane that is switched off."""
+        return self._lines or [] if self.problem is None else []
+
+    @property
+    def row_count(self) -> int:
+        return len(self.lines)
+
+    def row_cells(self, row: int, width: int) -> Cells:
+        mark = "*" if self.mark_of(row).is_selected else " "
+        marker = ">" if row == self.cursor and self.has_focus else mark
+        return [(marker, "key"), *cut_cells(list(self.lines[row].cells), width - 1)]
+
+    def row_text(self, row: int) -> str:
+        return "".join(text for text, _ in self.lines[row].cells)
+
+    def mark_of(self, row: int) -> RowMark:
+        node, selection = self.lines[row].node, self.context.selection
+        return RowMark(bool(node) and node == selection.node, node in selection.linked)
+
+    def empty(self, width: int) -> list[Cells]:
+        if self.problem is not None:
+            lines = diagnostic_lines(self.problem, width)
+            return [
+                *lines,
+                [],
+                [("Switched off. ", "warn"), (key_of("plugin-pane"), "key"), (" shows it again", "dim")],
+            ]
+        return [[("loading" if self._lines is None else "no lines", "dim")]] if self.shown is not None else []
+
+    def foot(self, width: int) -> list[Cells]:
+        """The pane's own keys."""
+        keys = self._code.keys if self._code is not None else {}
+        cells: Cells = [cell for key, text in keys.items() for cell in ((f" {key}", "key"), (f" {text} ", "dim"))]
+        return [cut_cells(cells, width)] if cells else []
+
+    def text_to_copy(self) -> str:
+        return self.row_text(self.cursor).rstrip() if self.row_count else ""
+
+    # ---- input ---------------------------------------------------------------------------------------------------
+
+    def take_key(self, key: str) -> bool:
+        """Pass a key of the pane's own to its code. Returns whether it is one."""
+        if self._code is None or key not in self._code.keys:
+            return False
+        code = self._code
+        self._inputs.append(lambda view: code.press(view, key))
+        self._draw_soon()
+        return True
+
+    def on_click(self, event: events.Click) -> None:
+        super().on_click(event)
+        offset, code = event.get_content_offset(self), self._code
+        row = self.row_at(offset.y) if offset else -1
+        if code is not None and offset is not None and 0 <= row < self.row_count:
+            column = max(0, offset.x - 1)
+            self._inputs.append(lambda view: code.click(view, row, column))
+            self._draw_soon()
+
+    def go_to_node(self) -> None:
+        """Go to the node of the line under the cursor."""
+        node = self.lines[self.cursor].node if self.row_count else ""
+        if node:
+            self.context.selection.go_node((node,))
+        else:
+            self.say("This line is about no node")
+
+
+def _lines_of(
+    code: pane_plugins.Pane,
+    view: PaneView,
+    inputs: Sequence[Callable[[PaneView], None]],
+    width: int,
+    roles: frozenset[str],
+) -> list[PaneLine]:
+    """Passes keys and clicks to a pane, then returns its lines. Runs in the pane's thread."""
+    for handle in inputs:
+        handle(view)
+    return checked_lines(code.lines(view, width), roles)
