@@ -56,7 +56,7 @@ PIPELINE_ACTIONS = frozenset({
     "passes.tune", "outputs.numerics", "ir.edit", "ir.edit-here", "ir.generic", "compare-recipes", "compare-presets",
     "runs", "inputs", "reproducer", "frontend", "backend", "backend.flags", "export", "target", "profile",
     "profile.modules", "profile.roofline", "profile.hot", "run", "run-all", "save", "threads", "auto", "fallbacks",
-    "bisect", "plots",
+    "bisect", "plots", "tour",
 })  # fmt: skip
 
 
@@ -116,8 +116,12 @@ def needs_lowering(s: Situation) -> str:
 
 def needs_step(s: Situation) -> str:
     if s.is_folded:
-        return "this row stands for passes that are off; show them first"
+        return f"this row stands for passes that are off: press {key_of('passes.toggle')} to show them"
     return needs_recipe(s) or ("" if s.step else "this row is a built-in step, which cannot be changed")
+
+
+def needs_folded(s: Situation) -> str:
+    return "" if s.is_folded else "this row is a pass of its own"
 
 
 def needs_options(s: Situation) -> str:
