@@ -245,8 +245,9 @@ def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]
     # The last entry needs no space after it.
     free_width = width + 1 - sum(length(cells) for cells, _ in last)
     # In the order of importance: actions after these that do not fit are left out.
-    search, run, undo, *others = common[:-2]
-    order = (*pane_actions[:3], run, *pane_actions[3:4], search, undo, *pane_actions[4:], *of_other_panes, *others)
+    search, run, undo, next_pane, *others = common[:-2]
+    first = (*pane_actions[:3], run, next_pane, *pane_actions[3:4], search, undo)
+    order = (*first, *pane_actions[4:], *of_other_panes, *others)
     for action in order:
         cells = _action_cells(action, situation)
         if length(cells) <= free_width:
