@@ -25,6 +25,7 @@ __all__ = [
     "key_of",
     "replace_keys",
     "sequence_continuations",
+    "sequence_prefixes",
 ]  # fmt: skip
 
 _ACTIONS: tuple[Action, ...] = (
@@ -52,6 +53,16 @@ def actions_of_pane(pane: str) -> list[Action]:
 
 def sequence_continuations(prefix: str, pane: str) -> list[tuple[str, Action]]:
     """The second keys of the sequences that start with `prefix` in `pane`, with their actions."""
+    return [(second, action) for first, second, action in _sequences(pane) if first == prefix]
+
+
+def sequence_prefixes(pane: str) -> list[str]:
+    """The first keys of the sequences of `pane`, each once."""
+    return list(dict.fromkeys(first for first, _, _ in _sequences(pane)))
+
+
+def _sequences(pane: str) -> list[tuple[str, str, Action]]:
+    """The two keys of each sequence of `pane`, and its action."""
     active = [action for action in ACTIONS if action.pane in (pane, "any", "app") or action.anywhere]
     sequences = [(key.split(), action) for action in active for key in action.keys]
-    return [(keys[1], action) for keys, action in sequences if len(keys) == 2 and keys[0] == prefix]
+    return [(keys[0], keys[1], action) for keys, action in sequences if len(keys) == 2]

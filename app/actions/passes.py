@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from buddy.app.actions.action import Action
-from buddy.app.actions.situation import needs_insert, needs_options, needs_presets, needs_recipe, needs_step
+from buddy.app.actions.situation import (
+    needs_folded,
+    needs_insert,
+    needs_options,
+    needs_presets,
+    needs_recipe,
+    needs_step,
+)
 
 A = Action
 ACTIONS: tuple[Action, ...] = (
@@ -16,6 +23,7 @@ ACTIONS: tuple[Action, ...] = (
         "passes",
         needs_step,
         "toggle",
+        instead={"passes": "passes.unfold"},
     ),
     A(
         "passes.options",
@@ -26,6 +34,7 @@ ACTIONS: tuple[Action, ...] = (
         "passes",
         needs_options,
         "options",
+        instead={"passes": "passes.unfold"},
     ),
     A(
         "passes.insert",
@@ -45,6 +54,15 @@ ACTIONS: tuple[Action, ...] = (
         "passes.duplicate",
         "passes",
         needs_step,
+    ),
+    A(
+        "passes.unfold",
+        (),
+        "Show these passes",
+        "Show the passes for which this row stands",
+        "passes.unfold",
+        "passes",
+        needs_folded,
     ),
     A(
         "passes.fold",

@@ -56,7 +56,7 @@ PIPELINE_ACTIONS = frozenset({
     "passes.tune", "outputs.numerics", "ir.edit", "ir.edit-here", "ir.generic", "compare-recipes", "compare-presets",
     "runs", "inputs", "reproducer", "frontend", "backend", "backend.flags", "export", "target", "profile",
     "profile.modules", "profile.roofline", "profile.hot", "run", "run-all", "save", "threads", "auto", "fallbacks",
-    "plots",
+    "plots", "tour",
 })  # fmt: skip
 
 
@@ -116,10 +116,14 @@ def needs_lowering(s: Situation) -> str:
 
 def needs_step(s: Situation) -> str:
     if s.is_folded:
-        return f"this row stands for several passes: press {key_of('passes.fold')} to show them"
+        return f"this row stands for several passes: press {key_of('passes.toggle')} to show them"
     if s.is_dump and s.step is None:
         return "the dump does not name this stage's pass with its argument, so it cannot be run again"
     return needs_recipe(s) or ("" if s.step else "this row is a built-in step, which cannot be changed")
+
+
+def needs_folded(s: Situation) -> str:
+    return "" if s.is_folded else "this row is a pass of its own"
 
 
 def needs_options(s: Situation) -> str:

@@ -75,6 +75,8 @@ SYNONYMS: dict[str, str] = {
     "passes.anchor": "module function nested",
     "passes.pipeline": "edit mlir-opt syntax string",
     "passes.try": "trial what if experiment",
+    "tour": "introduction tutorial guide first steps learn",
+    "passes.unfold": "expand off disabled group",
     "passes.fold": "collapse expand hide off",
     "ir.extend-down": "range several lines copy",
     "ir.extend-up": "range several lines copy",

@@ -278,6 +278,7 @@ ACTIONS: tuple[Action, ...] = (
     ),
     A("redraw", ("ctrl+l",), "Redraw", "Draw the whole screen again", "app.redraw_screen"),
     A("theme", ("T",), "Themes", "Choose a theme, with a preview of each", "screens.choose_theme"),
+    A("tour", ("g ?",), "Tour", "Take the tour: five steps in this workbench", "tour.start", "app", needs_recipe),
     A("help", ("?", "f1"), "Help", "Show the keys of this pane", "screens.open_help", footer="help"),
     A(
         "palette",

@@ -19,6 +19,8 @@ from buddy.compiler.protocol import Stage
 class IrStages:
     """The stages of the current graph. `key` is the key of the chosen stage.
 
+    `is_default` is true while that stage is the one that is chosen at first, before the user has chosen any.
+
     With `generic`, MLIR stages have the text of their generic form, after `print_generic` has requested it.
     """
 
@@ -26,7 +28,7 @@ class IrStages:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
         self.key: Key | None = None
-        self.generic = False
+        self.generic = self.is_default = False
         self._expected: Key | None = None
         # The chosen stage that an edit has removed. If it comes back, as after an undo, it is chosen again.
         self._removed: Key | None = None
@@ -68,6 +70,7 @@ class IrStages:
     def choose(self, row: StageRow) -> None:
         """Choose the stage of `row`."""
         self._expected, self._removed, self.key = None, None, row.key
+        self.is_default = False
         self._remember_phase()
 
     def leave_graph(self) -> None:
@@ -90,11 +93,13 @@ class IrStages:
             self._expected = self.rows[-1].key
         opened = self.find(self._expected) or self.find(self._removed)
         if opened is not None:
+            self.is_default &= self._expected is None
             self.key, self._expected, self._removed = opened.key, None, None
         if self.shown is None:
             self._removed = self._removed or self.key
             substitute = self._substitute(index - 1)
             opened = substitute if self.key is None else None
+            self.is_default |= opened is not None
             self.key = substitute.key if substitute else None
         self._remember_phase()
         return opened

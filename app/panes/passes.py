@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import ClassVar
 
 import msgspec
 from textual.binding import BindingType
 
 from buddy.app.actions import Pane as PaneId
+from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
-from buddy.app.panes.pane import Column, TablePane
+from buddy.app.panes.pane import Column, TablePane, cells_text
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import candidates
+from buddy.app.reports.text.search_hits import Pattern, matching_lines
 from buddy.app.screens.picker import PickerChoice, PickerScreen
-from buddy.app.session.stages import PassRow, StageRow
+from buddy.app.session.stages import Key, PassRow, StageRow
 from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
+from buddy.app.widgets.search import Found
 from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo, Stage
 from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
 
@@ -32,6 +38,8 @@ BUILT_IN_STEPS = {
 }
 # The width of the column with the bars, in cells.
 BAR_WIDTH = 16
+# The width of the pane from which it has a column with options, in cells.
+OPTIONS_WIDTH = 76
 # Fewer disabled passes in a row than this are not folded.
 MIN_FOLDED = 2
 # The ops on which MLIR passes can run.
@@ -49,7 +57,14 @@ class PassesPane(TablePane[PassRow]):
     def __init__(self, context: WorkbenchContext) -> None:
         super().__init__(context)
         self.rows: list[PassRow] = []
+        # The rows without folding, whose indices are the lines of a search, and the first of them in each of `rows`.
+        self._unfolded_rows: list[PassRow] = []
+        self._first_lines: list[int] = []
+        # Whether no passes are folded, and otherwise the passes that are shown nevertheless.
         self._shows_disabled = False
+        self._shown_passes: set[Key] = set()
+        # Whether the cursor goes to the first pass that changes something once there is one.
+        self._waits_for_change = False
         # Whether the stages are of a dump that prints each function alone.
         self._has_parts = False
         self._columns = self._make_columns()
@@ -58,7 +73,7 @@ class PassesPane(TablePane[PassRow]):
 
     def _make_columns(self) -> list[Column[PassRow]]:
         """The columns. A dump has no options and no times, but says which stages are of a re-run."""
-        name: Column[PassRow] = Column("pass", 0, lambda row: (row.name, self._name_role(row)))
+        name: Column[PassRow] = Column("pass", 0, lambda row: (self._shown_name(row), self._name_role(row)))
         time: Column[PassRow] = Column("time", 7, self._time_cell, right=True)
         before = [
             Column("", 3, self._state_mark),
@@ -70,7 +85,7 @@ class PassesPane(TablePane[PassRow]):
         return [
             *before,
             name,
-            Column("options", 0, lambda row: (_options_text(row.step), "dim"), min_pane_width=76),
+            Column("options", 0, self._options_cell, min_pane_width=OPTIONS_WIDTH),
             time,
             Column("", BAR_WIDTH, self._bar_cell, min_pane_width=100),
             *after,
@@ -105,6 +120,13 @@ class PassesPane(TablePane[PassRow]):
         anchor = row.step.anchor.rpartition(".")[2]
         return anchor if row.step.level == "mlir" else row.step.level
 
+    def _shown_name(self, row: PassRow) -> str:
+        has_hint = row.folded and self.width < OPTIONS_WIDTH
+        return f"{row.name}: {key_of('passes.toggle')} shows" if has_hint else row.name
+
+    def _options_cell(self, row: PassRow) -> Cell:
+        return (f"{key_of('passes.toggle')} shows them" if row.folded else _options_text(row.step), "dim")
+
     def _name_role(self, row: PassRow) -> str:
         if row.folded:
             return "faint"
@@ -118,7 +140,7 @@ class PassesPane(TablePane[PassRow]):
         if self._state_mark(row)[0] == "[!]":
             return ("failed", "bad")
         if row.folded or (row.step is not None and not row.step.enabled):
-            return ("" if row.folded and self._is_dump else "off", "faint")
+            return ("" if row.folded else "off", "faint")
         if self._is_dump:
             return ("re-run" if row.stage is not None and row.stage.stage.again else "", "accent")
         return (formatting.milliseconds(row.stage.stage.milliseconds) if row.stage else "", "dim")
@@ -180,22 +202,27 @@ class PassesPane(TablePane[PassRow]):
         """Make the rows from the recipe and its stages, and draw the table."""
         recipe, current = self.workspace.recipe, self.current
         self._columns = self._make_columns()
-        self.rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
-        self._has_parts = len({row.stage.stage.anchor for row in self.rows if row.stage is not None}) > 1
+        rows = pass_rows(recipe, self.state.board.rows()) if self.workspace.ready else []
+        self._unfolded_rows = self.rows = rows
+        self._has_parts = len({row.stage.stage.anchor for row in rows if row.stage is not None}) > 1
         if not self._shows_disabled:
             preset = next((preset.recipe for preset in self.state.presets if preset.name == recipe.preset), None)
-            self.rows = fold_disabled(self.rows, preset, self._is_dump)
+            self.rows = fold_disabled(rows, preset, self._is_dump, self._shown_passes)
+        self._first_lines = [0, *accumulate(max(1, len(row.folded)) for row in self.rows)][: len(self.rows)]
         if self._is_dump and current is not None and current.step is not None:
             # A re-run may have other stages before the one under the cursor.
             place = current.number, current.step.anchor
             same = [k for k, row in enumerate(self.rows) if row.step and (row.number, row.step.anchor) == place]
             self.cursor = min(same, key=lambda k: abs(k - self.cursor), default=self.cursor)
         self.rows_updated()
+        if self._waits_for_change:
+            self.show_first_change()
 
     def toggle_disabled(self) -> None:
-        """Show or hide the passes that the preset has disabled; the cursor stays on its row."""
+        """Show all passes, or hide those that the preset has disabled; the cursor stays on its row."""
         row = self.current
-        self._shows_disabled = not self._shows_disabled
+        self._shows_disabled = any(row.folded for row in self.rows)
+        self._shown_passes.clear()
         self.refill()
         if row is not None:
             name = row.folded[0] if row.folded else row.name
@@ -203,17 +230,61 @@ class PassesPane(TablePane[PassRow]):
             near = (k for k, other in enumerate(self.rows) if name in (other.name, *other.folded))
             self.center(next(same, next(near, self.cursor)))
 
+    def unfold(self) -> None:
+        """Show the passes for which the row under the cursor stands."""
+        if self.current is not None and self.current.folded:
+            self._unfold(self.cursor)
+
+    def _unfold(self, row: int) -> None:
+        first = self._first_lines[row]
+        self._shown_passes |= set(row_keys(self._unfolded_rows)[first : first + len(self.rows[row].folded)])
+        self.refill()
+
     def show_stage(self, stage: StageRow) -> None:
         """Move the cursor to the row of a stage, without a `Moved` message."""
         index = next((k for k, row in enumerate(self.rows) if row.stage and row.stage.key == stage.key), None)
         if index is not None:
             self.center(index, notify=False)
 
+    def show_first_change(self) -> None:
+        """Move the cursor to the first pass that changes something: now, or once there is one."""
+        changing = (k for k, row in enumerate(self.rows) if row.step and row.stage and row.stage.stage.changed)
+        index = next(changing, None)
+        self._waits_for_change = index is None
+        if index is not None:
+            self.center(index)
+
+    def stay(self) -> None:
+        """Leave the cursor where it is, although no pass has changed anything yet."""
+        self._waits_for_change = False
+
+    # ---- search: its lines are the rows without folding ----------------------------------------------------------
+
+    def line_of(self, row: int) -> int:
+        return self._first_lines[row] if row < len(self._first_lines) else row
+
+    def _row_of(self, line: int) -> int:
+        """The row of a line, or the row that stands for it."""
+        return max(0, bisect_right(self._first_lines, line) - 1)
+
+    def find_lines(self, pattern: Pattern) -> Found | None:
+        return Found(matching_lines([cells_text(self._columns, row) for row in self._unfolded_rows], pattern))
+
+    def preview_match(self, line: int) -> None:
+        """Show a pass, or the row that stands for it: only `go_to_match` unfolds."""
+        self.center(self._row_of(line), notify=False)
+
+    def go_to_match(self, line: int) -> None:
+        if self.rows[self._row_of(line)].folded:
+            self._unfold(self._row_of(line))
+        self.center(self._row_of(line))
+
     # ---- actions -------------------------------------------------------------------------------------------------
 
     def toggle(self) -> None:
-        """Disable or enable the pass under the cursor."""
+        """Disable or enable the pass under the cursor, or show the passes for which its row stands."""
         row = self.current
+        self.unfold()
         if row is not None and row.step is not None:
             change = "off" if row.step.enabled else "on"
             self.context.edits.edit(self.workspace.recipe.toggled(row.number), f"{row.name} {change}")
@@ -406,10 +477,13 @@ def _dump_step(stage: Stage) -> PassStep | None:
     return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
 
 
-def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = False) -> list[PassRow]:
+def fold_disabled(
+    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[Key] = ()
+) -> list[PassRow]:
     """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
 
-    A pass that the user has disabled keeps its row. Of a dump, the passes that changed nothing are folded.
+    A pass that the user has disabled keeps its row. Of a dump, the passes that changed nothing are folded. Neighbours
+    of which one is in `shown_passes` are not folded.
     """
     steps = preset.steps if preset else ()
     disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
@@ -421,15 +495,29 @@ def fold_disabled(rows: list[PassRow], preset: Recipe | None, is_dump: bool = Fa
             return row.stage is not None and not row.stage.stage.changed and row.stage.stage.state == "done"
         return step is not None and not step.enabled and step.name in disabled
 
+    keys = row_keys(rows) if shown_passes else []
+    first = 0
     for foldable, group in groupby(rows, is_foldable):
         members = list(group)
-        if foldable and len(members) >= MIN_FOLDED:
+        is_shown = any(key in shown_passes for key in keys[first : first + len(members)])
+        first += len(members)
+        if foldable and len(members) >= MIN_FOLDED and not is_shown:
             names = tuple(row.name for row in members)
             what = "changed nothing" if is_dump else "off"
             shown.append(PassRow(f"{len(names)} passes {what}", -1, None, None, names))
         else:
             shown += members
     return shown
+
+
+def row_keys(rows: Sequence[PassRow]) -> list[Key]:
+    """The name of each row, and the number of earlier rows with that name."""
+    counts: Counter[str] = Counter()
+    keys = []
+    for row in rows:
+        keys.append((row.name, counts[row.name]))
+        counts[row.name] += 1
+    return keys
 
 
 def _options_text(step: PassStep | None) -> str:

@@ -251,9 +251,9 @@ def cancelled_text() -> str:
 # How long each part takes, before it has run.
 _PART_HINTS: dict[Part, str] = {
     "torch": "some seconds",
-    "script": "as long as in Python",
-    "capture": "about 1 s for 100 ops",
-    "compile": "about 1 s for 200 ops",
+    "script": "as in Python",
+    "capture": "about 1 s/100 ops",
+    "compile": "about 1 s/200 ops",
 }
 
 

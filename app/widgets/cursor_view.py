@@ -314,7 +314,8 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         return strip
 
     def row_strip(self, row: int, width: int) -> Strip:
-        return self.look.strip(self.search.marked(row, self.row_cells(row, width)), width, self.background(row))
+        cells = self.search.marked(self.line_of(row), self.row_cells(row, width))
+        return self.look.strip(cells, width, self.background(row))
 
     def row_strips(self, row: int, width: int) -> list[Strip]:
         """The screen lines of a row. A subclass that sets `wrapped` may return several."""
@@ -550,9 +551,13 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     async def request_lines(self, pattern: Pattern) -> Found | None:
         raise NotImplementedError  # `find_lines` finds them
 
+    def line_of(self, row: int) -> int:
+        """The line of a row, as a search counts lines. A subclass that folds rows has more lines than rows."""
+        return row
+
     @property
     def search_line(self) -> int:
-        return self.cursor
+        return self.line_of(self.cursor)
 
     def preview_match(self, line: int) -> None:
         self.center(line, notify=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import lru_cache
 
 from rich.segment import Segment
@@ -123,7 +123,7 @@ class CellLine(Widget):
         cells: Callable[[int], Cells],
         id: str,
         background: str = "",
-        on_column_clicked: Callable[[int, int], None] | None = None,
+        on_column_clicked: Callable[[int, int], Awaitable[None] | None] | None = None,
     ) -> None:
         super().__init__(id=id)
         self._background = background
@@ -135,9 +135,11 @@ class CellLine(Widget):
         self._last = self._cells(self.size.width) if y == 0 else []
         return look_of(self.app.theme).strip(self._last, self.size.width, self._background)
 
-    def on_click(self, event: events.Click) -> None:
+    async def on_click(self, event: events.Click) -> None:
         if self._on_column_clicked is not None:
-            self._on_column_clicked(event.x, self.size.width)
+            answer = self._on_column_clicked(event.x, self.size.width)
+            if answer is not None:
+                await answer
 
     def update(self) -> None:
         """Draw the line again if it is displayed and its cells have changed."""

@@ -75,6 +75,7 @@ from buddy.app.workbench.terminal import (
     read_pastes_as_text,
     save_crash_log,
 )
+from buddy.app.workbench.tour import Tour
 from buddy.app.workspace.session_file import FIRST_SCRIPT_NOTICE, Bookmarks, is_first_script
 from buddy.app.workspace.settings import Settings
 from buddy.app.workspace.workspace import Workspace, default_store
@@ -125,6 +126,7 @@ class Workbench(App[int]):
         reopens: bool = False,
         pane_files: tuple[str, ...] = (),
     ) -> None:
+        """Make the workbench of a program. If `shows_tour` is set before it runs, it starts with the tour."""
         super().__init__()
         self.animation_level = "none"
         self.settings = settings or Settings()
@@ -141,6 +143,8 @@ class Workbench(App[int]):
         self._reopens, self._pane_files = reopens, pane_files
         self._make_program(source, arguments, plugins, watch)
         self.key_sequences = KeySequences(self)
+        self.tour = Tour(lambda: self.context.layout, lambda message: self.context.say(message))
+        self.shows_tour = False
         self._resizes = ResizeLimiter(self, super().on_event)
         self._terminal_cells = TerminalCells()
         self._key_queue = KeyQueue(self, self.context.jobs, self._deliver, self.context.say)
@@ -238,6 +242,7 @@ class Workbench(App[int]):
             ("export", self.export_commands),
             ("sessions", self.session_commands),
             ("programs", self.program_commands),
+            ("tour", self.tour),
             *self.ir.targets,
         ]
 
@@ -258,7 +263,8 @@ class Workbench(App[int]):
     def compose(self) -> ComposeResult:
         header = CellLine(self._header_cells, id="header", background="panel")
         graphs = CellLine(self._graph_cells, "graphs", "panel", self._show_clicked_graph)
-        self._lines = (header, graphs, CellLine(self._status_cells, "status"), CellLine(self._key_cells, "keys"))
+        keys = CellLine(self._key_cells, "keys", on_column_clicked=self._press_clicked_key)
+        self._lines = (header, graphs, CellLine(self._status_cells, "status"), keys)
         yield from self._lines[:2]
         with Horizontal(id="panes"):
             with Vertical(id="left"):
@@ -269,8 +275,10 @@ class Workbench(App[int]):
                 yield self.source
                 yield self.plugin
                 yield self.outputs
+        yield self.tour.make_lines()
         yield Prompt()
         yield from self._lines[2:]
+        yield self.key_sequences.make_which_key()
 
     def on_mount(self) -> None:
         self.screen.set_class(self.glyphs is formatting.ASCII, "-ascii")
@@ -278,6 +286,8 @@ class Workbench(App[int]):
         self.set_interval(FILE_CHECK_SECONDS, self._check_files)
         self._start_program()
         self._run_session()
+        if self.shows_tour:
+            self.tour.start()
 
     def _start_program(self) -> None:
         """Restore the last session of the program, and show it in the panes, which are mounted."""
@@ -411,6 +421,14 @@ class Workbench(App[int]):
     def _key_cells(self, width: int) -> Cells:
         return status_lines.key_cells(self.context.layout.pane_id, self.situation(), width)
 
+    async def _press_clicked_key(self, x: int, width: int) -> None:
+        """Do what a key of the key line does: perform its action, or list the second keys of a sequence."""
+        found = status_lines.key_at(self.context.layout.pane_id, self.situation(), width, x)
+        if isinstance(found, str):
+            self.key_sequences.begin(found)
+        elif found is not None:
+            await self.perform(found)
+
     # ---- updates -----------------------------------------------------------------------------------------------------
 
     def session_changed(self, topics: frozenset[Topic]) -> None:
@@ -493,7 +511,13 @@ class Workbench(App[int]):
             self._terminal_cells.forget()
             await self._resizes.take(event)
         else:
+            if isinstance(event, events.MouseDown) and not self._is_on_which_key(event):
+                self.key_sequences.end()
             await super().on_event(event)
+
+    def _is_on_which_key(self, event: events.MouseDown) -> bool:
+        which_key = self.key_sequences.which_key
+        return which_key.display and which_key.region.contains(event.screen_x, event.screen_y)
 
     async def _deliver(self, event: events.Event) -> None:
         """Handle a key as a part of a sequence, or pass a key or pasted text to the widget that has focus."""
@@ -533,12 +557,25 @@ class Workbench(App[int]):
         if reason:
             self.context.say(f"{action.title}: {reason}")
             return
+        if action.id == "search.end" and not self.pane.search.is_active:
+            self.tour.skip()
+        pane_id = self.context.layout.pane_id
         self._methods[action.id](*arguments)
+        if situation.captured:
+            self.tour.note(action.id, pane_id)
         self.update_chrome()
+
+    def on_click(self, event: events.Click) -> None:
+        if event.widget is self.graph and self.state.captured:
+            self.tour.note("move.down", "graph")
 
     def on_descendant_focus(self, event: events.DescendantFocus) -> None:
         if isinstance(event.widget, Pane):
+            by_key = self.context.layout.pane_id == event.widget.pane_id
             self.context.layout.take_focus(event.widget.pane_id)
+            # After a click, the cursor goes to the row that was clicked.
+            if event.widget is self.passes and by_key and (self.ir.key is None or self.ir.stages.is_default):
+                self.passes.show_first_change()
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
@@ -598,6 +635,7 @@ class Workbench(App[int]):
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, PassesPane):
+            event.view.stay()
             self._show_pass_stage()
         self.update_chrome()
 
@@ -612,6 +650,8 @@ class Workbench(App[int]):
             event.view.toggle()
 
     def on_ir_pane_stage_shown(self, event: IrPane.StageShown) -> None:
+        if not self.ir.stages.is_default:
+            self.passes.stay()
         self.passes.show_stage(event.row)
         self.plugin.stage_shown()
 

@@ -1,11 +1,11 @@
-"""Delivers keys, and starts actions from key sequences and from the command palette."""
+"""Delivers keys, and starts actions from key sequences, from the list of their second keys and from the palette."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -14,6 +14,8 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 from textual.message_pump import MessagePump
+from textual.strip import Strip
+from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, TextArea
 
@@ -23,6 +25,7 @@ from buddy.app.actions.key_map import Keymap
 from buddy.app.panes.pane import Pane
 from buddy.app.reports.formatting import Glyphs
 from buddy.app.widgets.cursor_view import CursorView
+from buddy.app.widgets.look import Cells, look_of
 
 # Seconds between checks whether a job has opened its screen, until a message says what the keys wait for, and until
 # a key counts as delivered although a widget is still busy with it.
@@ -173,22 +176,125 @@ class ActionHost(Protocol):
     async def perform(self, action: Action) -> None: ...
     def update_chrome(self) -> None: ...
     def pane_commands(self) -> list[tuple[str, str, Callable[[], None]]]: ...
+    def set_timer(self, delay: float, callback: Callable[[], None]) -> Timer: ...
+
+
+# A second key with its action.
+Continuation = tuple[str, Action]
+# Seconds from the first key of a sequence until the second keys are listed. Who knows the sequence is faster.
+WHICH_KEY_SECONDS = 0.4
+# The keys that turn the pages of the list, unless the sequence has them as second keys.
+PAGE_KEYS = {"down": 1, "pagedown": 1, "right": 1, "up": -1, "pageup": -1, "left": -1}
+# The least width of a column of the list, and the least gap between columns, in cells.
+_MIN_COLUMN, _MIN_GAP = 20, 1
+
+
+class WhichKey(Widget):
+    """Lists the second keys of a key sequence in columns, over the bottom of the panes. A click on one chooses it."""
+
+    def __init__(self, choose: Callable[[Action], Awaitable[None]]) -> None:
+        super().__init__(id="which-key")
+        self._choose = choose
+        self._continuations: list[Continuation] = []
+        self._page = 0
+
+    def open(self, prefix: str, continuations: Sequence[Continuation]) -> None:
+        """List the second keys after `prefix`, sorted by key."""
+        self._continuations = sorted(continuations, key=lambda each: (each[0].lower(), each[0].isupper()))
+        self._page = 0
+        self.border_title = prefix
+        self.styles.height = self._row_count + 1  # and the border
+        self.display = True
+        self.refresh()
+
+    def close(self) -> None:
+        if self.display:
+            self.display = False
+
+    @property
+    def pages(self) -> int:
+        return -(-len(self._continuations) // max(1, self._row_count * self._column_count))
+
+    def turn_page(self, by: int) -> None:
+        self._page = (self._page + by) % max(1, self.pages)
+        self.refresh()
+
+    @property
+    def page_text(self) -> str:
+        """The number of the page and of the pages; empty if one page has all keys."""
+        return f"{self._page + 1}/{self.pages}" if self.pages > 1 else ""
+
+    # ---- the grid ------------------------------------------------------------------------------------------------
+
+    @property
+    def _column_count(self) -> int:
+        widest = max((len(f"{key} {action.title}") for key, action in self._continuations), default=0)
+        return max(1, (self.app.size.width - 1) // max(widest + _MIN_GAP, _MIN_COLUMN))
+
+    @property
+    def _column_width(self) -> int:
+        return (self.app.size.width - 1) // self._column_count
+
+    @property
+    def _row_count(self) -> int:
+        """The lines of a page: as few as all keys need, at most those of half the screen."""
+        return max(1, min(-(-len(self._continuations) // self._column_count), self.app.size.height // 2 - 1))
+
+    def _at(self, row: int, column: int) -> Continuation | None:
+        """The second key in a row and a column of the page, which is filled column by column."""
+        if not (0 <= row < self._row_count and 0 <= column < self._column_count):
+            return None
+        index = self._page * self._row_count * self._column_count + column * self._row_count + row
+        return self._continuations[index] if index < len(self._continuations) else None
+
+    def render_line(self, y: int) -> Strip:
+        width = self._column_width
+        cells: Cells = [(" ", "text")]
+        for column in range(self._column_count):
+            key, action = self._at(y, column) or ("", None)
+            title = action.title if action is not None else ""
+            cells += [(key, "key"), (f" {title}"[: width - len(key) - 1].ljust(width - len(key)), "text")]
+        return look_of(self.app.theme).strip(cells, self.size.width, "panel")
+
+    async def on_click(self, event: events.Click) -> None:
+        offset = event.get_content_offset(self)
+        found = self._at(offset.y, (offset.x - 1) // self._column_width) if offset is not None else None
+        if found is not None:
+            await self._choose(found[1])
 
 
 class KeySequences:
-    """Handles keys before Textual's bindings. After the first key of a sequence, `hint` lists the second keys."""
+    """Handles keys before Textual's bindings. After the first key of a sequence, `which_key` lists the second keys.
+
+    Until it does, `hint` lists as many of them as fit.
+    """
 
     def __init__(self, bench: ActionHost) -> None:
         self._bench = bench
         self._prefix = ""
+        self._timer: Timer | None = None
         self.hint = ""
+        self.which_key = self.make_which_key()
+
+    def make_which_key(self) -> WhichKey:
+        """The list of second keys, for the screen that is composed next."""
+        self.which_key = WhichKey(self._choose)
+        return self.which_key
+
+    @property
+    def pending(self) -> bool:
+        """Whether the first key of a sequence was pressed, and the second one was not."""
+        return bool(self._prefix)
 
     async def handle(self, event: events.Key) -> bool:
         """Handle a key of a sequence or of the settings. Returns false for other keys, which are left to bindings."""
+        if not isinstance(self._bench.focused, Pane):
+            self.end()
+            return False
         if self._prefix:
             await self._handle_second(event)
             return True
-        return isinstance(self._bench.focused, Pane) and await self._handle_first(key_name(event))
+        return await self._handle_first(key_name(event))
 
     async def _handle_first(self, key: str) -> bool:
         """Handle the first key of a sequence, or a key of the settings. Returns whether it was consumed."""
@@ -207,20 +313,56 @@ class KeySequences:
     def begin(self, key: str) -> None:
         """Handle the first key of a sequence, and show the possible second keys."""
         self._prefix = key
-        glyphs, situation = self._bench.glyphs, self._bench.situation()
-        continuations = actions.sequence_continuations(key, self._bench.pane.pane_id)
-        enabled = [(second, action) for second, action in continuations if not action.blocked(situation)]
-        texts = (f"{key}{second} {action.title.lower()}" for second, action in enabled)
+        glyphs = self._bench.glyphs
+        texts = (f"{key}{second} {action.title.lower()}" for second, action in self._enabled())
         self.hint = f"{key}{glyphs.ellipsis}  " + f" {glyphs.dot} ".join(texts)
+        self._timer = self._bench.set_timer(WHICH_KEY_SECONDS, self._list)
+        self._bench.update_chrome()
+
+    def _enabled(self) -> list[Continuation]:
+        """The second keys of the actions that are enabled in the pane that has focus."""
+        situation = self._bench.situation()
+        continuations = actions.sequence_continuations(self._prefix, self._bench.pane.pane_id)
+        return [(second, action) for second, action in continuations if not action.blocked(situation)]
+
+    def _list(self) -> None:
+        """List the second keys, unless the second key was pressed."""
+        if not self._prefix or not isinstance(self._bench.focused, Pane):
+            return
+        self.which_key.open(self._prefix, self._enabled())
+        self._show_page()
+
+    def _show_page(self) -> None:
+        page, glyphs = self.which_key.page_text, self._bench.glyphs
+        more = f"{page} {glyphs.dot} down shows more {glyphs.dot} " if page else ""
+        self.hint = f"{self._prefix}{glyphs.ellipsis}  {more}escape closes the list"
+        self._bench.update_chrome()
+
+    def end(self) -> None:
+        """Forget the first key of a sequence, and close the list of the second keys."""
+        if not self._prefix:
+            return
+        if self._timer is not None:
+            self._timer.stop()
+        self._prefix = self.hint = ""
+        self.which_key.close()
         self._bench.update_chrome()
 
     async def _handle_second(self, event: events.Key) -> None:
-        continuations = dict(actions.sequence_continuations(self._prefix, self._bench.pane.pane_id))
-        self._prefix = self.hint = ""
-        action = continuations.get(key_name(event))
+        key = key_name(event)
+        action = dict(actions.sequence_continuations(self._prefix, self._bench.pane.pane_id)).get(key)
+        if action is None and key in PAGE_KEYS and self.which_key.display and self.which_key.pages > 1:
+            self.which_key.turn_page(PAGE_KEYS[key])
+            self._show_page()
+            return
+        await self._choose(action)
+
+    async def _choose(self, action: Action | None) -> None:
+        """Perform the action of a second key; `None` stands for another key, which only ends the sequence."""
+        self.end()
         if action is not None:
             await self._bench.perform(action)
-        self._bench.update_chrome()
+            self._bench.update_chrome()
 
 
 def key_name(event: events.Key) -> str:

@@ -64,6 +64,7 @@ def run_workbench(
     bench.session.shapes, bench.session.trusts, bench.session.follows = shapes, trusts, follows
     if is_first_script(source, default_store()):
         problems = [*problems, FIRST_SCRIPT_NOTICE]
+        bench.shows_tour = True
     bench.session_commands.startup_messages = problems
     code = asyncio.run(_run(bench, mouse))
     return code if code is not None else bench.return_code or 0

@@ -88,7 +88,7 @@ class PlainWorkbench(Workbench):
         self._printer = Printer(sys.stdout)
         self._changes = Changes(self._printer)
         self._typed_lines: asyncio.Queue[str | None] = asyncio.Queue()
-        self._pilot: Pilot[int] | None = None
+        self._pilot: Pilot[Any] | None = None
         # What was printed last: the open screen or question, and the row of the pane that has focus.
         self._printed_screen: object = None
         self._printed_row = ""
@@ -136,7 +136,7 @@ class PlainWorkbench(Workbench):
 
     # ---- lines -------------------------------------------------------------------------------------------------------
 
-    async def _obey_lines(self, pilot: Pilot[int], reader: threading.Thread) -> None:
+    async def _obey_lines(self, pilot: Pilot[Any], reader: threading.Thread) -> None:
         self._pilot = pilot
         reader.start()
         while (line := await self._typed_lines.get()) is not None and not self._exit:

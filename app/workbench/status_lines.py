@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of
+from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, Action, Pane, Situation, key_of, sequence_prefixes
 from buddy.app.actions.situation import PIPELINE_ACTIONS
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import cancelled_text, progress_text
-from buddy.app.session.progress import elapsed_text
+from buddy.app.session.progress import PART_NAMES, elapsed_text
 from buddy.app.session.state import State
 from buddy.app.widgets.look import Cells, align_both_ends, cut_cells, length
 from buddy.app.workspace.workspace import Workspace
@@ -75,7 +75,10 @@ def _engine_cells(state: State, busy: bool) -> Cells:
         return [(f"{dead[0]} exited", "bad")]
     if stopped := _stopped_workers(state):
         return [(f"{stopped[0]} stopped", "bad")]
-    return [("engine busy", "accent")] if busy else [("engine ready", "ok")]
+    if busy:
+        part = state.times.part
+        return [(PART_NAMES[part] if part else "engine busy", "accent")]
+    return [("engine ready", "ok")]
 
 
 def status_cells(
@@ -212,23 +215,51 @@ def _pane_cells(panes: Sequence[Pane], only_pane: Pane) -> Cells:
     return [*cells, (" ", "dim")]
 
 
+# An entry of the key line: its cells, and its action or the first key of its key sequences.
+KeyEntry = tuple[Cells, "Action | str"]
+
+
 def key_cells(pane: Pane, situation: Situation, width: int) -> Cells:
     """The most important keys of a pane, as many as fit. Keys of disabled actions are faint.
 
     Those of actions that a dump never has are left out for a dump.
     """
+    entries = _key_entries(pane, situation, width)
+    return cut_cells([(" ", "dim"), *(cell for cells, _ in entries for cell in cells)], width)
+
+
+def key_at(pane: Pane, situation: Situation, width: int, x: int) -> Action | str | None:
+    """The action at column `x` of the key line, the first key of its key sequences, or `None`."""
+    start = 1
+    for cells, target in _key_entries(pane, situation, width):
+        end = start + length(cells)
+        if start <= x < min(end, width):
+            return target
+        start = end
+    return None
+
+
+def _key_entries(pane: Pane, situation: Situation, width: int) -> list[KeyEntry]:
     actions = [action for action in ACTIONS if not (situation.is_dump and action.id in PIPELINE_ACTIONS)]
     pane_actions = [action for action in actions if action.pane == pane and action.footer]
-    common = [action for action in actions if action.id in COMMON_ACTIONS]
+    common = {action.id: action for action in actions if action.id in COMMON_ACTIONS}
     of_other_panes = [action for action in actions if action.footer and action.anywhere and action.pane != pane]
-    cells: Cells = [(" ", "dim")]
-    last_cells: Cells = [cell for action in common[-2:] for cell in _action_cells(action, situation)]
+    sequences: list[KeyEntry] = [([(key, "key"), (" more  ", "dim")], key) for key in sequence_prefixes(pane)]
+    last = [*sequences, *((_action_cells(action, situation), action) for action in list(common.values())[-2:])]
+    entries: list[KeyEntry] = []
+    # The last entry needs no space after it.
+    free_width = width + 1 - sum(length(cells) for cells, _ in last)
     # In the order of importance: actions after these that do not fit are left out.
-    for action in (*pane_actions[:4], *common[:3], *pane_actions[4:], *of_other_panes, *common[3:-2]):
-        action_cells = _action_cells(action, situation)
-        if length(cells) + length(action_cells) + length(last_cells) <= width:
-            cells += action_cells
-    return cut_cells([*cells, *last_cells], width)
+    early = [common[name] for name in ("run", "next-pane") if name in common]
+    later = [common[name] for name in ("search", "undo") if name in common]
+    others = [action for action in list(common.values())[:-2] if action not in (*early, *later)]
+    order = (*pane_actions[:3], *early, *pane_actions[3:4], *later, *pane_actions[4:], *of_other_panes, *others)
+    for action in order:
+        cells = _action_cells(action, situation)
+        if length(cells) <= free_width:
+            entries.append((cells, action))
+            free_width -= length(cells)
+    return [*entries, *last]
 
 
 def _action_cells(action: Action, situation: Situation) -> Cells:

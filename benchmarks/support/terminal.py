@@ -18,6 +18,8 @@ from typing import NamedTuple
 
 from rich.cells import get_character_cell_size
 
+from buddy.app.workspace.session_file import is_first_script
+
 QUIET = 0.08
 # The terminal itself reports its capabilities and size; Textual would prefer these variables. Without bytecode, each
 # start would compile every module, which an installed program never does.
@@ -249,11 +251,17 @@ class Terminal:
         self.process.wait()
 
 
+def skip_tour(state: Path) -> None:
+    """Make a workbench with its state in this folder start as after its first script, without the tour."""
+    is_first_script("any.py", state)
+
+
 def environment(colors: str, state: Path) -> dict[str, str]:
     """The environment of a workbench in a terminal with these `colors`, `truecolor` or `256`, with its state in
     `state`.
     """
     kept = {name: value for name, value in os.environ.items() if name not in _NOT_OURS}
+    skip_tour(state)
     kept |= {"BUDDY_TUI_STATE": str(state), "BUDDY_TUI_CONFIG": str(state / "none.toml")}
     truecolor = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
     return kept | (truecolor if colors == "truecolor" else {"TERM": "tmux-256color"})

@@ -146,7 +146,7 @@ def workbench(tmp_path: Path) -> Callable[..., Any]:
         source: str | Path, size: tuple[int, int] = (120, 40), wait: bool = True, **options: Any
     ) -> AsyncIterator[Bench]:
         path = source if isinstance(source, Path) else SAMPLES / source
-        settings = Settings(theme=options.pop("theme", ""))
+        settings = options.pop("settings", None) or Settings(theme=options.pop("theme", ""))
         app = Workbench(str(path), store=tmp_path / "kept", settings=settings, **options)
         async with app.run_test(size=size) as pilot:
             bench = Bench(app, pilot)

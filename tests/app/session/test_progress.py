@@ -64,8 +64,8 @@ def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
         "The graph appears after capturing:",
         "",
         "  1/4 importing torch     some seconds",
-        "  2/4 running the script  as long as in Python",
-        "  3/4 capturing           about 1 s for 100 ops",
+        "  2/4 running the script  as in Python",
+        "  3/4 capturing           about 1 s/100 ops",
     ]
     state.apply(Progress(1, "importing torch", part="torch"))
     clock.now = 2.0
@@ -75,8 +75,8 @@ def test_an_empty_pane_says_what_appears_and_how_far_the_parts_are() -> None:
     assert formatting.waiting_texts(state, "IR", "compile", formatting.UNICODE)[2:] == [
         "  1/4 importing torch     2.00 s",
         "> 2/4 running the script  500 ms…",
-        "  3/4 capturing           about 1 s for 100 ops",
-        "  4/4 compiling           about 1 s for 200 ops",
+        "  3/4 capturing           about 1 s/100 ops",
+        "  4/4 compiling           about 1 s/200 ops",
     ]
 
 

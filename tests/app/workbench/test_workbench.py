@@ -5,13 +5,18 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from buddy.app.actions import replace_keys
+from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.modal import ConfirmScreen
+from buddy.app.screens.picker import PickerScreen
+from buddy.app.workbench import key_sequences
+from buddy.app.workspace.settings import Settings
 from buddy.compiler.support.machine_load import main_thread_wait_seconds
 from buddy.themes.palette import themes
 
@@ -158,6 +163,62 @@ async def test_key_sequences_show_the_possible_second_keys(workbench: Open) -> N
         await bench.press("g")
         assert bench.app.ir.cursor == 0
         assert not bench.shows("gd definition")
+
+
+async def test_the_second_keys_are_listed_after_a_pause_in_pages_and_by_mouse(workbench: Open) -> None:
+    async with workbench("arith_add.py", size=(80, 24)) as bench:
+        app, which_key = bench.app, bench.app.key_sequences.which_key
+        await bench.press("g")
+        await bench.until(lambda: which_key.display, "the list")
+        await bench.sees("B Compare with torch-mlir")
+        assert not bench.shows("l Graphs"), "disabled, because the program has one graph"
+        assert which_key.region.bottom == app.size.height - 2, "the status line and the keys are visible"
+        first_page = bench.screen
+        await bench.press("down")
+        assert bench.screen != first_page or which_key.pages == 1
+        await bench.press("escape")
+        assert not which_key.display
+        assert not app.key_sequences.pending
+        await bench.press("g")
+        await bench.until(lambda: which_key.display, "the list again")
+        y, line = next((y, line) for y, line in enumerate(bench.screen) if "i Backend" in line)
+        await bench.pilot.click(offset=(line.index("i Backend"), y))
+        await bench.opened(PickerScreen)
+        assert not which_key.display
+
+
+async def test_a_fast_second_key_lists_nothing_and_a_click_elsewhere_ends_the_sequence(workbench: Open) -> None:
+    async with workbench("arith_add.py") as bench:
+        which_key = bench.app.key_sequences.which_key
+        opened: list[str] = []
+        which_key.open = lambda prefix, continuations: opened.append(prefix)  # type: ignore[method-assign]
+        await bench.pilot.press("g", "g")
+        await bench.pilot.pause(2 * key_sequences.WHICH_KEY_SECONDS)
+        assert bench.app.graph.cursor == 0
+        assert not opened
+        await bench.press("g")
+        await bench.pilot.click(offset=(60, 10))
+        assert not bench.app.key_sequences.pending
+
+
+@pytest.fixture
+def default_keys() -> Iterator[None]:
+    """Restores the default keys after a test that replaces some."""
+    yield
+    replace_keys({})
+
+
+@pytest.mark.usefixtures("default_keys")
+async def test_remapped_sequences_are_listed_and_the_key_line_is_clicked(workbench: Open) -> None:
+    settings = Settings(keys={"runs": "z q", "graph.filter": "z f"})
+    async with workbench("arith_add.py", settings=settings) as bench:
+        column = bench.screen[-1].index("z more")
+        await bench.pilot.click(offset=(column, bench.app.size.height - 1))
+        await bench.until(lambda: bench.app.key_sequences.which_key.display, "the list")
+        await bench.sees("f Filter")
+        await bench.press("escape")
+        await bench.pilot.click(offset=(bench.screen[-1].index("? help"), bench.app.size.height - 1))
+        await bench.opened(DetailScreen)
 
 
 async def test_a_disabled_key_shows_the_reason(workbench: Open) -> None:

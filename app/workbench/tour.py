@@ -1,0 +1,149 @@
+"""The tour of a first start: five steps, each about a pane, that ask for a key and end when the user has pressed it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from textual import events
+from textual.strip import Strip
+from textual.widget import Widget
+
+from buddy.app.actions import PANE_TITLES, Pane, key_of
+from buddy.app.panes.layout import Layout
+from buddy.app.screens.detail import wrap_line
+from buddy.app.widgets.look import Cells, look_of
+
+
+class TourStep(NamedTuple):
+    """A step about `pane`. An action of `ends` ends it. In `text`, an id of an action in braces stands for its key."""
+
+    pane: Pane
+    text: str
+    ends: tuple[str, ...]
+
+
+STEPS = (
+    TourStep(
+        "graph",
+        "The ops of your model, as soon as it is captured. Press {move.down} or {move.up} to go to another op: "
+        "IR shows its lines.",
+        ("move.down", "move.up"),
+    ),
+    TourStep(
+        "graph",
+        "Press {graph.lowering} to choose how the op under the cursor is compiled. {search.end} closes the list.",
+        ("graph.lowering",),
+    ),
+    TourStep(
+        "passes",
+        "The passes that compile the graph. {next-pane} goes there. Press {passes.toggle} to switch a pass off: "
+        "the passes after it run again. If one of them fails without it, {undo} undoes.",
+        ("passes.toggle",),
+    ),
+    TourStep(
+        "outputs",
+        "Press {run} to run the compiled model and compare it with eager PyTorch. The result appears here.",
+        ("run",),
+    ),
+    TourStep(
+        "ir",
+        "Press {help} for all keys of a pane. {palette} searches all commands. {tour} starts this tour again.",
+        ("help",),
+    ),
+)
+
+
+class TourLines(Widget):
+    """The lines of a step, between the panes and the status line. A click on the title ends the tour."""
+
+    def __init__(self, on_title_clicked: Callable[[], None]) -> None:
+        super().__init__(id="tour")
+        self._on_title_clicked = on_title_clicked
+        self._text: Cells = []
+
+    def show(self, title: str, text: Cells) -> None:
+        self.border_title, self._text = title, text
+        self.display = True
+        self._fit()
+
+    def hide(self) -> None:
+        self.display = False
+
+    def _lines(self) -> list[Cells]:
+        return wrap_line(self._text, max(self.app.size.width - 2, 10)) if self._text else []
+
+    def _fit(self) -> None:
+        self.styles.height = len(self._lines()) + 1  # and the border
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._fit()
+
+    def render_line(self, y: int) -> Strip:
+        lines = self._lines()
+        cells: Cells = [(" ", "text"), *(lines[y] if y < len(lines) else [])]
+        return look_of(self.app.theme).strip(cells, self.size.width, "panel")
+
+    def on_click(self, event: events.Click) -> None:
+        if event.get_content_offset(self) is None:
+            self._on_title_clicked()
+
+
+class Tour:
+    """Shows the steps in `lines`, one after the other. The pane of the step is marked."""
+
+    def __init__(self, layout: Callable[[], Layout], say: Callable[[str], None]) -> None:
+        self._layout, self._say = layout, say
+        self._index = -1
+        self.lines = self.make_lines()
+
+    def make_lines(self) -> TourLines:
+        """The lines, for the screen that is composed next. Ends the tour of the screen before."""
+        self._index = -1
+        self.lines = TourLines(self.skip)
+        return self.lines
+
+    @property
+    def step(self) -> TourStep | None:
+        """The step that is shown; `None` if the tour does not run."""
+        return STEPS[self._index] if 0 <= self._index < len(STEPS) else None
+
+    def start(self) -> None:
+        """Start the tour, or start it again."""
+        self._layout().show_pane(STEPS[0].pane)
+        self._go_to(0)
+
+    def skip(self) -> None:
+        """End the tour before its last step."""
+        if self.step is not None:
+            self._go_to(len(STEPS))
+            self._say(f"Tour skipped: {key_of('tour')} starts it again")
+
+    def note(self, action_id: str, pane: Pane) -> None:
+        """Go to the next step if the action, which was performed in `pane`, ends this one."""
+        step = self.step
+        if step is None or action_id not in step.ends or (action_id.startswith("move.") and pane != step.pane):
+            return
+        self._go_to(self._index + 1)
+        if self.step is None:
+            self._say(f"End of the tour: {key_of('tour')} starts it again")
+
+    def _go_to(self, index: int) -> None:
+        self._index = index
+        step = self.step
+        for pane_id, pane in self._layout().panes.items():
+            pane.set_class(step is not None and pane_id == step.pane, "-toured")
+        if step is None:
+            self.lines.hide()
+            return
+        number = f"Tour {index + 1}/{len(STEPS)}: {PANE_TITLES[step.pane]}"
+        self.lines.show(f"{number}, {key_of('search.end')} skips", _cells_of(step.text))
+
+
+def _cells_of(text: str) -> Cells:
+    """A text with the keys of the actions whose ids it has in braces."""
+    parts = re.split(r"\{([\w.-]+)\}", text)
+    cells = [(key_of(part), "key") if k % 2 else (part, "text") for k, part in enumerate(parts)]
+    return [cell for cell in cells if cell[0]]
