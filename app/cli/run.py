@@ -86,6 +86,8 @@ async def _run_graph(engine: Headless, options: argparse.Namespace, recipe: Reci
         return
     assert compilation.report is not None
     info = engine.graphs[recipe.graph]
+    if compilation.compiled is not None and compilation.compiled.reused >= len(compilation.stages):
+        engine.console.note(f"graph {recipe.graph}: IR and machine code from an earlier run")
     fallback_error = _fallback_error(info, compilation.assignments, recipe)
     results.add_run(info, compilation.report, compilation.assignments, fallback_error)
     if not options.json:

@@ -7,7 +7,6 @@ an action of the registry; a question that the action asks is answered by the ne
 from __future__ import annotations
 
 import asyncio
-import codecs
 import contextlib
 import os
 import re
@@ -15,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -23,7 +22,7 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widgets import Input
 
-from buddy.app.actions import ACTIONS, BY_ID, PANE_TITLES, PANES, Action, actions_of_pane
+from buddy.app.actions import BY_ID, PANE_TITLES, PANES, Action, actions_of_pane
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir import IrPane
 from buddy.app.screens.detail import DetailScreen
@@ -36,7 +35,7 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.cursor_view import CursorView
 from buddy.app.widgets.prompt import Prompt
 from buddy.app.workbench.app import Workbench
-from buddy.app.workbench.key_sequences import command_score
+from buddy.app.workbench.plain_input import COMMANDS, find_action, read_lines, similar_actions
 from buddy.app.workbench.plain_output import (
     MAX_ROWS,
     Changes,
@@ -58,21 +57,6 @@ LINE_SECONDS = 10.0
 # Actions that change only the screen.
 SCREEN_ACTIONS = frozenset({"palette", "zoom", "redraw", "theme", "next-pane", "previous-pane"})
 _RANGE = re.compile(r"(\d+)(?:\s*-\s*(\d+))?")
-# The number of actions that an unknown command suggests.
-_MAX_SUGGESTIONS = 5
-_COMMANDS = """Commands:
-  graph, passes, ir, outputs   go to a pane and print its rows
-  show [FROM-TO]               print rows of the pane, or of the open list
-  node NAME                    go to a node of the graph
-  stages                       list the stages of the compilation
-  stage NAME|NUMBER            show a stage in IR
-  toggle NAME                  switch a pass on or off, or a node between compiled code and eager
-  where                        print the program, the pane and the row
-  help [WORDS]                 print this list, or what an action does
-  actions                      print the keys and actions of this pane
-  ACTION [ANSWER]              perform an action by its name, its title or its key: run, undo, profile, search TEXT
-An action may ask for a text or a choice: answer on the next line, or on the same line. `cancel` leaves the question.
-Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
 
 
 class _Ambiguous(NamedTuple):
@@ -97,7 +81,7 @@ class PlainWorkbench(Workbench):
     async def run_to_exit(self, mouse: bool) -> int | None:
         """Perform the commands that are read from standard input, up to its end or to `quit`."""
         loop = asyncio.get_running_loop()
-        reader = threading.Thread(target=_read_lines, args=(_STDIN, loop, self._typed_lines.put_nowait), daemon=True)
+        reader = threading.Thread(target=read_lines, args=(_STDIN, loop, self._typed_lines.put_nowait), daemon=True)
         with contextlib.suppress(NotImplementedError):
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         self._printer.say(f"{self.title}: type a command, or help")
@@ -355,7 +339,7 @@ class PlainWorkbench(Workbench):
 
     async def _help(self, words: Sequence[str]) -> None:
         if not words:
-            self._printer.say(_COMMANDS)
+            self._printer.say(COMMANDS)
             return
         text = " ".join(words)
         action = find_action(text, self.pane.pane_id)
@@ -547,59 +531,3 @@ _BUILT_IN: dict[str, Callable[[PlainWorkbench, Sequence[str]], Any]] = {
     "stage": PlainWorkbench._stage,
     "toggle": PlainWorkbench._toggle,
 }
-
-
-def find_action(text: str, pane: str) -> Action | None:
-    """The action with that id, key or title, or with that part of its id after the dot; those of `pane` come first."""
-    if text in BY_ID:
-        return BY_ID[text]
-    ordered = sorted(ACTIONS, key=lambda action: _pane_rank(action, pane))
-    active = [action for action in ordered if _pane_rank(action, pane) < 3]
-    tests: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
-        (active, lambda action: any(text in (key, key.replace(" ", "")) for key in action.keys)),
-        (ordered, lambda action: action.title.lower() == text.lower()),
-        (ordered, lambda action: action.id.rpartition(".")[2] == text.lower()),
-    )
-    return next((action for actions, test in tests for action in actions if test(action)), None)
-
-
-def _pane_rank(action: Action, pane: str) -> int:
-    """How near an action is to a pane; from 3 on, it does not work there."""
-    if action.pane == pane:
-        return 0
-    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else 3
-
-
-def similar_actions(text: str) -> list[Action]:
-    """The actions that resemble a command, best first."""
-    scored = [(command_score(action, text), action) for action in ACTIONS]
-    best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
-    return [action for _, action in best[:_MAX_SUGGESTIONS]]
-
-
-def _read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:
-    """Put the lines of a file descriptor, and `None` at its end. Runs in a thread, without the lock of `sys.stdin`."""
-    for line in _lines_of(descriptor):
-        _put(loop, put, line)
-    _put(loop, put, None)
-
-
-def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], line: str | None) -> None:
-    with contextlib.suppress(RuntimeError):  # the loop is closed
-        loop.call_soon_threadsafe(put, line)
-
-
-def _lines_of(descriptor: int) -> Iterator[str]:
-    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
-    while True:
-        try:
-            data = os.read(descriptor, 1 << 16)
-        except OSError:
-            data = b""
-        text += decoder.decode(data, final=not data)
-        *lines, text = text.split("\n")
-        yield from lines
-        if not data:
-            if text:
-                yield text
-            return

@@ -37,7 +37,9 @@ def test_run_prints_one_object_and_all_else_goes_to_stderr(cli: Verb) -> None:
 
 def test_a_second_run_uses_the_saved_compilation(cli: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDDY_CACHE", str(tmp_path / "cache"))
-    first, second = (json.loads(cli("run", "samples/mlp.py", "--json", "--repeats", "2").stdout) for _ in range(2))
+    runs = [cli("run", "samples/mlp.py", "--json", "--repeats", "2") for _ in range(2)]
+    first, second = (json.loads(run.stdout) for run in runs)
+    assert ["IR and machine code from an earlier run" in run.stderr for run in runs] == [False, True]
     assert set(first["seconds"]) - {"torch"} == {"script", "capture", "compile", "run"}
     assert set(second["seconds"]) - {"torch"} == {"script", "capture", "run"}
     assert second["ok"]

@@ -1,0 +1,85 @@
+"""The input of the workbench without a screen: lines of a file descriptor, and the actions that they name."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+
+from buddy.app.actions import ACTIONS, BY_ID, Action
+from buddy.app.workbench.key_sequences import command_score
+
+# The number of actions that an unknown command suggests.
+_MAX_SUGGESTIONS = 5
+# The help on commands.
+COMMANDS = """Commands:
+  graph, passes, ir, outputs   go to a pane and print its rows
+  show [FROM-TO]               print rows of the pane, or of the open list
+  node NAME                    go to a node of the graph
+  stages                       list the stages of the compilation
+  stage NAME|NUMBER            show a stage in IR
+  toggle NAME                  switch a pass on or off, or a node between compiled code and eager
+  where                        print the program, the pane and the row
+  help [WORDS]                 print this list, or what an action does
+  actions                      print the keys and actions of this pane
+  ACTION [ANSWER]              perform an action by its name, its title or its key: run, undo, profile, search TEXT
+An action may ask for a text or a choice: answer on the next line, or on the same line. `cancel` leaves the question.
+Ctrl+c cancels what runs, ctrl+d or quit ends the workbench."""
+
+
+def find_action(text: str, pane: str) -> Action | None:
+    """The action with that id, key or title, or with that part of its id after the dot; those of `pane` come first."""
+    if text in BY_ID:
+        return BY_ID[text]
+    ordered = sorted(ACTIONS, key=lambda action: _pane_rank(action, pane))
+    active = [action for action in ordered if _pane_rank(action, pane) < 3]
+    tests: Iterable[tuple[Iterable[Action], Callable[[Action], bool]]] = (
+        (active, lambda action: any(text in (key, key.replace(" ", "")) for key in action.keys)),
+        (ordered, lambda action: action.title.lower() == text.lower()),
+        (ordered, lambda action: action.id.rpartition(".")[2] == text.lower()),
+    )
+    return next((action for actions, test in tests for action in actions if test(action)), None)
+
+
+def _pane_rank(action: Action, pane: str) -> int:
+    """How near an action is to a pane; from 3 on, it does not work there."""
+    if action.pane == pane:
+        return 0
+    return 1 if action.pane in ("any", "app") else 2 if action.anywhere else 3
+
+
+def similar_actions(text: str) -> list[Action]:
+    """The actions that resemble a command, best first."""
+    scored = [(command_score(action, text), action) for action in ACTIONS]
+    best = sorted((pair for pair in scored if pair[0] > 0), key=lambda pair: -pair[0])
+    return [action for _, action in best[:_MAX_SUGGESTIONS]]
+
+
+def read_lines(descriptor: int, loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None]) -> None:
+    """Put the lines of a file descriptor, and `None` at its end. Runs in a thread, without the lock of `sys.stdin`."""
+    for line in _lines_of(descriptor):
+        _put(loop, put, line)
+    _put(loop, put, None)
+
+
+def _put(loop: asyncio.AbstractEventLoop, put: Callable[[str | None], None], line: str | None) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(put, line)
+
+
+def _lines_of(descriptor: int) -> Iterator[str]:
+    decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
+    while True:
+        try:
+            data = os.read(descriptor, 1 << 16)
+        except OSError:
+            data = b""
+        text += decoder.decode(data, final=not data)
+        *lines, text = text.split("\n")
+        yield from lines
+        if not data:
+            if text:
+                yield text
+            return
