@@ -573,9 +573,12 @@ class Workbench(App[int]):
         if isinstance(event.widget, Pane):
             by_key = self.context.layout.pane_id == event.widget.pane_id
             self.context.layout.take_focus(event.widget.pane_id)
+            stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
-            if event.widget is self.passes and by_key and (self.ir.key is None or self.ir.stages.is_default):
+            if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
                 self.passes.show_first_change()
+            else:
+                self.passes.stay()
         self.update_chrome()
 
     def show_pane(self, pane: actions.Pane) -> None:
