@@ -26,8 +26,8 @@ from buddy.app.session.pane_plugins import (
     file_error,
     find_panes,
 )
-from buddy.compiler.graph.plugins import TimeIsUp
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.plugin_code import TimeIsUp
 from buddy.compiler.protocol.recipe import PluginFile
 
 Open = Callable[..., Any]
