@@ -137,7 +137,7 @@ class PaneSource:
 
         Raises `BuddyError` for a class that is no pane.
         """
-        from buddy.compiler.graph.plugins import execute_file
+        from buddy.compiler.protocol.plugin_code import execute_file
 
         place, _, name = self.target.rpartition(":")
         if self.is_file:
@@ -154,7 +154,7 @@ class PaneSource:
 
     def problem(self, error: BaseException) -> Diagnostic:
         """Returns the diagnostic of what the pane's code has raised."""
-        from buddy.compiler.graph.plugins import location_of, plugin_problem
+        from buddy.compiler.protocol.plugin_code import location_of, plugin_problem
 
         place = self.target.rpartition(":")[0]
         home = str(Path(place).resolve()) if self.is_file else location_of(place)
@@ -164,7 +164,7 @@ class PaneSource:
 
 def find_panes(files: Sequence[str] = ()) -> tuple[tuple[PaneSource, ...], tuple[Diagnostic, ...]]:
     """Returns the panes of installed packages and those of `files`, and why others are left out. Imports none."""
-    from buddy.compiler.graph.plugins import label_of
+    from buddy.compiler.protocol.plugin_code import label_of
 
     points = sorted(metadata.entry_points(group=PANE_GROUP), key=lambda point: (point.name, point.value))
     found = [PaneSource(point.name, label_of(point), point.value) for point in points]
@@ -209,7 +209,7 @@ class PaneThread:
 
         It may take `seconds` of processor time, and the longer of these and `MAX_WAIT_SECONDS` besides waiting.
         """
-        from buddy.compiler.graph.plugins import TimeIsUp
+        from buddy.compiler.protocol.plugin_code import TimeIsUp
 
         answer: asyncio.Future[Result] = self._loop.create_future()
         self._waited, started, used = 0.0, time.monotonic(), self._processor_seconds()
@@ -234,7 +234,7 @@ class PaneThread:
 
     def stop(self, attempt: int = 0) -> None:
         """Ends the thread, now or after its call. A call that catches everything is interrupted again later."""
-        from buddy.compiler.graph.plugins import TimeIsUp, raise_in_thread
+        from buddy.compiler.protocol.plugin_code import TimeIsUp, raise_in_thread
 
         self._calls.put(None)
         if self._thread.ident is not None and self._thread.is_alive() and attempt < 60:

@@ -62,7 +62,7 @@ async def presets_of_plugins(plugins: tuple[PluginFile, ...]) -> tuple[tuple[Pre
     """Returns the presets of installed plug-ins and of `plugins`, which a separate process loads, and its errors."""
     if not plugins and not metadata.entry_points(group=PLUGIN_GROUP):
         return (), ()
-    from buddy.compiler.graph.plugins import import_seconds
+    from buddy.compiler.protocol.plugin_code import import_seconds
 
     function = "buddy.compiler.graph.plugins:plugin_presets"
     seconds = import_seconds() + _PLUGIN_SECONDS

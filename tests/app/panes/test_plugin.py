@@ -10,8 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from buddy.app.cli.new import files_of
 from buddy.app.cli.workbench import make_parser
 from buddy.app.screens.picker import PickerScreen
 from buddy.app.session.pane_plugins import (
@@ -24,8 +26,9 @@ from buddy.app.session.pane_plugins import (
     file_error,
     find_panes,
 )
-from buddy.compiler.graph.plugins import TimeIsUp
 from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.plugin_code import TimeIsUp
+from buddy.compiler.protocol.recipe import PluginFile
 
 Open = Callable[..., Any]
 
@@ -155,6 +158,45 @@ async def test_a_narrow_screen_shows_the_pane_alone_and_without_panes_a_message_
         bench.app.plugin._found = ((), ())
         await bench.press("g", "A")
         await bench.sees("No plug-in has a pane")
+
+
+PROGRAM = """
+import torch
+
+
+@torch.library.custom_op("one_of_each::apply", mutates_args=())
+def apply(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * (x + torch.sqrt(x * x + 4))
+
+
+apply.register_fake(torch.empty_like)
+model, example_inputs = lambda x: apply(x) - 3.0, (torch.ones(3),)
+"""
+
+
+@pytest.mark.slow
+async def test_a_plugin_has_an_op_a_pass_a_backend_and_a_pane(workbench: Open, tmp_path: Path) -> None:
+    for name, text in files_of("plugin", "one-of-each").items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "program.py").write_text(PROGRAM)
+    options = {
+        "plugins": (PluginFile(str(tmp_path / "one_of_each.py")),),
+        "pane_files": (f"{tmp_path / 'one_of_each_pane.py'}:OneOfEachPane",),
+    }
+    async with workbench(tmp_path / "program.py", size=(160, 50), **options) as bench:
+        await bench.settled()
+        app = bench.app
+        recipe = next(preset.recipe for preset in app.state.presets if preset.name == "one-of-each-upstream")
+        recipe = msgspec.structs.replace(app.workspace.recipe, preset=recipe.preset, steps=recipe.steps)
+        app.context.edits.edit(msgspec.structs.replace(recipe, backend="one-of-each-o3"), "all of the plug-in")
+        await bench.press("g", "A")
+        await bench.until(lambda: app.state.compiled_recipe == app.workspace.recipe, "the compilation")
+        await bench.sees("     2 linalg")
+        names = [row.stage.name for row in app.state.board.rows()]
+        assert {"one-of-each", "optimize"} <= set(names)
+        await bench.press("r")
+        await bench.until(lambda: app.state.report is not None, "the run")
+        assert app.state.report.ok
 
 
 # ---- finding and loading ---------------------------------------------------------------------------------------------
