@@ -178,7 +178,7 @@ class StageBisection:
 
     def _refined(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
         """Returns the finding, from the passes between two texts, which are run again if there are several."""
-        passes, notes = (bad.stage.title,), tuple[str, ...]()
+        passes: tuple[str, ...] = (bad.stage.title,)
         try:
             pipeline, start, end = self._steps_between(good, bad)
         except PipelineError:
