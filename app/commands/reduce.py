@@ -1,4 +1,4 @@
-"""Reduces the module of a stage as long as a failing pass, or a command of the user, still fails on it."""
+"""Reduces the module of a stage while a pass or a command fails on it, and bisects the stages of a dump."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from buddy.compiler.tools.reduce.reduction import Progress, Reduction, Reduction
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.ir import IrPane
+    from buddy.compiler.tools.dumps.bisecting import FirstFailure
 
 _ONE_PASS = "buddy.compiler.driver.one_pass"
 _SAVE = "save"
@@ -43,7 +44,9 @@ class ReduceCommands:
 
     def __init__(self, context: WorkbenchContext, ir: IrPane) -> None:
         self._context, self._ir = context, ir
-        self._job = context.jobs.single("reduce", f"a reduction is running: press {key_of('cancel')} to stop it")
+        self._job = context.jobs.single(
+            "reduce", f"a reduction or bisection is running: press {key_of('cancel')} to stop it"
+        )
         self._stop = threading.Event()
         self._reduced: Reduction | None = None
 
@@ -70,13 +73,59 @@ class ReduceCommands:
             if isinstance(answer, tuple):
                 self._job.begin(self._reduce, *answer)
             elif stage is not None:
-                for kind in (kind for kind, _, _ in _KINDS if kind == answer):
-                    self._ask_command(kind, stage.text)
+                self._ask_command(answer, lambda failure: self._job.begin(self._reduce, stage.text, failure))
 
         self._context.dialogs.open(PickerScreen(f"Reduce {name} while", choices), chosen)
 
+    def bisect_dump(self) -> None:
+        """Ask for a command, and search the first stage of the shown graph of a dump on which it fails."""
+        from buddy.app.screens.picker import PickerChoice, PickerScreen
+        from buddy.compiler.importers.dumps.records import ALL_STAGES
+
+        if not self._context.session.is_engine_local:
+            self._context.say("the dump is on the engine's machine: run buddy-tui bisect there")
+            return
+        if not self._job.may_begin():
+            return
+        info, source = self._context.state.info, self._context.workspace.source
+        graph = "" if info is None or info.name == ALL_STAGES else info.name
+        choices = [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
+
+        def chosen(answer: object) -> None:
+            self._ask_command(answer, lambda failure: self._job.begin(self._bisect_dump, source, graph, failure))
+
+        self._context.dialogs.open(PickerScreen("Find the first stage on which", choices), chosen)
+
+    async def _bisect_dump(self, source: str, graph: str, failure: Failure) -> None:
+        from buddy.compiler.tools.dumps.bisecting import BisectionError
+
+        loop, self._stop = asyncio.get_running_loop(), threading.Event()
+        stop, path = self._stop, Path(self._context.session.directory, source)
+
+        def show(message: str) -> None:
+            loop.call_soon_threadsafe(self._context.status.show_progress, f"bisecting: {message}")
+            if stop.is_set():
+                raise _Stopped
+
+        self._job.running = True
+        try:
+            with self._context.jobs.wait():
+                found = await asyncio.to_thread(_first_failure, path, graph, failure, show)
+        except BisectionError as error:
+            self._context.say(f"not found: {error.diagnostic}")
+        except OSError as error:
+            self._context.say(f"not found: {failure.command[0]}: {error.strerror or error}")
+        except _Stopped:
+            self._context.say("the bisection was stopped")
+        else:
+            texts = tuple((name.partition(".")[0], text) for name, text in found.texts())
+            self._context.results.show(Result("First failing stage", tuple(found.lines()), texts=texts), _ignore)
+        finally:
+            self._job.running = False
+            stop.set()
+
     def stop(self) -> None:
-        """Stop the running reduction, if any, which keeps its smallest module."""
+        """Stop the running reduction or bisection, if any. A reduction keeps its smallest module."""
         self._stop.set()
 
     # ---- failures ------------------------------------------------------------------------------------------------
@@ -96,7 +145,11 @@ class ReduceCommands:
         words += [word for plugin in recipe.plugins for word in ("--plugin", str(Path(plugin.path).resolve()))]
         return Failure(kind, tuple(words), os.getcwd(), forks=True)
 
-    def _ask_command(self, kind: FailureKind, text: str) -> None:
+    def _ask_command(self, answer: object, use: Callable[[Failure], object]) -> None:
+        """Ask for the command of the chosen kind of failure, if one was chosen, and call `use` with the failure."""
+        kind = next((kind for kind, _, _ in _KINDS if kind == answer), None)
+        if kind is None:
+            return
         title = "test, with {} for the module" if kind == "test" else "command, with {} for the module"
         initial = "./interesting.sh {}" if kind == "test" else "mlir-opt {}"
 
@@ -110,7 +163,7 @@ class ReduceCommands:
             except FileNotFoundError as error:
                 self._context.say(f"{error} is neither a program on the path nor an executable file")
             else:
-                self._job.begin(self._reduce, text, Failure(kind, command, os.getcwd()))
+                use(Failure(kind, command, os.getcwd()))
 
         self._context.dialogs.ask(title, initial, begin)
 
@@ -162,6 +215,18 @@ class ReduceCommands:
             self._context.say(f"{path} could not be written: {error.strerror or error}")
         else:
             self._context.say(f"wrote {path}, and {script.name}, which shows the failure")
+
+
+def _ignore(_answer: object) -> None:
+    """What the screen of a bisected dump does with an answer: it has no further steps."""
+
+
+def _first_failure(path: Path, graph: str, failure: Failure, show: Callable[[str], object]) -> FirstFailure:
+    """Search a dump in this thread. Raises `BisectionError`, `OSError`, and `_Stopped` if `show` does."""
+    from buddy.compiler.tools.dumps.bisecting import StageBisection, read_dump, stages_to_test
+
+    dump = read_dump(path, show)
+    return StageBisection(dump, failure, show).run(stages_to_test(dump, graph))
 
 
 def _reduce_module(text: str, failure: Failure, stop: threading.Event, show: Callable[[str], object]) -> Reduction:

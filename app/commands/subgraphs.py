@@ -28,6 +28,7 @@ from buddy.compiler.protocol.recipe import TARGETS, Recipe
 
 if TYPE_CHECKING:
     from buddy.app.commands.graphs import GraphCommands
+    from buddy.app.commands.reduce import ReduceCommands
     from buddy.app.commands.sessions import SessionCommands
     from buddy.app.panes.context import WorkbenchContext
     from buddy.app.panes.graph import GraphPane
@@ -153,8 +154,10 @@ class SubgraphCommands:
     When the program is opened again, its extracts and the latest result of a bisection are dropped.
     """
 
-    def __init__(self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands) -> None:
-        self._context, self._graph, self._graphs = context, graph, graphs
+    def __init__(
+        self, context: WorkbenchContext, graph: GraphPane, graphs: GraphCommands, reduce: ReduceCommands
+    ) -> None:
+        self._context, self._graph, self._graphs, self._reduce = context, graph, graphs, reduce
         # By the number of each extracted graph: that graph, and the number of the graph that it was extracted from.
         self._origins: dict[int, tuple[GraphInfo, int]] = {}
         # The latest result, and the graph that was bisected.
@@ -235,7 +238,13 @@ class SubgraphCommands:
     # ---- bisection -----------------------------------------------------------------------------------------------
 
     def bisect(self) -> None:
-        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection."""
+        """Show the latest result, of any graph. Before the first one, ask what is wrong and start a bisection.
+
+        For a dump, ask for a command that shows the failure.
+        """
+        if self._context.workspace.recipe.is_dump:
+            self._reduce.bisect_dump()
+            return
         if not self.bisection.may_begin():
             return
         if self._bisection_result is not None:

@@ -27,6 +27,7 @@ class IrStages:
     def __init__(self, context: WorkbenchContext, view: IrView) -> None:
         self._context, self._view = context, view
         self.rows: list[StageRow] = []
+        self._by_phase = _RowsByPhase([])
         self.key: Key | None = None
         self.generic = self.is_default = False
         self._expected: Key | None = None
@@ -133,24 +134,28 @@ class IrStages:
 
     def end_of(self, phase: str) -> StageRow | None:
         """The failed stage of a phase, or its last stage if none has failed; `None` for a phase without stages."""
-        rows = [row for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
+        rows = self._rows_by_phase.rows.get(phase, [])
         return next((row for row in rows if row.stage.state == "failed"), rows[-1] if rows else None)
 
     def position_text(self) -> str:
         """The position of the chosen stage in its phase: `2/7`."""
-        phase = self.phase
-        keys = [row.key for k, row in enumerate(self.rows) if phase_of(self.rows, k) == phase]
-        return f"{keys.index(self.key) + 1}/{len(keys)}" if self.key in keys else ""
+        number = self._rows_by_phase.numbers.get(self.key) if self.key is not None else None
+        return f"{number}/{len(self._rows_by_phase.rows[self.phase])}" if number is not None else ""
+
+    @property
+    def _rows_by_phase(self) -> _RowsByPhase:
+        """The rows by phase. They are sorted when the stages change, not for each drawing: a dump has thousands."""
+        if self._by_phase.of is not self.rows:
+            self._by_phase = _RowsByPhase(self.rows)
+        return self._by_phase
 
     def tabs(self) -> list[PhaseTab]:
         """The tabs: the phases of the recipe's preset, followed by other phases that stages have."""
         names = [name for name, _ in self._context.state.phases(self._context.workspace.recipe)]
-        rows_of: dict[str, list[StageRow]] = {}
-        for k, row in enumerate(self.rows):
-            rows_of.setdefault(phase_of(self.rows, k), []).append(row)
-        names += [name for name in rows_of if name not in names]
+        marks = self._rows_by_phase.marks
+        names += [name for name in marks if name not in names]
         return [
-            PhaseTab(name, number, _tab_mark(rows_of.get(name, [])), has_content=name in rows_of)
+            PhaseTab(name, number, marks.get(name, ""), has_content=name in marks)
             for number, name in enumerate(names, 1)
         ]
 
@@ -239,7 +244,8 @@ class IrStages:
 
     def read_board(self) -> None:
         """Set `rows` to the stages of the compilation, in the chosen form."""
-        self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in self._context.state.board.rows()]
+        rows = self._context.state.board.rows()
+        self.rows = [row._replace(stage=self.in_chosen_form(row.stage)) for row in rows] if self.generic else rows
 
     def in_chosen_form(self, stage: Stage) -> Stage:
         """The stage in the chosen form, if the text in that form is available; otherwise, the stage itself."""
@@ -264,6 +270,22 @@ class IrStages:
             self._generic_forms[text] = (answer.form, answer.lines)
             keep_newest(self._generic_forms, MAX_CACHED_FORMS)
         self.read_board()
+
+
+class _RowsByPhase:
+    """The rows of each phase, the number of each row in its phase, and the mark of each phase's tab."""
+
+    def __init__(self, rows: list[StageRow]) -> None:
+        self.of = rows
+        self.rows: dict[str, list[StageRow]] = {}
+        self.numbers: dict[Key, int] = {}
+        phase = ""
+        for row in rows:
+            phase = row.stage.phase or phase
+            own = self.rows.setdefault(phase, [])
+            own.append(row)
+            self.numbers[row.key] = len(own)
+        self.marks = {name: _tab_mark(own) for name, own in self.rows.items()}
 
 
 def _tab_mark(rows: list[StageRow]) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.dumps import unpack
+from tests.support.dumps import mlir_opt, unpack, write_log
 
 Verb = Callable[..., "subprocess.CompletedProcess[str]"]
 
@@ -61,3 +61,16 @@ def test_a_folder_without_a_dump_is_an_error(cli: Verb, tmp_path: Path) -> None:
     done = cli("stages", tmp_path)
     assert done.returncode == 2
     assert "is a folder without a dump that is known" in done.stderr
+
+
+def test_steps_are_turned_off_by_name(cli: Verb, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BUDDY_MLIR_OPT", mlir_opt())
+    path = write_log(tmp_path / "a.log")
+    done = cli("stages", path, "--graph", "all", "--disable", "canonicalize#2", "--json")
+    assert done.returncode == 0, done.stderr
+    assert "steps run again by torch-mlir-opt" in done.stderr
+    (graph,) = json.loads(done.stdout)["graphs"]
+    assert {stage["name"] for stage in graph["stages"] if stage.get("state") == "skipped"} == {"canonicalize"}
+    done = cli("stages", path, "--graph", "all", "--disable", "no-such-pass")
+    assert done.returncode == 2
+    assert "the dump has no step 'no-such-pass'" in done.stderr

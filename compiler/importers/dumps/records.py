@@ -11,7 +11,7 @@ from typing import Literal
 from buddy.compiler.importers.dumps.headers import MODULE
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.dump_files import DumpFormat
-from buddy.compiler.protocol.plain_values import Language
+from buddy.compiler.protocol.plain_values import LANGUAGES, Language
 
 # The first graph of a dump with several anchors: it has the stages of all of them.
 ALL_STAGES = "all"
@@ -100,8 +100,9 @@ class Dump:
 
     def add_unchanged(self, title: str, ran_on: str) -> bool:
         """Adds a stage whose IR is not printed, because its pass changed nothing. Returns whether it is known."""
-        known = [stage for (anchor, _), stage in self._last.items() if anchor in (ran_on, MODULE)]
-        before = next((stage for stage in known if stage.anchor == ran_on), next(iter(known), None))
+        # By language: a log may have thousands of functions.
+        places = ((anchor, language) for anchor in (ran_on, MODULE) for language in LANGUAGES)
+        before = next((stage for place in places if (stage := self._last.get(place)) is not None), None)
         if before is None:
             return False
         self.add(replace(before, title=title, ran_on=ran_on, deltas=(), failed=False))

@@ -179,7 +179,6 @@ class StageBisection:
     def _refined(self, good: Suspect, bad: Suspect, folder: Path) -> FirstFailure:
         """Returns the finding, from the passes between two texts, which are run again if there are several."""
         passes: tuple[str, ...] = (bad.stage.title,)
-        notes: tuple[str, ...] = ()
         try:
             pipeline, start, end = self._steps_between(good, bad)
         except PipelineError:

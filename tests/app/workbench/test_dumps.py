@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from buddy.app.screens.picker import PickerScreen
 from buddy.app.screens.search_results import SearchResultsScreen
 from buddy.compiler.mlir.mlir_tool import VARIABLE
 from tests.support.dumps import mlir_opt, unpack, write_log
@@ -145,3 +146,18 @@ async def test_a_step_that_cannot_be_left_out_says_why(
         bench.app.passes.center(next_row)
         await bench.press("space")
         await bench.sees("torch-verify-linalg-on-tensors-backend-contract failed")
+
+
+async def test_the_first_stage_that_shows_a_failure_is_found(workbench: Open, tmp_path: Path) -> None:
+    path = write_log(
+        tmp_path / "a.log", "--mlir-print-ir-after-all", "--mlir-print-ir-module-scope", "--mlir-disable-threading"
+    )
+    async with workbench(path, size=(160, 50), wait=False) as bench:
+        await bench.settled()
+        await bench.press("b")
+        screen = await bench.opened(PickerScreen)
+        assert screen is not None
+        await bench.press(*"test", "enter")
+        await bench.sees("test, with {} for the module")
+        await bench.press("ctrl+u", *"grep -q linalg.generic {}", "enter")
+        await bench.sees("stablehlo-legalize-to-linalg: the test exits with 0 from")
