@@ -36,6 +36,7 @@ RUN = "run"
 CALLS = 5
 WANTED = {"memory": 1.3, "of Inductor": 1.0}
 _MARK = "part: "
+_PAUSE = 10
 
 
 def start_part(name: str) -> None:
@@ -101,18 +102,24 @@ def pss(pid: int) -> int:
 
 
 class Sampler(threading.Thread):
-    """Samples the memory of the tree under `root` until `stopped` is set; `peaks` are in bytes, by part of the run."""
+    """Samples the memory of the tree under `root` until `stopped` is set; `peaks` are in bytes, by part of the run.
 
-    def __init__(self, root: int, part: Callable[[], str], interval: float = 0.05) -> None:
+    A process waits while the kernel walks its pages, so the pauses are `_PAUSE` times as long as a sample.
+    """
+
+    def __init__(self, root: int, part: Callable[[], str]) -> None:
         super().__init__(daemon=True)
         self.peaks: dict[str, int] = {}
         self.stopped = threading.Event()
-        self._root, self._part, self._interval = root, part, interval
+        self._root, self._part = root, part
 
     def run(self) -> None:
-        while not self.stopped.wait(self._interval):
+        pause = 0.0
+        while not self.stopped.wait(max(0.05, pause)):
+            start = time.perf_counter()
             part, size = self._part(), sum(map(pss, descendants(self._root)))
             self.peaks[part] = max(size, self.peaks.get(part, 0))
+            pause = _PAUSE * (time.perf_counter() - start)
 
 
 def watch(words: Sequence[str], environment: Mapping[str, str]) -> tuple[dict[str, int], str, float]:
