@@ -60,13 +60,13 @@ class EntryConvention:
     results: tuple[int | None, ...] = ()
 
 
-def entry_of(module: Any) -> Any | None:
+def entry_of(module: ir.Operation) -> ir.Operation | None:
     """Returns the entry function of a module in the `func` dialect, or `None`."""
     functions = (op.operation for op in module.regions[0].blocks[0] if op.operation.name == "func.func")
     return next((operation for operation in functions if _is_entry(operation)), None)
 
 
-def of_module(module: Any) -> EntryConvention | None:
+def of_module(module: ir.Operation) -> EntryConvention | None:
     """Returns the calling convention of the entry.
 
     Returns `None` if `module` has no entry in the `func` dialect, or if the entry has other arguments than memrefs and
@@ -97,7 +97,7 @@ class ConventionReader:
         self.last: EntryConvention | None = None
         self._last_signature: tuple[Any, ...] = ()
 
-    def read(self, module: Any) -> None:
+    def read(self, module: ir.Operation) -> None:
         """Reads the calling convention again if the entry's type or attributes have changed."""
         operation = entry_of(module)
         if operation is None:
@@ -107,14 +107,14 @@ class ConventionReader:
             self.last, self._last_signature = of_module(module) or self.last, signature
 
 
-def _is_entry(operation: Any) -> bool:
+def _is_entry(operation: ir.Operation) -> bool:
     if "arg_attrs" not in operation.attributes or not operation.regions[0].blocks:
         return False
     # Functions with a C interface, such as packing functions, are called with memref descriptors.
     return "sym_visibility" not in operation.attributes and "llvm.emit_c_interface" not in operation.attributes
 
 
-def _argument(type_: Any, attributes: Any) -> EntryArgument | None:
+def _argument(type_: ir.Type, attributes: ir.Attribute) -> EntryArgument | None:
     """Returns the entry's argument with `type_` and `attributes`, or `None` if it is for no graph input."""
     if "buddy.source" not in attributes:
         return None
@@ -139,7 +139,7 @@ def arguments(entry: EntryConvention, placeholders: Sequence[TensorSpec]) -> tup
     )
 
 
-def words_of(module: Any, name: str) -> int:
+def words_of(module: ir.Operation, name: str) -> int:
     """Returns the number of arguments of function `name` in a module of the LLVM dialect.
 
     Returns -1 if the function does not exist, or if it has arguments other than pointers and 64-bit integers.
@@ -152,7 +152,7 @@ def words_of(module: Any, name: str) -> int:
     return -1
 
 
-def forks(module: Any) -> bool:
+def forks(module: ir.Operation) -> bool:
     """True if a module in the LLVM dialect divides loops among threads."""
     symbols = (op.operation.attributes for op in module.regions[0].blocks[0])
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
@@ -170,7 +170,7 @@ def _region_attribute(region: TimedRegion) -> Any:
     return ir.DictAttr.get({**names, **texts, "parent": parent})
 
 
-def regions_of(module: Any) -> tuple[TimedRegion, ...]:
+def regions_of(module: ir.Operation) -> tuple[TimedRegion, ...]:
     """Returns the regions that the counters of a module count; empty if it has none."""
     if REGIONS not in module.attributes:
         return ()
@@ -184,8 +184,9 @@ def _region(attributes: Any) -> TimedRegion:
 
 
 def artifact(
-    name: str, entry: EntryConvention, module: Any, objects: Sequence[bytes], placeholders: Sequence[TensorSpec],
-    results: Sequence[TensorSpec], calls: Sequence[EagerCall], threads: int, symbols: Sequence[ArtifactSymbol] = (),
+    name: str, entry: EntryConvention, module: ir.Operation, objects: Sequence[bytes],
+    placeholders: Sequence[TensorSpec], results: Sequence[TensorSpec],
+    calls: Sequence[EagerCall], threads: int, symbols: Sequence[ArtifactSymbol] = (),
     observed: Sequence[str] = (), target: str = "",
 ) -> Artifact:  # fmt: skip
     """Returns the artifact of `module`, in the LLVM dialect and compiled to `objects`.

@@ -46,7 +46,7 @@ class FunctionObject:
     seconds: float = 0.0
 
 
-def to_llvm_ir(operation: Any) -> str:
+def to_llvm_ir(operation: ir.Operation) -> str:
     """Returns the LLVM IR text of a module in the LLVM dialect."""
     return llvm_text(operation)
 
@@ -62,7 +62,7 @@ class FunctionModule:
 
 
 def compile_functions(
-    operation: Any, locations: LocationSets, opt_level: int, target: str = ""
+    operation: ir.Operation, locations: LocationSets, opt_level: int, target: str = ""
 ) -> list[FunctionObject]:
     """Returns an object for each function with a body in a module of the LLVM dialect, from the cache if possible.
 
@@ -126,7 +126,7 @@ def _set_of_line(function: FunctionModule, line: int) -> int:
     return function.sets[line - 1] if 0 < line <= len(function.sets) else function.function_set
 
 
-def separate_functions(operation: Any, locations: LocationSets) -> list[FunctionModule]:
+def separate_functions(operation: ir.Operation, locations: LocationSets) -> list[FunctionModule]:
     """Returns each function with a body as a separate module."""
     block = operation.regions[0].blocks[0]
     symbols = {_name(op): op.operation for op in block if "sym_name" in op.operation.attributes}
@@ -158,15 +158,17 @@ def _objects_for_target(modules: Sequence[bytes], opt_level: int, target: str) -
     return objects
 
 
-def _name(op: Any) -> str:
+def _name(op: ir.Operation) -> str:
     return ir.StringAttr(op.operation.attributes["sym_name"]).value
 
 
-def _has_body(op: Any) -> bool:
+def _has_body(op: ir.Operation) -> bool:
     return len(op.regions[0].blocks) > 0
 
 
-def _separate_module(function: Any, symbols: dict[str, Any], locations: LocationSets) -> tuple[bytes, tuple[int, ...]]:
+def _separate_module(
+    function: ir.Operation, symbols: dict[str, ir.Operation], locations: LocationSets
+) -> tuple[bytes, tuple[int, ...]]:
     """Returns the bytecode of a module with `function` and declarations of the symbols that it uses.
 
     Locations are renumbered from 1 in order of appearance, so that equal functions of different programs have equal
@@ -194,7 +196,7 @@ def _separate_module(function: Any, symbols: dict[str, Any], locations: Location
     return bytecode.getvalue(), sets
 
 
-def _access_bfloat16_as_integers(function: Any) -> None:
+def _access_bfloat16_as_integers(function: ir.Operation) -> None:
     """Replaces scalar loads and stores of bfloat16 in `function` by loads and stores of i16, with bitcasts.
 
     On processors with AVX512-BF16, LLVM 24 aborts (`Cannot select`) at a store of a bfloat16 that is an element of a
@@ -203,7 +205,7 @@ def _access_bfloat16_as_integers(function: Any) -> None:
     bfloat16 = ir.BF16Type.get()
     accesses: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if (op.name == "llvm.load" and op.results[0].type == bfloat16) or (
             op.name == "llvm.store" and op.operands[0].type == bfloat16
         ):
@@ -225,7 +227,7 @@ def _access_bfloat16_as_integers(function: Any) -> None:
             loaded.replace_all_uses_except(value, value.owner.operation)
 
 
-def _declare(function: Any) -> None:
+def _declare(function: ir.Operation) -> None:
     """Emits a declaration of `function` at the insertion point."""
     names = ("sym_name", "function_type", "CConv")
     attributes = {name: function.attributes[name] for name in names if name in function.attributes}
@@ -233,7 +235,7 @@ def _declare(function: Any) -> None:
     ir.Operation.create("llvm.func", attributes={**attributes, **linkage}, regions=1)
 
 
-def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
+def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str], tuple[int, ...]]:
     """Renumbers the location sets of `function` from 1, in order of appearance.
 
     Returns the symbols that its ops use, and the old number of each set in the new order.
@@ -244,7 +246,7 @@ def _renumber(function: Any, locations: LocationSets) -> tuple[list[str], tuple[
     new_locations = {0: nowhere}
     number_of, advance = locations.number_of, ir.WalkResult.ADVANCE
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         for key in _SYMBOLS.get(op.name, ()):
             if key in op.attributes:
                 symbols.setdefault(ir.FlatSymbolRefAttr(op.attributes[key]).value)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from buddy.compiler.codegen import llvm_ir
@@ -197,7 +198,7 @@ def set_llvm_options(options: Sequence[str]) -> None:
 
 
 @lru_cache(maxsize=1)
-def _llvm() -> Any:
+def _llvm() -> ModuleType:
     from llvmlite import binding
 
     binding.initialize_all_targets()

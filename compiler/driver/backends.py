@@ -54,7 +54,7 @@ def check_target(recipe: Recipe) -> None:
 
 
 def lowered_graph(
-    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, overrides: Registry | None
+    graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, overrides: Registry | None
 ) -> LoweredModule:
     """Returns top-level IR: the graph's nodes lowered one by one, or the IR that was imported with the graph.
 
@@ -75,7 +75,7 @@ def lowered_graph(
 
 
 def check_code(
-    module: Any, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
+    module: ir.Operation, entry: EntryConvention | None, graph: Graph, recipe: Recipe, locations: LocationSets
 ) -> EntryConvention:
     """Returns `entry`, after checks that the module can be translated to machine code and called.
 
@@ -103,7 +103,7 @@ def check_code(
 
 
 def artifact_of(
-    graph: Graph, recipe: Recipe, module: Any, entry: EntryConvention, calls: Sequence[EagerCall],
+    graph: Graph, recipe: Recipe, module: ir.Operation, entry: EntryConvention, calls: Sequence[EagerCall],
     objects: Sequence[functions.FunctionObject],
 ) -> Artifact:  # fmt: skip
     """Returns the artifact of a module that has passed `check_code`, with its compiled `objects`."""
@@ -189,7 +189,7 @@ def ignored_fields(backend: Backend[Any], recipe: Recipe) -> list[str]:
     ]
 
 
-def objects_of(module: Any, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
+def objects_of(module: ir.Operation, locations: LocationSets, opt_level: int, target: str = "") -> list[FunctionObject]:
     """Returns the objects of a module of the LLVM dialect. Raises `CompilationError` if LLVM crashes on a function."""
     try:
         return functions.compile_functions(module, locations, opt_level, target)
@@ -351,7 +351,7 @@ def backend_named(name: str) -> Backend[Any]:
     return backend
 
 
-def backend_of(recipe: Recipe, module: Any) -> Backend[Artifact]:
+def backend_of(recipe: Recipe, module: ir.Operation) -> Backend[Artifact]:
     """Returns the backend for `module`, the result of the recipe's passes.
 
     This is the recipe's backend, or `gpu` if the recipe's backend is `native` and the module has GPU kernels. Raises

@@ -6,7 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -41,6 +41,9 @@ from buddy.compiler.protocol import FOLDED, LLVM, NOT_APPLIED, Assignment, Stage
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.lines import StageText
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 # Maximum numbers of entries of a compiler's caches; the least recently used are evicted, and recomputed when needed.
 MAX_SNAPSHOTS = 400
@@ -280,7 +283,7 @@ class _StageObserver(Observer[Any]):
         self._trail = [(top.stage, top.text)]
         self._start = 0.0
 
-    def cached_state(self, numbered: NumberedStep) -> Any:
+    def cached_state(self, numbered: NumberedStep) -> ir.Operation | None:
         cached = self._compiler._snapshots.get(self._keys.after_step[numbered.number])
         if cached is None:
             return None
@@ -294,7 +297,7 @@ class _StageObserver(Observer[Any]):
         self._start = time.perf_counter()
         return clone
 
-    def after(self, numbered: NumberedStep, state: Any, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: ir.Operation, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
         with self._context, self._locations.nowhere(self._context):
             snapshot = snapshots.after_step(
@@ -302,7 +305,7 @@ class _StageObserver(Observer[Any]):
             )
         self._store(numbered, snapshot, reused=False)
 
-    def failure(self, numbered: NumberedStep, state: Any, error: StepError) -> CompilationError:
+    def failure(self, numbered: NumberedStep, state: ir.Operation, error: StepError) -> CompilationError:
         """Returns an error with the IR at the failure, that names the pass that last changed the op, and converters."""
         with self._context, self._locations.nowhere(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]

@@ -138,7 +138,7 @@ def _lower_to_llvm(
 
 
 def run_in_place(
-    module: Any, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
+    module: ir.Module, recipe: Recipe, locations: LocationSets, verification: Verification = "every",
     on_step: OnStep | None = None,
 ) -> EntryConvention | None:  # fmt: skip
     """Runs the MLIR passes of `recipe` on a top-level module, in place.

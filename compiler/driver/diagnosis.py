@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 from difflib import get_close_matches
 from itertools import pairwise
-from typing import Any
 
 from buddy.compiler.codegen.gpu.host_code import kernel_modules
 from buddy.compiler.codegen.objects import ObjectCrash
@@ -79,7 +78,7 @@ def of_step(
     return Diagnostic(error.message, where, todo, detail=error.detail, step=index, node=error.node)
 
 
-def converters_of(error: StepError, module: Any, recipe: Recipe, locations: LocationSets) -> list[str]:
+def converters_of(error: StepError, module: ir.Operation, recipe: Recipe, locations: LocationSets) -> list[str]:
     """Returns the passes that would convert the op on which a conversion failed, in the input `module`."""
     match = _FAILED_LEGALIZATION.search(error.message)
     return _converters(module, match.group(1), recipe, locations) if match else []
@@ -183,7 +182,7 @@ def wrong_result_size(node: str, number: int, written: int, room: int) -> Diagno
     )
 
 
-def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
+def leftover_ops(module: ir.Operation, recipe: Recipe, locations: LocationSets) -> Diagnostic | None:
     """Returns a diagnostic that names ops of other dialects left in `module` and passes that would convert them.
 
     Returns `None` if all ops are of the LLVM dialect.
@@ -204,7 +203,7 @@ def leftover_ops(module: Any, recipe: Recipe, locations: LocationSets) -> Diagno
     return Diagnostic(f"{name}{others} {verb} not lowered to the LLVM dialect", where, todo, node=node)
 
 
-def _conversion_hint(module: Any, name: str, recipe: Recipe, locations: LocationSets) -> str:
+def _conversion_hint(module: ir.Operation, name: str, recipe: Recipe, locations: LocationSets) -> str:
     if disabled := _converters(module, name, recipe, locations):
         return f"switch on {' or '.join(disabled)}"
     if name != _CAST and (too_early := _converters(module, name, recipe, locations, enabled=True)):
@@ -212,12 +211,12 @@ def _conversion_hint(module: Any, name: str, recipe: Recipe, locations: Location
     return _HINT_WITHOUT_CONVERTER[name == _CAST].format(name)
 
 
-def _count_foreign_ops(module: Any, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
+def _count_foreign_ops(module: ir.Operation, locations: LocationSets) -> tuple[Counter[str], dict[str, str]]:
     """Returns the numbers of ops outside the LLVM dialect, and the node of the first one, both by the op's name."""
     counts: Counter[str] = Counter()
     first_nodes: dict[str, str] = {}
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name.partition(".")[0] != _LLVM_DIALECT and op.name != _MODULE:
             counts[op.name] += 1
             names = locations.sets[locations.number_of(op.location)]
@@ -229,7 +228,9 @@ def _count_foreign_ops(module: Any, locations: LocationSets) -> tuple[Counter[st
     return counts, first_nodes
 
 
-def _converters(module: Any, name: str, recipe: Recipe, locations: LocationSets, enabled: bool = False) -> list[str]:
+def _converters(
+    module: ir.Operation, name: str, recipe: Recipe, locations: LocationSets, enabled: bool = False
+) -> list[str]:
     """Returns the passes after which `module` has fewer ops called `name`.
 
     Tries passes of the preset that the recipe disables or lacks, or with `enabled` the recipe's conversions of the last
@@ -253,7 +254,7 @@ def _is_late_conversion(step: PassStep) -> bool:
     return step.phase in _LOWERING_PHASES and not facts(step.name).simplifies
 
 
-def _count_after(module: Any, name: str, step: PassStep, locations: LocationSets) -> int:
+def _count_after(module: ir.Operation, name: str, step: PassStep, locations: LocationSets) -> int:
     with module.context, ir.Location.unknown():
         clone = module.clone()
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar
 
 from buddy.compiler.codegen.calling_convention import ConventionReader, EntryConvention
 from buddy.compiler.driver import diagnosis
@@ -13,6 +13,9 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.passes.base import PassContext, Remark
 from buddy.compiler.passes.pass_runner import StepError, own_passes, run_step
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 State = TypeVar("State")
 # Called before each part of a compilation that is not cached: with the number of a step, or `LOWERING` or `CODE`.
@@ -62,12 +65,12 @@ class Observer(Generic[State]):
 class EntryObserver(Observer[Any]):
     """Reads the calling convention of the entry after each pass: `entry`, `None` until its arguments are buffers."""
 
-    def __init__(self, operation: Any, on_step: OnStep | None = None) -> None:
+    def __init__(self, operation: ir.Operation, on_step: OnStep | None = None) -> None:
         super().__init__(on_step)
         self._reader = ConventionReader()
         self._reader.read(operation)
 
-    def after(self, numbered: NumberedStep, state: Any, remarks: Sequence[Remark]) -> None:
+    def after(self, numbered: NumberedStep, state: ir.Operation, remarks: Sequence[Remark]) -> None:
         self._reader.read(state)
 
     @property
@@ -100,17 +103,17 @@ def run_pipeline(
 
 
 def run_mlir_passes(
-    operation: Any,
+    operation: ir.Operation,
     recipe: Recipe,
     locations: LocationSets,
     observer: Observer[Any],
     verification: Verification = "every",
-) -> Any:
+) -> ir.Operation | None:
     """Returns the module after the MLIR passes of `recipe`. Raises `CompilationError` if one fails."""
     steps, own = enabled_steps(recipe, "mlir"), own_passes()
     next_pass = {numbered.number: following.step.name for numbered, following in pairwise(steps)}
 
-    def run(module: Any, numbered: NumberedStep) -> Sequence[Remark]:
+    def run(module: ir.Operation, numbered: NumberedStep) -> Sequence[Remark]:
         name = numbered.step.name
         precedes_mlir_pass = name in own and next_pass.get(numbered.number, name) not in own
         context = PassContext.of(recipe, locations)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from traceback import format_exception
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -26,6 +26,9 @@ from buddy.compiler.passes.pass_runner import StepError
 from buddy.compiler.protocol import Stage
 from buddy.compiler.protocol.recipe import PassStep, Recipe, digest
 from buddy.compiler.protocol.text.lines import Origins, StageText
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 
 @dataclass(frozen=True)
@@ -105,7 +108,9 @@ def of_marked(
     return Snapshot(stage, text, counts)
 
 
-def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel", name: str = "lower") -> Snapshot:
+def of_top_level(
+    operation: ir.Operation, locations: LocationSets, phase: str = "toplevel", name: str = "lower"
+) -> Snapshot:
     """Returns the snapshot of the first module: the lowered nodes of the graph, or imported IR at any phase."""
     marked, lost = marked_text(operation, locations)
     text = print_mlir(marked, locations)
@@ -115,7 +120,7 @@ def of_top_level(operation: Any, locations: LocationSets, phase: str = "toplevel
 
 
 def after_step(
-    before: Snapshot, operation: Any, locations: LocationSets, step: PassStep, index: int, seconds: float,
+    before: Snapshot, operation: ir.Operation, locations: LocationSets, step: PassStep, index: int, seconds: float,
     remarks: tuple[Remark, ...],
 ) -> Snapshot:  # fmt: skip
     """Returns the snapshot after a pass; if the pass changed nothing, its text is that of `before`."""
@@ -134,7 +139,7 @@ def after_step(
     return Snapshot(stage, text, counts, operation, entry, remarks, mark)
 
 
-def at_failure(operation: Any, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
+def at_failure(operation: ir.Operation, locations: LocationSets, step: PassStep, index: int) -> tuple[Stage, StageText]:
     """Returns the stage of the module that a failed pass left, which may be invalid."""
     text = print_mlir(marked_text(operation, locations).text, locations)
     return Stage(0, step.name, step.phase, "", 0, index, ops=op_counts(text.content).total(), state="failed"), text

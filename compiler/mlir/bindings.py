@@ -60,7 +60,7 @@ class BindingsError(BuddyError, ModuleNotFoundError):
         super().__init__(what, "MLIR's Python bindings", todo)
 
 
-def _load(name: str) -> Any:
+def _load(name: str) -> ModuleType:
     try:
         return importlib.import_module(f"{PACKAGE}.{name}")
     except BindingsError:
@@ -95,7 +95,7 @@ def _folder_of(package: str) -> str:
     return folders[0] if folders else ""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> ModuleType:
     if name in _MODULES:
         return _load(name)
     if name in _DIALECTS:
@@ -143,7 +143,7 @@ def package() -> Any:
     return sys.modules[PACKAGE]
 
 
-def torch_dialect() -> Any | None:
+def torch_dialect() -> ModuleType | None:
     """Returns the torch dialect, which does not need torch; `None` if the package of the bindings lacks it."""
     try:
         return importlib.import_module(f"{PACKAGE}.dialects.torch")

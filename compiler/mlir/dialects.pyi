@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeAlias
 from buddy.compiler.mlir import ir
 
 Builder: TypeAlias = Callable[..., ir.Value]
+OpBuilder: TypeAlias = Callable[..., ir.OpView]
 
 class Dialect(type):
     def __getattr__(cls, name: str) -> Any: ...
@@ -62,6 +63,7 @@ class arith(metaclass=Dialect):
     xori: ClassVar[Builder]
 
 class llvm(metaclass=Dialect):
+    call_intrinsic: ClassVar[Builder]
     add: ClassVar[Builder]
     alloca: ClassVar[Builder]
     bitcast: ClassVar[Builder]
@@ -86,6 +88,12 @@ class math(metaclass=Dialect):
     sqrt: ClassVar[Builder]
 
 class memref(metaclass=Dialect):
+    AllocOp: ClassVar[OpBuilder]
+    CollapseShapeOp: ClassVar[OpBuilder]
+    DimOp: ClassVar[OpBuilder]
+    ExpandShapeOp: ClassVar[OpBuilder]
+    SubViewOp: ClassVar[OpBuilder]
+    ViewOp: ClassVar[OpBuilder]
     alloc: ClassVar[Builder]
     extract_aligned_pointer_as_index: ClassVar[Builder]
     load: ClassVar[Builder]
@@ -160,5 +168,11 @@ class func(metaclass=Dialect):
 class affine(metaclass=Dialect): ...
 class bufferization(metaclass=Dialect): ...
 class cf(metaclass=Dialect): ...
-class linalg(metaclass=Dialect): ...
+
+class linalg(metaclass=Dialect):
+    contract: ClassVar[Builder]
+    fill: ClassVar[Builder]
+    transpose: ClassVar[OpBuilder]
+    GenericOp: ClassVar[OpBuilder]
+
 class scf(metaclass=Dialect): ...

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from buddy.compiler.mlir.bindings import PACKAGE, llvm
+from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm
 from buddy.compiler.mlir.provenance import FILE, LocationSets
 from buddy.compiler.protocol.text.lines import Origins, StageText
 
@@ -38,7 +38,7 @@ class PrintedModule(NamedTuple):
     lost: int = 0
 
 
-def marked_text(operation: Any, locations: LocationSets) -> PrintedModule:
+def marked_text(operation: ir.Operation, locations: LocationSets) -> PrintedModule:
     """Prints the module with a location for each op; `LocationSets.fill` adds the locations that passes dropped."""
     text = operation.get_asm(enable_debug_info=True, assume_verified=True)
     if not _has_unlocated_ops(text):
@@ -188,7 +188,7 @@ def op_counts(content: str) -> Counter[str]:
 _TRANSLATE, _FREE = "mlirTranslateModuleToLLVMIRToString", "LLVMDisposeMessage"
 
 
-def llvm_text(operation: Any) -> str:
+def llvm_text(operation: ir.Operation) -> str:
     """Returns the LLVM IR of a module in the LLVM dialect. Raises `RuntimeError` if the translation fails."""
     translate = translator()
     return str(llvm.translate_module_to_llvmir(operation)) if translate is None else translate(operation)
@@ -208,7 +208,7 @@ def translator() -> Callable[[Any], str] | None:
     translate.argtypes, translate.restype = [ctypes.c_void_p], ctypes.c_void_p
     free.argtypes, free.restype = [ctypes.c_void_p], None
 
-    def translate_and_free(operation: Any) -> str:
+    def translate_and_free(operation: ir.Operation) -> str:
         text = translate(_pointer(operation.operation._CAPIPtr))
         if not text:
             raise RuntimeError("MLIR could not translate the module to LLVM IR")

@@ -53,11 +53,11 @@ class LocationSets:
                 self.derived[number] = key[1]
         return self._numbers[key]
 
-    def location(self, names: Iterable[str], derived: Iterable[str] = ()) -> Any:
+    def location(self, names: Iterable[str], derived: Iterable[str] = ()) -> ir.Location:
         """Returns a location for `names` and `derived`, in the current MLIR context."""
         return self._location_of_set(self.intern(names, derived))
 
-    def number_of(self, location: Any) -> int:
+    def number_of(self, location: ir.Location) -> int:
         """Returns the number of the union of all sets in `location`, a location of any kind."""
         number = self._numbers_by_location.get(location.attr)
         if number is None:
@@ -88,20 +88,20 @@ class LocationSets:
         names = self.sets[number]
         return names[: len(names) - len(self.derived.get(number, ()))]
 
-    def _location_of_set(self, number: int, context: Any = None) -> Any:
+    def _location_of_set(self, number: int, context: ir.Context | None = None) -> ir.Location:
         return ir.Location.file(FILE, number, 0, context=context)
 
     def nowhere(self, context: Any = None) -> Any:
         """Returns the location of ops without a node; not `unknown`, which LLVM's debug information rejects."""
         return self._location_of_set(0, context)
 
-    def union(self, locations: Sequence[Any]) -> Any:
+    def union(self, locations: Sequence[ir.Location]) -> ir.Location:
         """Returns the location of an op that replaces ops at `locations`, such as a fused op."""
         return self._location_of_set(self.united(map(self.number_of, locations)))
 
     # ---- ops without a location ----------------------------------------------------------------------------------
 
-    def fill(self, root: Any) -> int:
+    def fill(self, root: ir.Operation) -> int:
         """Gives each op in `root` without a node its neighbours' nodes, as derived; returns the number of such ops.
 
         Upstream passes drop locations, especially of constants that they hoist and merge. An op gets the nodes of its
@@ -111,7 +111,7 @@ class LocationSets:
         unlocated: list[Any] = []
         arguments: list[Any] = []
 
-        def visit(op: Any) -> Any:
+        def visit(op: ir.Operation) -> ir.WalkResult:
             if not self.number_of(op.location) and op.name != "builtin.module":
                 unlocated.append(op)
             for region in op.regions:
@@ -137,7 +137,7 @@ class LocationSets:
             argument.set_location(self._location_of_set(self.number_of(op.location), op.context))
         return len(unlocated)
 
-    def _neighbours(self, op: Any, references: dict[str, set[int]]) -> Iterator[set[int]]:
+    def _neighbours(self, op: ir.Operation, references: dict[str, set[int]]) -> Iterator[set[int]]:
         """Yields the sets from which that of `op` may be derived, the nearest first."""
         yield self._sets_of(use.owner.operation for result in op.results for use in result.uses)
         yield self._sets_of(value.owner for value in op.operands if isinstance(value, ir.OpResult))
@@ -146,15 +146,15 @@ class LocationSets:
         if parent is not None and parent.name != "builtin.module":
             yield self._sets_of([parent])
 
-    def _sets_of(self, ops: Iterable[Any]) -> set[int]:
+    def _sets_of(self, ops: Iterable[ir.Operation]) -> set[int]:
         """Returns the numbers of the ops' sets that are not empty."""
         return {number for op in ops if (number := self.number_of(op.location))}
 
-    def _referring_sets(self, root: Any) -> dict[str, set[int]]:
+    def _referring_sets(self, root: ir.Operation) -> dict[str, set[int]]:
         """Returns for each symbol the sets of the ops that refer to it."""
         sets_by_symbol: defaultdict[str, set[int]] = defaultdict(set)
 
-        def visit(op: Any) -> Any:
+        def visit(op: ir.Operation) -> ir.WalkResult:
             for key in _SYMBOLS:
                 if key in op.attributes and isinstance(op.attributes[key], ir.FlatSymbolRefAttr):
                     sets_by_symbol[op.attributes[key].value].update(self._sets_of([op]))
@@ -164,6 +164,6 @@ class LocationSets:
         return sets_by_symbol
 
 
-def _symbol(op: Any) -> str:
+def _symbol(op: ir.Operation) -> str:
     """Returns the symbol that `op` defines, or ""."""
     return str(op.attributes["sym_name"].value) if "sym_name" in op.attributes else ""

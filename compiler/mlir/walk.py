@@ -9,12 +9,12 @@ from typing import Any
 from buddy.compiler.mlir.bindings import ir
 
 
-def collect(root: Any) -> list[Any]:
+def collect(root: ir.Operation) -> list[ir.Operation]:
     """Returns all ops nested in `root`, in pre-order, without `root` itself."""
     ops: list[Any] = []
     append, advance = ops.append, ir.WalkResult.ADVANCE
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         append(op)
         return advance
 
@@ -22,12 +22,12 @@ def collect(root: Any) -> list[Any]:
     return ops[1:]
 
 
-def find_ops(root: Any, *names: str) -> list[Any]:
+def find_ops(root: ir.Operation, *names: str) -> list[ir.Operation]:
     """Returns the ops nested in `root` that have one of `names`, in pre-order, without `root` itself."""
     ops: list[Any] = []
     advance = ir.WalkResult.ADVANCE
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name in names:
             ops.append(op)
         return advance
@@ -36,7 +36,7 @@ def find_ops(root: Any, *names: str) -> list[Any]:
     return [op for op in ops if op != root.operation]
 
 
-def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
+def enclosing_entry_block(op: ir.Operation) -> tuple[ir.Block, bool] | None:
     """Returns the entry block of the function around `op`, and whether `op` is inside a parallel loop.
 
     Returns `None` if no `func.func` encloses it, such as after `convert-func-to-llvm`.
@@ -48,7 +48,7 @@ def enclosing_entry_block(op: Any) -> tuple[Any, bool] | None:
     return (parent.regions[0].blocks[0], is_parallel) if parent is not None else None
 
 
-def attributes_of(op: Any) -> dict[str, Any]:
+def attributes_of(op: ir.Operation) -> dict[str, ir.Attribute]:
     """Returns the attributes of an op by name."""
     names = [name if isinstance(name, str) else name.name for name in op.attributes]
     return {name: op.attributes[name] for name in names}
@@ -59,17 +59,17 @@ def symbol_of(op: Any) -> str:
     return str(ir.StringAttr(op.attributes["sym_name"]).value)
 
 
-def callee_of(call: Any) -> str:
+def callee_of(call: ir.Operation) -> str:
     """Returns the name of the function that a `func.call` calls."""
     return str(ir.FlatSymbolRefAttr(call.attributes["callee"]).value)
 
 
-def calls_in(function: Any) -> list[Any]:
+def calls_in(function: ir.Operation) -> list[ir.Operation]:
     """Returns the `func.call` ops of a function."""
     return find_ops(function, "func.call")
 
 
-def unique_symbol(module: Any, base: str) -> str:
+def unique_symbol(module: ir.Operation, base: str) -> str:
     """Returns a symbol name that `module` does not have: `base`, or `base` with a number."""
     taken = {symbol_of(op) for op in module.regions[0].blocks[0] if "sym_name" in op.attributes}
     number, name = 0, base
@@ -79,7 +79,7 @@ def unique_symbol(module: Any, base: str) -> str:
     return name
 
 
-def clone_body(block: Any, replacements: dict[Any, Any]) -> list[Any]:
+def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[ir.Value]:
     """Clones the ops of `block` at the insertion point; returns the values that its terminator would yield.
 
     `replacements` maps values to their replacements, such as the block's arguments; the clones' results are added to
@@ -117,12 +117,12 @@ _BASE = "memref.extract_strided_metadata"  # its first result is the base buffer
 NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
 
-def element_bytes(type_: Any) -> int:
+def element_bytes(type_: ir.Type) -> int:
     """Returns the bytes of one element of a scalar type; 8 for `index`."""
     return 8 if isinstance(type_, ir.IndexType) else (type_.width + 7) // 8
 
 
-def bytes_of(type_: Any) -> int:
+def bytes_of(type_: ir.Type) -> int:
     """Returns the size in bytes of a memref of static shape."""
     element, parts = type_.element_type, 1
     if isinstance(element, ir.ComplexType):
@@ -130,21 +130,21 @@ def bytes_of(type_: Any) -> int:
     return math.prod(type_.shape, start=parts * element_bytes(element))
 
 
-def has_identity_layout(type_: Any) -> bool:
+def has_identity_layout(type_: ir.Type) -> bool:
     """True if the elements of a memref type are contiguous and in row-major order."""
     memref = ir.MemRefType(type_)
     identity = ir.AffineMap.get_identity(len(memref.shape), context=type_.context)
     return bool(memref.layout == ir.AffineMapAttr.get(identity))
 
 
-def root_of(value: Any) -> Any:
+def root_of(value: ir.Value) -> ir.Value:
     """Returns the buffer that `value` is a view of, through any number of views."""
     while isinstance(value, ir.OpResult) and (value.owner.name in VIEWS or value.owner.name == _BASE):
         value = value.owner.operands[0]
     return value
 
 
-def accesses(value: Any) -> Iterator[Any]:
+def accesses(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that read, write, free or forward the memory of `value`, also through views."""
     for use in value.uses:
         owner = use.owner.operation
@@ -154,20 +154,20 @@ def accesses(value: Any) -> Iterator[Any]:
             yield owner
 
 
-def aliases_operand(user: Any) -> bool:
+def aliases_operand(user: ir.Operation) -> bool:
     """True if `user` makes an alias of a buffer operand: it returns it, yields it to a loop, or selects it."""
     if user.name in ("func.return", "scf.yield", "scf.condition"):
         return True
     return any(isinstance(result.type, ir.MemRefType) for result in user.results)
 
 
-def surely_disjoint(left: Any, right: Any) -> bool:
+def surely_disjoint(left: ir.Value, right: ir.Value) -> bool:
     """True if two memrefs cannot overlap: they are views of different buffers, one of which has no aliases."""
     a, b = root_of(left), root_of(right)
     return bool(a != b and (is_unaliased(a) or is_unaliased(b)))
 
 
-def is_unaliased(root: Any) -> bool:
+def is_unaliased(root: ir.Value) -> bool:
     """True if only views of `root` overlap it: an allocation, or an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")
@@ -183,7 +183,7 @@ def _argument_attributes(argument: Any) -> Any:
     return ir.DictAttr(flags[argument.arg_number]) if argument.arg_number < len(flags) else ()
 
 
-def zero_fill_before(op: Any, buffer: Any) -> Any | None:
+def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
     """Returns the zero `linalg.fill` of `buffer` in the block of `op`, if no op between them accesses the buffer."""
     preceding = list(_preceding_ops(op))
     for candidate in reversed(preceding):
@@ -201,7 +201,7 @@ def _preceding_ops(op: Any) -> Any:
         yield other.operation
 
 
-def _may_touch(op: Any, buffer: Any) -> bool:
+def _may_touch(op: ir.Operation, buffer: ir.Value) -> bool:
     if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
         return False
     if len(op.regions) and not op.name.startswith("linalg."):
@@ -210,14 +210,14 @@ def _may_touch(op: Any, buffer: Any) -> bool:
     return not all(surely_disjoint(value, buffer) for value in memrefs)
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: ir.Value) -> bool:
     if not isinstance(value, ir.OpResult) or value.owner.name != "arith.constant":
         return False
     attribute = value.owner.attributes["value"]
     return float(attribute.value) == 0.0
 
 
-def argument_attributes(function: Any) -> list[Any]:
+def argument_attributes(function: ir.Operation) -> list[ir.DictAttr]:
     """Returns a dictionary of attributes for each argument of the function's type."""
     if "arg_attrs" in function.attributes:
         return [ir.DictAttr(attributes) for attributes in ir.ArrayAttr(function.attributes["arg_attrs"])]

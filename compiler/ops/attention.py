@@ -59,7 +59,7 @@ Index = Any
 
 
 @lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
-def fused_attention(node: Op, symbol_table: SymbolTable) -> Any:
+def fused_attention(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers attention of q [batch..., heads, rows, width] to k and v [batch..., groups, keys, width].
 
     Head `h` reads group `h // (heads // groups)`.
@@ -80,7 +80,7 @@ class _Operand:
         memory_shape = shape_of(self.value)
         return tuple(memory_shape[dim] for dim in self.order)
 
-    def tile(self, offsets: Sequence[Index], sizes: Sequence[int]) -> Any:
+    def tile(self, offsets: Sequence[Index], sizes: Sequence[int]) -> ir.Value:
         """Returns the matrix [rows, width] at `offsets`, of the given `sizes`, which are 1 for batch dims."""
         return tensor.extract_slice(tensor_type(sizes[-2:], self.dtype), self.value, *self.slice(offsets, sizes))
 
@@ -186,7 +186,7 @@ class _Attention:
         """The number of keys per block."""
         return block_sizes(self.q.shape[-2], self.causal)[1]
 
-    def emit(self) -> Any:
+    def emit(self) -> ir.Value:
         """Emits the loops and returns the result [batch..., heads, rows, width]."""
         if self._can_merge_heads():
             return self._emit_merged_heads()
@@ -214,14 +214,14 @@ class _Attention:
         out = dataclasses.replace(self, q=q, causal=False, order=identity, in_place=False).emit()
         return reshape(out, (*batch, heads, rows, self.v[0].shape[-1]), self.result)
 
-    def _emit_head(self, head: list[Index], out: Any) -> Any:
+    def _emit_head(self, head: list[Index], out: ir.Value) -> ir.Value:
         """Writes the result of the head at the indices `head` to `out` [rows, width]; returns the new `out`."""
         heads_per_group = self.q.shape[-3] // self.k[0].shape[-3]
         group = [*head[:-1], _divide(head[-1], heads_per_group)]
         keys = list(self._key_parts(group))
         for rows in split_rows(self.q.shape[-2], keys[0].count, self.block_rows, self.block_keys, self.causal):
 
-            def emit_block(i: Index, carried: list[Any], rows: RowBlocks = rows) -> list[Any]:
+            def emit_block(i: Index, carried: list[ir.Value], rows: RowBlocks = rows) -> list[ir.Value]:
                 return [_Block(self, head, keys, rows, i, *carried).emit()]
 
             (out,) = _loop(rows.first, rows.end, [out], emit_block)
@@ -249,11 +249,11 @@ class _Keys:
             blocks = reshape(rows, (self.full_blocks, self.block_keys, width), attention.element)
             self.panels = transpose(blocks, [0, 2, 1], attention.element)
 
-    def _tile(self, operand: _Operand, start: Index, rows: int) -> Any:
+    def _tile(self, operand: _Operand, start: Index, rows: int) -> ir.Value:
         ones, width = [1] * len(self.group), operand.shape[-1]
         return operand.tile([*self.group, start, 0], [*ones, rows, width])
 
-    def scores(self, queries: Any, block: Index, count: int) -> Any:
+    def scores(self, queries: ir.Value, block: Index, count: int) -> ir.Value:
         """Returns the scores [rows, count] of `queries` [rows, width] for the first `count` keys of a block."""
         dtype = self.attention.dtype
         if self.panels is None or (isinstance(block, int) and block >= self.full_blocks):
@@ -263,7 +263,7 @@ class _Keys:
         width = self.k.shape[-1]
         return contract(queries, panels.tile([block, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
-    def weighted_values(self, weights: Any, block: Index, count: int, out: Any = None) -> Any:
+    def weighted_values(self, weights: ir.Value, block: Index, count: int, out: Any = None) -> ir.Value:
         """Returns `weights` [rows, count] times the first `count` values of a block, added to `out` if not `None`."""
         values = self._tile(self.v, _multiply(block, self.block_keys), count)
         rounded = cast_tensor(weights, self.attention.dtype, self.attention.element)
@@ -277,7 +277,13 @@ class _Block:
     """
 
     def __init__(
-        self, attention: _Attention, head: list[Index], parts: Sequence[_Keys], rows: RowBlocks, index: Index, out: Any
+        self,
+        attention: _Attention,
+        head: list[Index],
+        parts: Sequence[_Keys],
+        rows: RowBlocks,
+        index: Index,
+        out: ir.Value,
     ) -> None:
         self.attention, self.head, self.parts, self.rows, self.index = attention, head, parts, rows, index
         self.dtype = attention.dtype
@@ -289,7 +295,7 @@ class _Block:
         self.queries = self._scaled_queries(scale if scales_queries else 1.0)
         self.score_scale = 1.0 if scales_queries else scale
 
-    def emit(self) -> Any:
+    def emit(self) -> ir.Value:
         """Emits the block. Returns the new `out`."""
         first_part, *other_parts = self.parts
         state, next_block = self._initial_state(first_part)
@@ -310,7 +316,7 @@ class _Block:
 
         return _State(*_loop(first, end, [state.maxima, state.sums, state.values], add_block))
 
-    def _scaled_queries(self, scale: float) -> Any:
+    def _scaled_queries(self, scale: float) -> ir.Value:
         q, element = self.attention.q, self.attention.element
         sizes = [self.rows.rows, q.shape[-1]]
         if self.attention.in_place:
@@ -352,7 +358,7 @@ class _Block:
         out = empty([self.rows.rows, 1], self.dtype)
         return _update_in_place(out, self.dtype, operands, lambda _, old, new: s.exp(old - s.maximum(old, new)))
 
-    def _scores(self, keys: _Keys, block: Index, count: int, has_diagonal: bool) -> Any:
+    def _scores(self, keys: _Keys, block: Index, count: int, has_diagonal: bool) -> ir.Value:
         """Returns the masked scores [rows, count] for the first `count` keys of a block."""
         scores = keys.scores(self.queries, block, count)
         mask = self.attention.mask
@@ -375,20 +381,20 @@ class _Block:
 
         return pointwise([(scores, self.dtype), *inputs], shape_of(scores), self.dtype, body)
 
-    def _row_maxima(self, scores: Any) -> Any:
+    def _row_maxima(self, scores: ir.Value) -> ir.Value:
         """Returns the maximum of each row, but at least the lowest finite number, to avoid `inf - inf`."""
         initial = filled(_lowest(self.dtype), [self.rows.rows, 1], self.dtype)
         return _reduce_rows(scores, initial, self.dtype, s.maximum)
 
-    def _exponentials(self, scores: Any, maxima: Any) -> Any:
+    def _exponentials(self, scores: ir.Value, maxima: ir.Value) -> ir.Value:
         """Returns `exp(scores - maxima)`, in a new buffer: in-place updates in a fused row loop are not vectorised."""
         operands = [(scores, self.dtype), (maxima, self.dtype)]
         return pointwise(operands, shape_of(scores), self.dtype, lambda x, m: s.exp(x - m))
 
-    def _add_row_sums(self, exponentials: Any, sums: Any) -> Any:
+    def _add_row_sums(self, exponentials: ir.Value, sums: ir.Value) -> ir.Value:
         return _reduce_rows(exponentials, sums, self.dtype, lambda total, x: total + x)
 
-    def _store_result(self, state: _State) -> Any:
+    def _store_result(self, state: _State) -> ir.Value:
         """Divides the weighted values by the sums, and writes the quotients to `out`. Returns the new `out`."""
 
         def invert(_: Scalar, x: Scalar) -> Scalar:
@@ -517,15 +523,15 @@ def _has_one_reader(node: Op) -> bool:
 
 
 def _update_in_place(
-    target: Any, dtype: TensorDType, inputs: Sequence[tuple[Any, TensorDType]], body: Callable[..., Scalar]
-) -> Any:
+    target: ir.Value, dtype: TensorDType, inputs: Sequence[tuple[ir.Value, TensorDType]], body: Callable[..., Scalar]
+) -> ir.Value:
     """Returns `target` with each element replaced by `body(element, *elements of the broadcast inputs)`.
 
     The op uses `target` as its output operand, so that bufferization updates loop-carried tensors in place.
     """
     shape, types = shape_of(target), [t for _, t in inputs]
 
-    def scalars(*values: Any) -> list[Any]:
+    def scalars(*values: ir.Value) -> list[ir.Value]:
         return [body(Scalar(values[-1], dtype), *map(Scalar, values, types)).value]
 
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
@@ -533,10 +539,12 @@ def _update_in_place(
     return generic([value for value, _ in inputs], dims, [target], [all_loops], [PARALLEL] * len(shape), scalars)[0]
 
 
-def _reduce_rows(value: Any, start: Any, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]) -> Any:
+def _reduce_rows(
+    value: ir.Value, start: ir.Value, dtype: TensorDType, body: Callable[[Scalar, Scalar], Scalar]
+) -> ir.Value:
     """Reduces the rows of `value` [rows, n] by `body(accumulated, element)`, with initial values `start` [rows, 1]."""
 
-    def scalars(x: Any, accumulated: Any) -> list[Any]:
+    def scalars(x: ir.Value, accumulated: ir.Value) -> list[ir.Value]:
         return [body(Scalar(accumulated, dtype), Scalar(x, dtype)).value]
 
     return generic([value], [[0, 1]], [start], [[0, None]], [PARALLEL, REDUCTION], scalars)[0]
@@ -573,7 +581,9 @@ def _constant(number: int) -> Any:
     return arith.constant(ir.IndexType.get(), number)
 
 
-def _loop(lower: Index, upper: Index, carried: list[Any], body: Callable[[Index, list[Any]], list[Any]]) -> list[Any]:
+def _loop(
+    lower: Index, upper: Index, carried: list[ir.Value], body: Callable[[Index, list[Any]], list[Any]]
+) -> list[ir.Value]:
     """Emits an `scf.for`; `body(index, carried)` returns the next loop-carried values. Returns the final ones.
 
     Emits only the body for a static trip count of 1, and nothing for 0.
@@ -586,7 +596,9 @@ def _loop(lower: Index, upper: Index, carried: list[Any], body: Callable[[Index,
     return list(loop.results)
 
 
-def _parallel(sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], Any], Any]) -> Any:
+def _parallel(
+    sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], Any], Any]
+) -> ir.Value:
     """Emits a parallel loop nest with trip counts `sizes` over the batch dims of `out`. Returns the new `out`.
 
     `body(indices, matrix)` returns the matrix, of the sizes `tile`, that replaces `matrix` at these indices.

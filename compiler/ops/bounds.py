@@ -25,7 +25,7 @@ from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
-def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> Any:
+def clamp_index(index: Scalar, size: Extent, wraps: bool = False) -> ir.Value:
     """Returns a data-dependent index as a valid position in a dim of `size`.
 
     With `wraps`, negative indices count from the end. An index out of range, below or above, becomes the last position.

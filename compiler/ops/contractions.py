@@ -6,7 +6,7 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import reductions
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -43,13 +43,13 @@ def contract_exact(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtyp
     return contract(a, b, a_dims, b_dims, out_dims, dtype)
 
 
-def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[Any, Any]:
+def _operands(node: Op, symbol_table: SymbolTable, first: int = 0) -> tuple[ir.Value, ir.Value]:
     return value_of(node.args[first], symbol_table), value_of(node.args[first + 1], symbol_table)
 
 
 def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> None:
     @lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         dtype = node.tensor_meta.dtype
         sums, wide = product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return cast_tensor(sums, wide, dtype)
@@ -76,7 +76,7 @@ def _register_product_plus_addend(name: str, a_dims: str, b_dims: str, out_dims:
     """
 
     @lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         meta = node.tensor_meta
         addend = value_of(node.args[0], symbol_table)
         a, b = _operands(node, symbol_table, 1)

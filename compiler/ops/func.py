@@ -78,7 +78,7 @@ def _record_path(condition: str, has_results: bool) -> str:
     return "slow_path" if has_results else "error_path"
 
 
-def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list[Any]:
+def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list[ir.Value]:
     """Emits a call of the node's op on its tensor arguments. Equal ops on equal shapes share one declaration.
 
     `condition` says when the code of a compiled op makes the call; it is "" for an op that falls back to eager.
@@ -118,7 +118,7 @@ def call_eager_for_errors(node: Op, symbol_table: SymbolTable, condition: str) -
     func.CallOp([], ir.FlatSymbolRefAttr.get(call.symbol), [*operands, *map(_symbol_value, call.symbols)])
 
 
-def _symbol_value(name: str) -> Any:
+def _symbol_value(name: str) -> ir.Value:
     return index_value(symbol(name))
 
 
@@ -173,7 +173,7 @@ def _number_tensors(value: Any, count: Any) -> Any:
     return [_number_tensors(item, count) for item in value] if isinstance(value, list) else value
 
 
-def _declare(call: EagerCall, input_types: list[Any], results: list[TensorMeta]) -> None:
+def _declare(call: EagerCall, input_types: list[ir.Type], results: list[TensorMeta]) -> None:
     """Declares the function of `call` in the current module, unless it is declared already."""
     module = _module_of(ir.InsertionPoint.current.block)
     if any(_symbol_name(op) == call.symbol for op in module.regions[0].blocks[0]):
@@ -193,19 +193,19 @@ def _declare(call: EagerCall, input_types: list[Any], results: list[TensorMeta])
     declaration.attributes[EAGER_CALL_ATTRIBUTE] = ir.StringAttr.get(msgspec.json.encode(call).decode())
 
 
-def _symbol_name(op: Any) -> str:
+def _symbol_name(op: ir.Operation) -> str:
     attributes = op.operation.attributes
     return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else ""
 
 
-def _module_of(block: Any) -> Any:
+def _module_of(block: ir.Block) -> ir.Operation:
     op = block.owner
     while op.operation.name != "builtin.module":
         op = op.operation.parent
     return op.operation
 
 
-def eager_calls(module: Any) -> tuple[EagerCall, ...]:
+def eager_calls(module: ir.Operation) -> tuple[EagerCall, ...]:
     """Returns the eager calls that `module`, an operation, declares."""
     declared = (op.operation.attributes for op in module.regions[0].blocks[0])
     texts = [

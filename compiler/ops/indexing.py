@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith, tensor
+from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
 from buddy.compiler.ops.registry import Registry
@@ -33,7 +33,7 @@ class Subscripts:
     dims: tuple[tuple[int | None, ...], ...]
     loops: tuple[int | None, ...]
 
-    def source_indices(self, elements: Sequence[Any], loop_indices: Sequence[Any]) -> list[Any]:
+    def source_indices(self, elements: Sequence[ir.Value], loop_indices: Sequence[ir.Value]) -> list[ir.Value]:
         """Returns the indices into `x` for an iteration of the loops; `elements` are those of the index tensors."""
         scalars = map(Scalar, elements, self.types)
         clamped = {

@@ -19,19 +19,19 @@ Extent = Any
 Body = Callable[[list[Any], list[Any]], Sequence[Any]]
 
 
-def position(value: Extent) -> Any:
+def position(value: Extent) -> ir.Value:
     """Returns `value` as a value of type index."""
     return index_value(value)
 
 
-def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> list[Any]:
+def for_each(extents: Sequence[Extent], carried: Sequence[ir.Value], body: Body) -> list[ir.Value]:
     """Emits a loop nest with trip counts `extents`, the innermost loop last. Returns the final loop-carried values.
 
     `body(indices, carried)` returns the next loop-carried values. These are scalars, or tensors that `body` changes
     only by `insert`.
     """
 
-    def emit_nest(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def emit_nest(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         if len(indices) == len(extents):
             return list(body(indices, carried))
         loop = scf.ForOp(position(0), position(extents[len(indices)]), position(1), carried)
@@ -42,13 +42,13 @@ def for_each(extents: Sequence[Extent], carried: Sequence[Any], body: Body) -> l
     return emit_nest([], list(carried))
 
 
-def copy_shapes(values: Iterable[Any], like: Sequence[Any]) -> list[Any]:
+def copy_shapes(values: Iterable[Any], like: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns `values`. Records for each tensor in it that the shape is that of the corresponding tensor in `like`."""
     pairs = list(zip(values, like, strict=True))
     return [record_shape(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
 
 
-def element(value: Any, indices: Sequence[Any], dtype: TensorDType) -> Scalar:
+def element(value: ir.Value, indices: Sequence[ir.Value], dtype: TensorDType) -> Scalar:
     """Returns the element at `indices`, values of type index, of a tensor of `dtype`."""
     return Scalar(tensor.extract(value, list(indices)), dtype)
 
@@ -58,12 +58,12 @@ def insert(value: Any, indices: Sequence[Any], into: Any) -> Any:
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(indices))
 
 
-def index_of(value: Any, dtype: TensorDType = TensorDType.Int64) -> Scalar:
+def index_of(value: ir.Value, dtype: TensorDType = TensorDType.Int64) -> Scalar:
     """Converts an MLIR index to a scalar of an integer type."""
     return s.cast(Scalar(arith.index_cast(ir.IntegerType.get_signless(64), value), TensorDType.Int64), dtype)
 
 
-def index_position(value: Scalar) -> Any:
+def index_position(value: Scalar) -> ir.Value:
     """Converts a signed integer to an MLIR index."""
     return arith.index_cast(ir.IndexType.get(), value.value)
 

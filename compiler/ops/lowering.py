@@ -327,7 +327,7 @@ def _has_dynamic_sizes(node: Op) -> bool:
     return any(is_dynamic(meta.shape) for meta in metas) or any(True for _ in symbols_in((node.args, node.kwargs)))
 
 
-def _as_lowering_error(error: Exception, lowering: Any, node: Op) -> LoweringError | None:
+def _as_lowering_error(error: Exception, lowering: Callable[..., object], node: Op) -> LoweringError | None:
     """Converts an error of a lowering to a `LoweringError`; returns `None` if the error is a bug of this project.
 
     An error in a lowering of a script or plug-in always becomes one, so that the next registry is tried.
@@ -366,11 +366,11 @@ def _without_empty(values: Sequence[Value]) -> list[Value]:
     return [value for value in values if 0 not in value[0].tensor_meta.shape]
 
 
-def _types(values: Sequence[Value]) -> list[Any]:
+def _types(values: Sequence[Value]) -> list[ir.Type]:
     return [meta_type(op.tensor_meta) for op, _ in values]
 
 
-def _bind(table: Table, values: Sequence[Value], mlir_values: Sequence[Any]) -> None:
+def _bind(table: Table, values: Sequence[Value], mlir_values: Sequence[ir.Value]) -> None:
     """Stores the `mlir_values` that a call passes for `values` in `table`; creates new tensors for empty ones."""
     passed = iter(mlir_values)
     for op, index in values:
@@ -387,7 +387,7 @@ def _is_complex(node: Op) -> bool:
 
 def _argument_attributes(
     index: int, shape: Sequence[Dim], is_parameter: bool, public: bool, is_declaration: bool
-) -> Any:
+) -> ir.DictAttr:
     """Returns the attributes of argument `index`: read-only, parameter, dynamic sizes, index of the placeholder."""
     attributes: dict[str, ir.Attribute] = {}
     if is_declaration:
@@ -403,7 +403,7 @@ def _argument_attributes(
     return ir.DictAttr.get(attributes)
 
 
-def new_context() -> Any:
+def new_context() -> ir.Context:
     """Creates an MLIR context for one graph; it allows the unregistered attributes of this project."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
@@ -413,7 +413,7 @@ def new_context() -> Any:
 
 
 def lower(
-    graph: Graph, recipe: Recipe, context: Any, locations: LocationSets, first: Registry | None = None,
+    graph: Graph, recipe: Recipe, context: ir.Context, locations: LocationSets, first: Registry | None = None,
     parts: Partition | None = None, on_node: OnNode | None = None,
 ) -> LoweredModule:  # fmt: skip
     """Lowers `graph` to top-level IR with `recipe`, in `context`.

@@ -8,7 +8,7 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith, tensor
+from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -106,7 +106,7 @@ def reverse_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
 
 
 @lowering("RollOp")
-def roll(node: Op, symbol_table: SymbolTable) -> Any:
+def roll(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Rolls one dim after another; without dims, rolls the elements in row-major order."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shifts, dims = node.args[1], argument(node, 2, "dims") or []
@@ -120,7 +120,7 @@ def roll(node: Op, symbol_table: SymbolTable) -> Any:
     return value
 
 
-def _roll_dim(value: Any, shift: int, dim: int, dtype: TensorDType) -> Any:
+def _roll_dim(value: ir.Value, shift: int, dim: int, dtype: TensorDType) -> ir.Value:
     shape = list(st.shape_of(value))
     offset = shift % shape[dim]
     if not offset:
@@ -309,5 +309,5 @@ def _from_bits(bits: Scalar, dtype: TensorDType) -> Scalar:
 
 
 @lowering("EmptyOp")
-def empty(node: Op, symbol_table: SymbolTable) -> Any:
+def empty(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return st.empty(node.tensor_meta.shape, node.tensor_meta.dtype)

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import loops
@@ -100,7 +101,7 @@ def _max_in_windows(
     return fold_positions(shape, window_sizes, [(lowest, dtype), (-1, INDEX_TYPE)], body)
 
 
-def _flat_index(position: Sequence[Scalar], sizes: Sequence[int]) -> Scalar:
+def _flat_index(position: Sequence[Scalar], sizes: Sequence[Dim]) -> Scalar:
     """Returns the row-major index of a position in a tensor with these sizes."""
     flat = position_scalar(0)
     for index, size in zip(position, sizes, strict=True):
@@ -171,7 +172,7 @@ def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
 Count = Callable[..., "Scalar | int"]
 
 
-def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[int]) -> Count | int:
+def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[Dim]) -> Count | int:
     """Returns the divisor of the sums: a number, or a function of the position if the divisor depends on it.
 
     The arguments from `first` on are `ceil_mode`, `count_include_pad` and `divisor_override`.

@@ -73,7 +73,9 @@ def requested_precision(precision: Precision) -> Iterator[PrecisionRequest]:
         _request.reset(token)
 
 
-def product(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> tuple[Any, TensorDType]:
+def product(
+    a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType
+) -> tuple[ir.Value, TensorDType]:
     """Emits a contraction of tensors of element type `dtype`, in the requested precision if that is possible.
 
     Returns the sums and their element type: that of accumulators, which is f32 for 16-bit floats and all precisions.
@@ -99,7 +101,7 @@ def refuse_precision(reason: str) -> None:
         request.refusal = reason
 
 
-def narrowed(values: Sequence[Any], dtype: TensorDType, what: str) -> tuple[list[Any], TensorDType]:
+def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple[list[ir.Value], TensorDType]:
     """Returns the operands of `what` rounded to bfloat16, if that is requested, and their element type.
 
     These are ops with products inside, such as convolutions, whose sums are then in f32.

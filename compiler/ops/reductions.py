@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math as pymath
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size, product
@@ -31,6 +31,9 @@ from buddy.compiler.ops.structured import (
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
 from buddy.compiler.ops.utils import SymbolTable, argument, normalize_dim, value_of
 
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
+
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
@@ -44,8 +47,8 @@ def axes_of(dims: Any, rank: int) -> list[int]:
 
 
 def sum_over(
-    value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
-) -> Any:
+    value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, result: TensorDType, *, squared: bool = False
+) -> ir.Value:
     """Returns the sum over the dims `axes` (of squares, if `squared`), accumulated in the type `result`."""
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
@@ -55,7 +58,7 @@ def sum_over(
     return reduce([(value, dtype)], shape_of(value), axes, keep, 0, result, body)
 
 
-def extreme(value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, largest: bool) -> Any:
+def extreme(value: ir.Value, dtype: TensorDType, axes: Sequence[int], keep: bool, largest: bool) -> ir.Value:
     """Returns the maximum over the dims `axes` if `largest`, else the minimum."""
     low, high = s.limits(dtype)
     pick = s.maximum if largest else s.minimum
@@ -64,11 +67,11 @@ def extreme(value: Any, dtype: TensorDType, axes: Sequence[int], keep: bool, lar
     )
 
 
-def _operand(node: Op, symbol_table: SymbolTable) -> tuple[Any, TensorDType]:
+def _operand(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, TensorDType]:
     return value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
 
 
-def _element_count(shape: Sequence[Any], axes: Sequence[int]) -> Any:
+def _element_count(shape: Sequence[int | Size], axes: Sequence[int]) -> int | Size:
     """Returns the number of elements that a reduction over `axes` combines, which may be symbolic."""
     count: Any = 1
     for axis in axes:
@@ -197,8 +200,8 @@ def _reduce_to_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> An
 
 
 def moments(
-    value: Any, dtype: TensorDType, axes: Sequence[int], correction: float, from_first: bool = False
-) -> tuple[Any, Any, TensorDType]:
+    value: ir.Value, dtype: TensorDType, axes: Sequence[int], correction: float, from_first: bool = False
+) -> tuple[ir.Value, ir.Value, TensorDType]:
     """Returns mean and variance over the dims `axes`, which remain as unit dims, and the type of both.
 
     Sums the squared deviations from the mean, in a second pass, to avoid cancellation. With `from_first`, the mean is
@@ -241,7 +244,7 @@ def _mean_from_first(
 
 
 @lowering("VarMeanOp", "VarOp")
-def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def var_mean(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the variance, and the mean if the node has a second result."""
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
@@ -255,7 +258,7 @@ def var_mean(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return results
 
 
-def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scale: float = 1.0) -> Any:
+def softmax(value: ir.Value, dtype: TensorDType, axis: int, result: TensorDType, scale: float = 1.0) -> ir.Value:
     """Returns `softmax(scale * value)` along `axis`. Subtracts the maximum before the exponential to avoid overflow.
 
     Multiplies by the reciprocal of the sum: this takes one division per row, but one more rounding than in eager.
@@ -275,7 +278,7 @@ def softmax(value: Any, dtype: TensorDType, axis: int, result: TensorDType, scal
 
 
 @lowering("SoftmaxOp")
-def softmax_op(node: Op, symbol_table: SymbolTable) -> Any:
+def softmax_op(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     shape, result = shape_of(value), node.tensor_meta.dtype
     if not shape:
@@ -318,7 +321,7 @@ def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("NativeLayerNormOp")
-def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     value, dtype = _operand(node, symbol_table)
     shape, normalized_rank = shape_of(value), len(node.args[1])
     epsilon = node.args[4]
@@ -342,7 +345,7 @@ def native_layer_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("BatchNormOp")
-def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def batch_norm(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Computes `x * scale + shift` per channel from the running statistics.
 
     The other results, statistics for training, are empty. As in PyTorch, scale and shift are computed first: each
@@ -353,7 +356,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     epsilon, channel_shape = node.args[6], [meta.shape[1], *[1] * (len(meta.shape) - 2)]
     wide = accumulator_type(dtype)
 
-    def per_channel(nodes: Sequence[Op | None], values: Sequence[Any], body: Callable[..., Scalar]) -> Any:
+    def per_channel(nodes: Sequence[Op | None], values: Sequence[ir.Value], body: Callable[..., Scalar]) -> ir.Value:
         """Returns `body` of the elements of `nodes`, except those that are `None`, and of `values`."""
         inputs = [(value_of(n, symbol_table), n.tensor_meta.dtype) for n in nodes if n is not None]
         operands = [*((reshape(v, channel_shape, t), t) for v, t in inputs), *((v, wide) for v in values)]
@@ -374,7 +377,7 @@ def batch_norm(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return [result, *(empty(meta.shape, meta.dtype) for meta in node.metas[1:] if meta is not None)]
 
 
-def extreme_with_position(value: Any, dtype: TensorDType, axis: int, largest: bool) -> list[Any]:
+def extreme_with_position(value: ir.Value, dtype: TensorDType, axis: int, largest: bool) -> list[ir.Value]:
     """Returns the maximum (if `largest`) or minimum along `axis`, and its position (i64).
 
     Among equal elements, and among NaNs, the position is that of the first one.
@@ -385,7 +388,7 @@ def extreme_with_position(value: Any, dtype: TensorDType, axis: int, largest: bo
     sizes = [shape[i] for i in out_dims]
     outs = [filled(low if largest else high, sizes, dtype), filled(0, sizes, TensorDType.Int64)]
 
-    def body(*elements: Any) -> list[Any]:
+    def body(*elements: ir.Value) -> list[ir.Value]:
         x, best, best_position = map(Scalar, elements, (dtype, dtype, TensorDType.Int64))
         replaces = x > best if largest else x < best
         if dtype.is_float:
@@ -397,7 +400,7 @@ def extreme_with_position(value: Any, dtype: TensorDType, axis: int, largest: bo
     return generic([value], [list(range(len(shape)))], outs, [out_dims, out_dims], iterators, body)
 
 
-def _extreme_of_node(node: Op, symbol_table: SymbolTable, largest: bool) -> list[Any]:
+def _extreme_of_node(node: Op, symbol_table: SymbolTable, largest: bool) -> list[ir.Value]:
     """Returns extreme and position along the node's dim; without a dim, the row-major position among all elements."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     shape, dim = shape_of(value), argument(node, 1, "dim")
@@ -410,7 +413,7 @@ def _register_extreme(largest: bool, name_with_value: str, name_of_position: str
     """Registers lowerings of an op that returns extreme and position, and of one that returns only the position."""
 
     @lowering(name_with_value)
-    def lower(node: Op, symbol_table: SymbolTable) -> list[Any]:
+    def lower(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         pairs = zip(_extreme_of_node(node, symbol_table, largest), node.metas, strict=True)
         return [reshape(value, meta.shape, meta.dtype) for value, meta in pairs if meta is not None]
 

@@ -172,7 +172,7 @@ def _integer_cast(x: Scalar, element: Any) -> Any:
     return (arith.extui if x.is_unsigned else arith.extsi)(element, x.value)
 
 
-def _unary(op_name: str) -> Any:
+def _unary(op_name: str) -> Callable[..., Scalar]:
     """Returns a function that emits a unary op of the `math` dialect."""
 
     def apply(x: Scalar) -> Scalar:
@@ -218,7 +218,7 @@ def horner(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     return result
 
 
-def _rounding(op_name: str) -> Any:
+def _rounding(op_name: str) -> Callable[..., Scalar]:
     """Returns a function that rounds floats by an op of the `math` dialect, and returns integers unchanged."""
 
     def apply(x: Scalar) -> Scalar:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.sizes import product, smallest
+from buddy.compiler.graph.sizes import Dim, product, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
@@ -53,13 +53,13 @@ class ScatterWrites:
     `target_indices` maps the indices of the loops to the indices of the element that the iteration writes.
     """
 
-    def __init__(self, extents: Sequence[Any], target_indices: Callable[[Indices], Indices]) -> None:
+    def __init__(self, extents: Sequence[Dim], target_indices: Callable[[Indices], Indices]) -> None:
         self.extents, self.target_indices = extents, target_indices
 
     def apply(self, target: Any, dtype: TensorDType, read: Reader, combine: Combine) -> Any:
         """Returns `target` after all writes, in order: each stores `combine(old element, read(indices))`."""
 
-        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             (target,), written = carried, self.target_indices(indices)
             return [insert(combine(element(target, written, dtype), cast(read(indices), dtype)), written, target)]
 
@@ -177,7 +177,7 @@ def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("IndexPutOp")
-def index_put(node: Op, symbol_table: SymbolTable) -> Any:
+def index_put(node: Op, symbol_table: SymbolTable) -> ir.Value:
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     items, values = node.args[1], node.args[2]
     add = bool(argument(node, 3, "accumulate", False))
@@ -194,12 +194,12 @@ def index_put(node: Op, symbol_table: SymbolTable) -> Any:
     return _write(subscripts, target, dtype, read, add)
 
 
-def _broadcast_indices(indices: Indices, dims: Sequence[int | None]) -> list[Any]:
+def _broadcast_indices(indices: Indices, dims: Sequence[int | None]) -> list[ir.Value]:
     """Returns the indices of an operand that is broadcast to the loops: its dim `i` has the loop `dims[i]` or none."""
     return [position(0) if dim is None else indices[dim] for dim in dims]
 
 
-def _write(subscripts: Subscripts, target: Any, dtype: TensorDType, read: Reader, add: bool) -> Any:
+def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: Reader, add: bool) -> ir.Value:
     """Returns `target` after `target[subscripts] = read(indices)`, or `+=` with `add`."""
 
     def target_indices(indices: Indices) -> Indices:

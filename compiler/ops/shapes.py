@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size, from_front, largest, smallest
@@ -20,6 +20,9 @@ from buddy.compiler.ops.utils import (
     value_of,
 )
 
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
+
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
@@ -31,17 +34,17 @@ def reshape(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("CloneOp", "AliasOp", "ViewAsRealOp", "ViewAsComplexOp")
-def identity(node: Op, symbol_table: SymbolTable) -> Any:
+def identity(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return value_of(node.args[0], symbol_table)
 
 
 @lowering("TOp", "TransposeOp", "PermuteOp")
-def permute(node: Op, symbol_table: SymbolTable) -> Any:
+def permute(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return st.transpose(value_of(node.args[0], symbol_table), permutation_of(node), node.tensor_meta.dtype)
 
 
 @lowering("ExpandOp")
-def expand(node: Op, symbol_table: SymbolTable) -> Any:
+def expand(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
     return st.broadcast(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
 
@@ -88,7 +91,7 @@ def slice_(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("SelectOp")
-def select(node: Op, symbol_table: SymbolTable) -> Any:
+def select(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = list(st.shape_of(value))
     dim, index = normalize_dim(node.args[1], len(shape)), node.args[2]
@@ -132,14 +135,14 @@ def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("CopyOp")
-def copy(node: Op, symbol_table: SymbolTable) -> Any:
+def copy(node: Op, symbol_table: SymbolTable) -> ir.Value:
     source, meta = node.args[1], node.tensor_meta
     inputs = [(value_of(source, symbol_table), source.tensor_meta.dtype)]
     return st.pointwise(inputs, meta.shape, meta.dtype, lambda x: cast(x, meta.dtype))
 
 
 @lowering("CatOp")
-def cat(node: Op, symbol_table: SymbolTable) -> Any:
+def cat(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
     dim = normalize_dim(argument(node, 1, "dim", 0), len(meta.shape))
     out, start = st.empty(meta.shape, meta.dtype), 0
@@ -157,7 +160,7 @@ def cat(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("FullOp", "ScalarTensorOp")
-def full(node: Op, symbol_table: SymbolTable) -> Any:
+def full(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value = node.args[0] if node.target.startswith("scalar_tensor") else argument(node, 1, "fill_value")
     if isinstance(value, Size):
         meta = node.tensor_meta
@@ -168,7 +171,7 @@ def full(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ArangeOp")
-def arange(node: Op, symbol_table: SymbolTable) -> Any:
+def arange(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Computes float results in i64, or in f64 if start or step is a float, as in eager, and rounds once."""
     start, step = arange_bounds(node)
     meta = node.tensor_meta
@@ -178,14 +181,14 @@ def arange(node: Op, symbol_table: SymbolTable) -> Any:
     wide = TensorDType.Float64 if is_fractional else TensorDType.Int64
     compute_type = wide if meta.dtype.is_float else meta.dtype
 
-    def body(_out: Any) -> list[Any]:
+    def body(_out: ir.Value) -> list[ir.Value]:
         number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute_type)
         return [cast(number * step + start, meta.dtype).value]
 
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]
 
 
-def arange_bounds(node: Op) -> tuple[Any, Any]:
+def arange_bounds(node: Op) -> tuple[int, int]:
     """Returns start and step of an `arange` or `iota`."""
     if node.target.startswith("iota"):
         return node.kwargs.get("start", 0), node.kwargs.get("step", 1)

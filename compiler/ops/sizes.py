@@ -43,14 +43,14 @@ def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
         _function_stack.pop()
 
 
-def record_shape(value: Any, shape: Sequence[Dim]) -> Any:
+def record_shape(value: ir.Value, shape: Sequence[Dim]) -> ir.Value:
     """Returns `value`. Records `shape` for `known_shape` if it is dynamic."""
     if is_dynamic(shape):
         _function_stack[-1].shapes[value] = tuple(shape)
     return value
 
 
-def known_shape(value: Any) -> tuple[Dim, ...]:
+def known_shape(value: ir.Value) -> tuple[Dim, ...]:
     """Returns the shape of a tensor.
 
     Raises `LoweringError` for a tensor with `?` dims whose sizes were not recorded.
@@ -70,12 +70,12 @@ def index_value(size: Any) -> Any:
     return emit_size(size, _function_stack[-1].symbols)
 
 
-def emit_size(size: Dim, symbols: dict[str, Any]) -> Any:
+def emit_size(size: Dim, symbols: dict[str, ir.Value]) -> ir.Value:
     """Emits the computation of `size` from the values of `symbols`."""
     return evaluate(size, symbols, lambda number: arith.constant(ir.IndexType.get(), number), _emit_operation)
 
 
-def _emit_operation(name: str, left: Any, right: Any) -> Any:
+def _emit_operation(name: str, left: ir.Value, right: ir.Value) -> ir.Value:
     if name == "%":  # the sign of the divisor, as in Python
         return arith.subi(left, arith.muli(arith.floordivsi(left, right), right))
     functions = {
@@ -84,17 +84,17 @@ def _emit_operation(name: str, left: Any, right: Any) -> Any:
     return functions[name](left, right)
 
 
-def split_sizes(sizes: Sequence[Any]) -> tuple[list[Any], list[int]]:
+def split_sizes(sizes: Sequence[int | Size]) -> tuple[list[ir.Value], list[int]]:
     """Returns sizes in the form of slice ops: values of the dynamic sizes, and static sizes with markers for these."""
     return [index_value(size) for size in sizes if not isinstance(size, int)], mlir_shape(sizes)
 
 
-def sizes_attribute(shape: Sequence[Dim]) -> Any:
+def sizes_attribute(shape: Sequence[Dim]) -> ir.ArrayAttr:
     """Returns a shape as an array attribute: the sizes as texts if some are symbolic, else an empty array."""
     return ir.ArrayAttr.get([ir.StringAttr.get(str(size)) for size in shape] if is_dynamic(shape) else [])
 
 
-def symbol_attributes(name: str) -> Any:
+def symbol_attributes(name: str) -> ir.DictAttr:
     """Returns the attributes of an argument that is the value of symbol `name`."""
     return ir.DictAttr.get({SYMBOL: ir.StringAttr.get(name)})
 
@@ -102,12 +102,12 @@ def symbol_attributes(name: str) -> Any:
 # ---- reading attributes ----------------------------------------------------------------------------------------------
 
 
-def read_sizes(attribute: Any) -> list[Dim]:
+def read_sizes(attribute: ir.Attribute) -> list[Dim]:
     """Parses the result of `sizes_attribute`; numbers become ints."""
     return [parse_size(ir.StringAttr(text).value) for text in ir.ArrayAttr(attribute)]
 
 
-def result_attributes(function: Any) -> list[Any]:
+def result_attributes(function: ir.Operation) -> list[ir.ArrayAttr]:
     """Returns the recorded sizes of each result of a function; empty for results with static types."""
     if RESULT_SIZES in function.attributes:
         return [ir.ArrayAttr(shape) for shape in ir.ArrayAttr(function.attributes[RESULT_SIZES])]

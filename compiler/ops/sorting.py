@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.sizes import product
+from buddy.compiler.graph.sizes import Dim, product
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, math, tensor
 from buddy.compiler.ops import scalar as s
@@ -87,7 +87,7 @@ def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> KeyedRows:
     return KeyedRows(sorted_keys, indices, dtype)
 
 
-def _indices(shape: Sequence[int]) -> Any:
+def _indices(shape: Sequence[Dim]) -> Any:
     """Returns every element's index in its row."""
     out = empty(shape, TensorDType.Int64)
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.sizes import Dim as Extent
 from buddy.compiler.graph.sizes import is_dynamic, product
@@ -13,6 +13,9 @@ from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, known_shape, record_shape, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
+
+if TYPE_CHECKING:
+    pass
 
 PARALLEL, REDUCTION = "parallel", "reduction"
 
@@ -48,12 +51,12 @@ class ReversedDim:
 Dim = int | WindowDim | ReversedDim | None
 
 
-def affine_map(rank: int, dims: Sequence[Dim]) -> Any:
+def affine_map(rank: int, dims: Sequence[Dim]) -> ir.AffineMap:
     """Returns the affine map from the indices of `rank` loops to those of `dims`; a broadcast dim has the index 0."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
 
 
-def _expression(dim: Dim) -> Any:
+def _expression(dim: Dim) -> ir.AffineExpr:
     if dim is None:
         return ir.AffineConstantExpr.get(0)
     if isinstance(dim, WindowDim):
@@ -69,7 +72,7 @@ def broadcast_dims(operand_shape: Sequence[Extent], shape: Sequence[Extent]) -> 
     return [None if size == 1 and shape[offset + i] != 1 else offset + i for i, size in enumerate(operand_shape)]
 
 
-def empty(shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def empty(shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     sizes = [size if isinstance(size, int) else index_value(size) for size in shape]
     return record_shape(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
@@ -79,9 +82,9 @@ def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDTyp
 
 
 def generic(
-    inputs: Sequence[Any], dims: Sequence[Sequence[Dim]], outs: Sequence[Any],
+    inputs: Sequence[ir.Value], dims: Sequence[Sequence[Dim]], outs: Sequence[ir.Value],
     out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
-) -> list[Any]:  # fmt: skip
+) -> list[ir.Value]:  # fmt: skip
     """Emits a `linalg.generic` whose operands have the indexing `dims` and `out_dims`; returns its results.
 
     `body` takes one MLIR scalar per operand and returns one per result.
@@ -100,12 +103,15 @@ def generic(
 
 
 def pointwise(
-    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[Extent], dtype: TensorDType, body: Callable[..., Scalar]
-) -> Any:
+    inputs: Sequence[tuple[ir.Value, TensorDType]],
+    shape: Sequence[Extent],
+    dtype: TensorDType,
+    body: Callable[..., Scalar],
+) -> ir.Value:
     """Returns a tensor of `shape` with elements `body(*elements)`, where the inputs are broadcast to `shape`."""
     types = [t for _, t in inputs]
 
-    def scalars(*values: Any) -> list[Any]:
+    def scalars(*values: ir.Value) -> list[ir.Value]:
         return [body(*map(Scalar, values, types)).value]
 
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
@@ -128,7 +134,7 @@ def reduce(
     out_dims = [None if i in axes else i for i in range(rank)] if keep else [i for i in range(rank) if i not in axes]
     out_shape = [1 if d is None else shape[d] for d in out_dims]
 
-    def scalars(*values: Any) -> list[Any]:
+    def scalars(*values: ir.Value) -> list[ir.Value]:
         return [body(*map(Scalar, values, (*types, dtype))).value]
 
     dims = [broadcast_dims(shape_of(value), shape) for value, _ in inputs]
@@ -158,9 +164,9 @@ def _reduce_without_unit_dims(
 
 
 def contract(
-    a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
+    a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
     unsigned: tuple[bool, bool] = (False, False),
-) -> Any:  # fmt: skip
+) -> ir.Value:  # fmt: skip
     """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`.
 
     The sums are added to the tensor `start`, by default zeros. The operands are extended to `dtype`; integers are
@@ -202,7 +208,7 @@ def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any
     return record_shape(transposed, shape_of(out))
 
 
-def broadcast(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def broadcast(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     if shape_of(value) == tuple(shape):
         return value
     return pointwise([(value, dtype)], shape, dtype, lambda x: x)
@@ -224,11 +230,11 @@ def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
     return value
 
 
-def _collapse(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def _collapse(value: ir.Value, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     return record_shape(tensor.collapse_shape(tensor_type(shape, dtype), value, groups), shape)
 
 
-def _expand(value: Any, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def _expand(value: ir.Value, groups: list[list[int]], shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     return record_shape(tensor.expand_shape(tensor_type(shape, dtype), value, groups, *split_sizes(shape)), shape)
 
 
@@ -300,7 +306,7 @@ def insert_slice(
     return record_shape(tensor.insert_slice(piece, value, *_slice_operands(offsets, sizes, strides)), shape_of(value))
 
 
-def cast_shape(value: Any, meta: TensorMeta) -> Any:
+def cast_shape(value: ir.Value, meta: TensorMeta) -> ir.Value:
     """Returns a tensor of the rank of `meta` cast to the type of `meta`; the types differ in which sizes are static.
 
     Returns any other `value` unchanged.
@@ -311,7 +317,7 @@ def cast_shape(value: Any, meta: TensorMeta) -> Any:
     return record_shape(value if value.type == result_type else tensor.cast(result_type, value), meta.shape)
 
 
-def index_to(value: Any, dtype: TensorDType) -> Any:
+def index_to(value: ir.Value, dtype: TensorDType) -> ir.Value:
     return arith.index_cast(mlir_element_type_get(dtype), value)
 
 
@@ -319,6 +325,6 @@ def to_index(value: Any) -> Any:
     return arith.index_cast(ir.IndexType.get(), value)
 
 
-def loop_index(dim: int) -> Any:
+def loop_index(dim: int) -> ir.Value:
     """Returns the index of loop `dim`, inside a body."""
     return linalg.IndexOp(dim).result

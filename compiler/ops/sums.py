@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
+
+if TYPE_CHECKING:
+    from buddy.compiler.graph.sizes import Size
+    from buddy.compiler.mlir.bindings import ir
 
 # Maps an element's indices to (target indices along the last dims, weight) pairs; the weight `None` means 1.
 Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
@@ -19,7 +23,7 @@ MIN_F64_TERMS = 1 << 16
 _WIDE = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16: TensorDType.Float32}
 
 
-def accumulator_type(dtype: TensorDType, count: Any = 1) -> TensorDType:
+def accumulator_type(dtype: TensorDType, count: int | Size = 1) -> TensorDType:
     """Returns the accumulator type for `count` elements of `dtype`.
 
     It is f32 for 16-bit floats, as in PyTorch, and f64 for at least `MIN_F64_TERMS` floats of up to 32 bits.
@@ -35,7 +39,7 @@ def accumulator_type(dtype: TensorDType, count: Any = 1) -> TensorDType:
     )
 
 
-def cast_tensor(value: Any, dtype: TensorDType, to: TensorDType) -> Any:
+def cast_tensor(value: ir.Value, dtype: TensorDType, to: TensorDType) -> ir.Value:
     """Casts each element of a tensor from `dtype` to `to`."""
     if dtype is to:
         return value

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_of
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.protocol.errors import BuddyError
+
+if TYPE_CHECKING:
+    from buddy.compiler.graph.sizes import Size
 
 # Lowerings also import these functions of the graph package from here.
 __all__ = [
@@ -24,25 +27,25 @@ SymbolTable = Mapping[tuple[str, int], Any]
 _SIGNLESS_SPELLINGS = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}
 
 
-def mlir_element_type_get(dtype: TensorDType) -> Any:
+def mlir_element_type_get(dtype: TensorDType) -> ir.Type:
     """Returns the MLIR element type of `dtype`, in the current context. The name is Buddy-MLIR's."""
     return ir.Type.parse(_SIGNLESS_SPELLINGS.get(dtype, dtype.value))
 
 
-def mlir_shape(shape: Sequence[Any]) -> list[int]:
+def mlir_shape(shape: Sequence[int | Size]) -> list[int]:
     """Returns a shape for MLIR types: each symbolic size becomes MLIR's marker for a dynamic size."""
     return [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in shape]
 
 
-def tensor_type(shape: Sequence[Dim], dtype: TensorDType) -> Any:
+def tensor_type(shape: Sequence[Dim], dtype: TensorDType) -> ir.Type:
     return ir.RankedTensorType.get(mlir_shape(shape), mlir_element_type_get(dtype))
 
 
-def meta_type(meta: TensorMeta) -> Any:
+def meta_type(meta: TensorMeta) -> ir.Type:
     return tensor_type(meta.stored.shape, meta.stored.dtype)
 
 
-def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
+def value_of(argument: Any, symbol_table: SymbolTable) -> ir.Value:
     """Returns the MLIR value of a node argument that is a tensor.
 
     Raises `LoweringError` for any other argument.
@@ -52,7 +55,7 @@ def value_of(argument: Any, symbol_table: SymbolTable) -> Any:
     return symbol_table[(str(argument), 0)]
 
 
-def constant_attribute(value: bool | int | float, dtype: TensorDType) -> Any:
+def constant_attribute(value: bool | int | float, dtype: TensorDType) -> ir.Attribute:
     """Returns an attribute of `dtype`; bools and integers are converted as PyTorch converts a Python number."""
     element = mlir_element_type_get(dtype)
     if dtype.is_float:
@@ -62,7 +65,7 @@ def constant_attribute(value: bool | int | float, dtype: TensorDType) -> Any:
     return ir.IntegerAttr.get(element, _wrap(int(value), element.width))
 
 
-def constant(value: bool | int | float, dtype: TensorDType) -> Any:
+def constant(value: bool | int | float, dtype: TensorDType) -> ir.Value:
     """Emits an `arith.constant` of `dtype`."""
     return arith.constant(mlir_element_type_get(dtype), constant_attribute(value, dtype))
 

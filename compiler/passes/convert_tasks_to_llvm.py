@@ -31,7 +31,7 @@ class ConvertTasksToLlvm(MlirPass):
     name: ClassVar[str] = "convert-tasks-to-llvm"
     summary: ClassVar[str] = "divide the range of each call of a task among threads of the process's OpenMP runtime"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "llvm.func"]
         tasks = {symbol_of(op): op for op in functions if THREADS in op.attributes}
         if not tasks:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.mlir.walk import collect
@@ -28,7 +28,7 @@ class DropUnitLoops(MlirPass):
     name: ClassVar[str] = "drop-unit-loops"
     summary: ClassVar[str] = "drop unit dims that reshapes add to operands of contractions, with their loops"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first op is erased: ops inside an erased op are invalid.
         for op in [op for op in collect(root) if _is_static_linalg_op(op)]:
             if is_contraction(op) and reads_loops(op):
@@ -39,19 +39,19 @@ class DropUnitLoops(MlirPass):
                     _drop(op, dropped)
 
 
-def _is_static_linalg_op(op: Any) -> bool:
+def _is_static_linalg_op(op: ir.Operation) -> bool:
     """True if `op` is a linalg op with one result whose shaped operands have static shapes."""
     if not op.name.startswith("linalg.") or len(op.results) != 1:
         return False
     return all(not isinstance(v.type, ir.ShapedType) or v.type.has_static_shape for v in op.operands)
 
 
-def _inputs(op: Any) -> list[tuple[Any, Any]]:
+def _inputs(op: ir.Operation) -> list[tuple[ir.Value, ir.AffineMap]]:
     """Returns the two input operands of a contraction, each with its indexing map."""
     return list(zip(list(op.operands)[:2], indexing_maps(op)[:2], strict=True))
 
 
-def _unit_loops(op: Any) -> frozenset[int]:
+def _unit_loops(op: ir.Operation) -> frozenset[int]:
     """Returns the positions of the parallel loops of a contraction that have one iteration."""
     map_, result = indexing_maps(op)[2], op.results[0]
     if not isinstance(result.type, ir.RankedTensorType):
@@ -60,12 +60,12 @@ def _unit_loops(op: Any) -> frozenset[int]:
     return frozenset(e.position for e, size in sizes if size == 1 and isinstance(e, ir.AffineDimExpr))
 
 
-def _dims_of(map_: Any, loops: frozenset[int]) -> list[int]:
+def _dims_of(map_: ir.AffineMap, loops: frozenset[int]) -> list[int]:
     """Returns the dims of the operand with indexing map `map_` that are indexed by `loops`."""
     return [dim for dim, e in enumerate(map_.results) if isinstance(e, ir.AffineDimExpr) and e.position in loops]
 
 
-def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
+def _source_without(value: ir.Value, dims: Sequence[int]) -> ir.Value | None:
     """If `value` is an `expand_shape` that only adds the unit dims `dims`, returns its source; otherwise `None`."""
     if not dims or not isinstance(value, ir.OpResult) or value.owner.name != "tensor.expand_shape":
         return None
@@ -74,7 +74,7 @@ def _source_without(value: Any, dims: Sequence[int]) -> Any | None:
     return source if list(source.type.shape) == kept else None
 
 
-def _drop(op: Any, loops: frozenset[int]) -> None:
+def _drop(op: ir.Operation, loops: frozenset[int]) -> None:
     """Replaces `op` by the contraction without `loops`, and expands its result to the original shape."""
     maps, result = indexing_maps(op), op.results[0]
     with ir.InsertionPoint(op), op.location:
@@ -86,7 +86,7 @@ def _drop(op: Any, loops: frozenset[int]) -> None:
     op.erase()
 
 
-def _drop_dims(value: Any, dims: list[int]) -> Any:
+def _drop_dims(value: ir.Value, dims: list[int]) -> ir.Value:
     """Returns `value` with the unit dims `dims` removed."""
     if not dims:
         return value
@@ -100,7 +100,7 @@ def _drop_dims(value: Any, dims: list[int]) -> Any:
     return tensor.collapse_shape(type_, value, groups_without(value.type.shape, dims))
 
 
-def _drop_loops(map_: Any, loops: frozenset[int]) -> Any:
+def _drop_loops(map_: ir.AffineMap, loops: frozenset[int]) -> ir.AffineMap:
     """Returns `map_` with `loops` removed and the other loops renumbered."""
     kept = [loop for loop in range(map_.n_dims) if loop not in loops]
     results = [ir.AffineDimExpr.get(kept.index(e.position)) for e in map_.results if e.position not in loops]

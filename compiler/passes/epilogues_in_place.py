@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import accesses, collect, root_of
@@ -23,7 +23,7 @@ class EpiloguesInPlace(MlirPass):
     name: ClassVar[str] = "epilogues-in-place"
     summary: ClassVar[str] = "epilogues overwrite a residual or gate that is not read again"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if EPILOGUE in op.attributes and op.name == "linalg.generic"]:
             reserved = _contraction_buffers(op)
             if share_buffer(op, (pair for pair in elementwise_pairs(op) if root_of(pair[0]) not in reserved)):
@@ -32,7 +32,7 @@ class EpiloguesInPlace(MlirPass):
                 context.remark(self.name, op.location, "written to a separate buffer: no operand may be overwritten")
 
 
-def _contraction_buffers(op: Any) -> set[Any]:
+def _contraction_buffers(op: ir.Operation) -> set[ir.Value]:
     """Returns the buffer with the contraction's sums, which the epilogue `op` reads, and the contraction's inputs."""
     sums = root_of(op.operands[ir.IntegerAttr(op.attributes[EPILOGUE]).value])
     producers = [user for user in accesses(sums) if user != op]

@@ -28,7 +28,7 @@ class ExpandBfloat16(MlirPass):
     name: ClassVar[str] = "expand-bfloat16"
     summary: ClassVar[str] = "compute bfloat16 in f32 and round by integer ops, if the processor cannot round to it"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         if context.target.rounds_to_bfloat16:
             return
         for op in collect(root):
@@ -41,7 +41,7 @@ def _is_arithmetic(name: str) -> bool:
     return name.startswith(("arith.", "math.")) and name not in _UNCHANGED_OPS
 
 
-def _is_bfloat16(value: Any) -> bool:
+def _is_bfloat16(value: ir.Value) -> bool:
     return isinstance(element_of(value.type), ir.BF16Type)
 
 

@@ -20,7 +20,7 @@ class FillBorders(MlirPass):
     name: ClassVar[str] = "fill-borders"
     summary: ClassVar[str] = "fill only the border of a padded buffer whose interior is written next"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in collect(root):
             if op.name == "memref.copy" and op.operands[0] == op.operands[1]:
                 op.erase()
@@ -30,13 +30,13 @@ class FillBorders(MlirPass):
             fill.erase()
 
 
-def _blocks(root: Any) -> list[Any]:
+def _blocks(root: ir.Operation) -> list[ir.Block]:
     """Returns the blocks below `root`, without the bodies of linalg ops, which compute scalars."""
     owners = [op for op in (root, *collect(root)) if not op.name.startswith("linalg.")]
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
-def _find_padded_fills(block: Any) -> list[tuple[Any, Any]]:
+def _find_padded_fills(block: ir.Block) -> list[tuple[Any, Any]]:
     """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
     padded_fills: list[tuple[Any, Any]] = []
     fills: dict[Any, Any] = {}  # by buffer, until the next access to the buffer
@@ -75,7 +75,7 @@ def _overwritten_view(writer: Any, fill: Any) -> Any | None:
     return view if has_same_rank and all(stride == 1 for stride in strides) else None
 
 
-def _overwrites_last_operand(op: Any) -> bool:
+def _overwrites_last_operand(op: ir.Operation) -> bool:
     """True if `op` writes every element of its last operand and reads none of them."""
     if op.name in ("linalg.fill", "linalg.copy", "memref.copy"):
         return True

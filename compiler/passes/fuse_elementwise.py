@@ -24,14 +24,14 @@ class FuseElementwise(MlirPass):
     name: ClassVar[str] = "fuse-elementwise"
     summary: ClassVar[str] = "fuse element-wise generics on tensors into the generic that reads each element once"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         # The list is complete before the first rewrite: ops in the body of an erased op are invalid.
         generics = [op for op in collect(root) if op.name == "linalg.generic" and _works_on_tensors(op)]
         for op in generics:
             if not is_contraction(op):
                 self._fuse_into(op, context)
 
-    def _fuse_into(self, consumer: Any, context: PassContext) -> None:
+    def _fuse_into(self, consumer: ir.Operation, context: PassContext) -> None:
         while (fusion := _find_fusion(consumer)) is not None:
             location = context.locations.union([consumer.location, fusion.producer.location])
             text = f"fused its producer ({len(fusion.producer.regions[0].blocks[0].operations) - 1} scalar ops)"
@@ -74,9 +74,9 @@ class _Fusion:
     def determines_all_sizes(self) -> bool:
         """True if each loop of the fused op indexes a dim of an operand alone, as MLIR requires to infer its size."""
         maps = [*self._fused_inputs()[1], *indexing_maps(self.consumer)[-len(self.consumer.results) :]]
-        return len(_single_loops(maps)) == self.map_.n_dims
+        return bool(len(_single_loops(maps)) == self.map_.n_dims)
 
-    def _fused_inputs(self) -> tuple[list[Any], list[Any], list[list[int]]]:
+    def _fused_inputs(self) -> tuple[list[ir.Value], list[ir.AffineMap], list[list[int]]]:
         """Returns the distinct inputs of the fused op, and their maps.
 
         The third list has, for the consumer and the producer, the number of each of their inputs in the fused op; -1
@@ -85,7 +85,7 @@ class _Fusion:
         inputs: list[Any] = []
         maps: list[Any] = []
 
-        def number_of(value: Any, map_: Any) -> int:
+        def number_of(value: ir.Value, map_: ir.AffineMap) -> int:
             """Returns the number of the fused op's input `value`, which is read by `map_`; adds it if it is new."""
             for i, pair in enumerate(zip(inputs, maps, strict=True)):
                 if pair == (value, map_):
@@ -101,14 +101,14 @@ class _Fusion:
         producer_numbers = [number_of(value, self._compose(map_)) for value, map_ in _inputs_of(self.producer)]
         return inputs, maps, [consumer_numbers, producer_numbers]
 
-    def _compose(self, map_: Any) -> Any:
+    def _compose(self, map_: ir.AffineMap) -> ir.AffineMap:
         """Converts a map of the producer's loops to one of the consumer's loops."""
         result_map = indexing_maps(self.producer)[-1]
         dims = sorted(range(result_map.n_dims), key=lambda dim: result_map.results[dim].position)
         loops = ir.AffineMap.get(self.map_.n_dims, 0, [self.map_.results[dim] for dim in dims])
         return ir.AffineMap.get(self.map_.n_dims, 0, [e.compose(loops) for e in map_.results])
 
-    def _emit_body(self, arguments: list[Any], input_numbers: list[list[int]]) -> None:
+    def _emit_body(self, arguments: list[ir.Value], input_numbers: list[list[int]]) -> None:
         """Emits the producer's body and then the consumer's, on the `arguments` of the fused body."""
         consumer_numbers, producer_numbers = input_numbers
         producer_block = self.producer.regions[0].blocks[0]
@@ -149,7 +149,7 @@ class _Fusion:
         index.erase()
 
 
-def _find_fusion(consumer: Any) -> _Fusion | None:
+def _find_fusion(consumer: ir.Operation) -> _Fusion | None:
     """Returns the fusion of the first producer that can be fused into `consumer`, or `None`."""
     loops = _nontrivial_loops(consumer)
     for number, (value, map_) in enumerate(_inputs_of(consumer)):
@@ -163,7 +163,7 @@ def _find_fusion(consumer: Any) -> _Fusion | None:
     return None
 
 
-def _unfused_producers(consumer: Any) -> Iterator[tuple[Any, str]]:
+def _unfused_producers(consumer: ir.Operation) -> Iterator[tuple[ir.Operation, str]]:
     """Yields the element-wise producers that are not fused into `consumer`, each with the reason."""
     loops = _nontrivial_loops(consumer)
     for value, map_ in _inputs_of(consumer):
@@ -178,12 +178,12 @@ def _unfused_producers(consumer: Any) -> Iterator[tuple[Any, str]]:
             yield source.owner.operation, "the operands would not determine all loop sizes"
 
 
-def _single_loops(maps: Iterable[Any]) -> set[int]:
+def _single_loops(maps: Iterable[ir.AffineMap]) -> set[int]:
     """Returns the loops that are a result of one of `maps` by themselves: the operand's shape determines their size."""
     return {e.position for map_ in maps for e in map_.results if isinstance(e, ir.AffineDimExpr)}
 
 
-def _is_elementwise(value: Any) -> bool:
+def _is_elementwise(value: ir.Value) -> bool:
     """True if `value` comes from a generic with one result whose elements are computed independently."""
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.generic":
         return False
@@ -202,7 +202,7 @@ def _is_scalar_arithmetic(name: str) -> bool:
     return name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")
 
 
-def _index_ops(block: Any) -> list[Any]:
+def _index_ops(block: ir.Block) -> list[Any]:
     return [op.operation for op in block.operations if op.operation.name == "linalg.index"]
 
 
@@ -210,7 +210,7 @@ def _dim(index: Any) -> int:
     return int(ir.IntegerAttr(index.attributes["dim"]).value)
 
 
-def _has_single_use(value: Any, source: Any) -> bool:
+def _has_single_use(value: ir.Value, source: ir.Value) -> bool:
     """True if `source`, and every reshape between it and `value`, has a single use."""
     while True:
         if len(list(value.uses)) != 1:
@@ -220,7 +220,7 @@ def _has_single_use(value: Any, source: Any) -> bool:
         value = value.owner.operands[0]
 
 
-def _nontrivial_loops(op: Any) -> set[int]:
+def _nontrivial_loops(op: ir.Operation) -> set[int]:
     """Returns the loops of `op` that have more than one iteration."""
     loops = set()
     for value, map_ in zip(op.operands, indexing_maps(op), strict=True):
@@ -230,7 +230,7 @@ def _nontrivial_loops(op: Any) -> set[int]:
     return loops
 
 
-def _inputs_of(op: Any) -> Sequence[tuple[Any, Any]]:
+def _inputs_of(op: ir.Operation) -> Sequence[tuple[ir.Value, ir.AffineMap]]:
     """Returns the inputs of a generic, each with its indexing map."""
     count = len(op.operands) - len(op.results)
     return list(zip(list(op.operands)[:count], indexing_maps(op)[:count], strict=True))
@@ -244,5 +244,5 @@ def _erase_unused(value: Any) -> None:
         owner.erase()
 
 
-def _works_on_tensors(op: Any) -> bool:
+def _works_on_tensors(op: ir.Operation) -> bool:
     return len(op.results) > 0 and all(isinstance(value.type, ir.RankedTensorType) for value in op.operands)

@@ -40,7 +40,7 @@ class FuseEpilogues(MlirPass):
     epilogues: bool = True
     prologues: bool = True
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith("linalg.") and _is_product(op)]:
             for is_enabled, fuse in ((self.prologues, _fuse_prologue), (self.epilogues, _fuse_epilogue)):
                 if is_enabled:
@@ -52,7 +52,7 @@ class FuseEpilogues(MlirPass):
                         context.remark(self.name, op.location, text)
 
 
-def _is_product(op: Any) -> bool:
+def _is_product(op: ir.Operation) -> bool:
     """True if `op` is a contraction or convolution on buffers."""
     return len(op.results) == 0 and len(op.operands) == 3 and ("conv" in op.name or is_contraction(op))
 
@@ -60,7 +60,7 @@ def _is_product(op: Any) -> bool:
 # ---- epilogues -------------------------------------------------------------------------------------------------------
 
 
-def _fuse_epilogue(op: Any) -> str:
+def _fuse_epilogue(op: ir.Operation) -> str:
     """Marks the reader of the result of `op` as its epilogue, and moves `op` and its initialiser before the reader.
 
     Returns the text of the remark. Raises `UnsupportedError` with the reason if that is not possible.
@@ -91,12 +91,12 @@ def _fuse_epilogue(op: Any) -> str:
     return f"{reader.name}, which reads the result, is its epilogue"
 
 
-def _input_buffers(op: Any) -> list[Any]:
+def _input_buffers(op: ir.Operation) -> list[Any]:
     """Returns the input operands of `op` that are buffers."""
     return [value for value in list(op.operands)[: -_count_outputs(op)] if isinstance(value.type, ir.MemRefType)]
 
 
-def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
+def _check_epilogue(op: ir.Operation, reader: ir.Operation, sources: list[ir.Value]) -> None:
     """Raises `UnsupportedError` unless a kernel that computes `op` from `sources` could also compute `reader`."""
     structured = analyse_vectorizable(reader)
     kernel_operand = operand_number(reader, op.operands[2])
@@ -109,7 +109,7 @@ def _check_epilogue(op: Any, reader: Any, sources: list[Any]) -> None:
             raise UnsupportedError(f"{reader.name} may overwrite its inputs")
 
 
-def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
+def _check_moves(op: ir.Operation, reader: ir.Operation, sources: list[ir.Value]) -> None:
     """Raises `UnsupportedError` if an op between `op` and `reader` writes one of `sources`."""
     if not op.is_before_in_block(reader):
         raise UnsupportedError("an op before it reads its result buffer")
@@ -121,7 +121,7 @@ def _check_moves(op: Any, reader: Any, sources: list[Any]) -> None:
 # ---- prologues -------------------------------------------------------------------------------------------------------
 
 
-def _fuse_prologue(op: Any) -> str:
+def _fuse_prologue(op: ir.Operation) -> str:
     """Marks the op that initialises the result of `op` as its prologue, and moves it before `op`.
 
     Returns the text of the remark; "" if there is no such op, or if it is a fill, which a kernel absorbs anyway. Raises
@@ -148,9 +148,9 @@ def _fuse_prologue(op: Any) -> str:
     return f"{initialiser.name}, which initialises the sums, is its prologue"
 
 
-def _initialiser(op: Any, users: list[Any]) -> Any | None:
+def _initialiser(op: ir.Operation, users: list[ir.Operation]) -> ir.Operation | None:
     """Returns the last op of `users` before `op`, if it is a structured op whose last operand is the result of `op`."""
-    last: Any = None
+    last: ir.Operation | None = None
     for user in users:
         if user.block == op.block and user != op and user.is_before_in_block(op):
             last = user if last is None or last.is_before_in_block(user) else last
@@ -164,7 +164,7 @@ def _initialiser(op: Any, users: list[Any]) -> Any | None:
 # ---- memory accesses -------------------------------------------------------------------------------------------------
 
 
-def _accesses(root: Any) -> list[Any] | None:
+def _accesses(root: ir.Value) -> list[ir.Operation] | None:
     """Returns the ops that read or write `root`, or `None` if it has a view that is more than a reshape."""
     users: list[Any] = []
     for use in root.uses:
@@ -191,7 +191,7 @@ def _ops_between(first: Any, last: Any) -> Iterator[Any]:
             yield other
 
 
-def _may_write(op: Any, buffer: Any) -> bool:
+def _may_write(op: ir.Operation, buffer: ir.Value) -> bool:
     if op.name in NO_ACCESS or op.name.startswith(("arith.", "math.")):
         return False
     memrefs = [value for value in op.operands if isinstance(value.type, ir.MemRefType)]
@@ -202,7 +202,7 @@ def _may_write(op: Any, buffer: Any) -> bool:
     return not all(surely_disjoint(value, buffer) for value in memrefs)
 
 
-def _count_outputs(op: Any) -> int:
+def _count_outputs(op: ir.Operation) -> int:
     if "operandSegmentSizes" in op.attributes:
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[1])
     return 1

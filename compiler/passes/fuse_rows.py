@@ -42,7 +42,7 @@ class FuseRows(MlirPass):
 
     max_row_kib: int = 0
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         limit = self.max_row_kib << 10 or context.target.l2 // 2
         blocks = {op.block: op for op in collect(root) if op.name in STRUCTURED_OPS}
         for block, op in blocks.items():
@@ -76,7 +76,7 @@ class _Group:
     row_ops: list[RowOp] = field(default_factory=list)
 
 
-def _runs(block: Any) -> list[list[_Op]]:
+def _runs(block: ir.Block) -> list[list[_Op]]:
     """Returns runs of two or more structured ops of a block, without other ops between them that may access memory."""
     runs: list[list[_Op]] = [[]]
     for op in block.operations:
@@ -89,7 +89,7 @@ def _runs(block: Any) -> list[list[_Op]]:
     return [run for run in runs if len(run) > 1]
 
 
-def _analyse(op: Any) -> Structured | None:
+def _analyse(op: ir.Operation) -> Structured | None:
     """Returns the loops of `op`; `None` if it cannot be fused.
 
     These are ops that are not structured, that have a loop without iterations, that belong to a kernel as a prologue or
@@ -225,18 +225,18 @@ def _fuse(e: KernelEmitter, group: _Group, context: PassContext) -> None:
         _erase_with_views(root)
 
 
-def _stage_location(stage: RowStage, context: PassContext) -> Any:
+def _stage_location(stage: RowStage, context: PassContext) -> ir.Location:
     return context.locations.union([op.structured.op.location for op in stage.ops])
 
 
-def _temporaries(group: _Group) -> list[Any]:
+def _temporaries(group: _Group) -> list[ir.Value]:
     """Returns the allocations that only the group's ops use."""
     ops = {member.op for member in group.members}
     roots = list(dict.fromkeys(access.buffer for op in group.row_ops for access in op.accesses if access.written))
     return [root for root in roots if is_allocated(root) and all(user in ops for user in _users(root))]
 
 
-def _users(value: Any) -> Iterator[Any]:
+def _users(value: ir.Value) -> Iterator[ir.Operation]:
     """Yields the ops that use a buffer, directly or through views."""
     for use in value.uses:
         owner = use.owner.operation
@@ -246,14 +246,14 @@ def _users(value: Any) -> Iterator[Any]:
             yield owner
 
 
-def _erase_with_views(value: Any) -> None:
+def _erase_with_views(value: ir.Value) -> None:
     """Erases a buffer that is used by nothing but views, and the views."""
     for use in list(value.uses):
         _erase_with_views(use.owner.operation.results[0])
     value.owner.operation.erase()
 
 
-def _place_temporaries(rows: list[RowOp], temporaries: list[Any]) -> tuple[list[RowOp], set[Any]]:
+def _place_temporaries(rows: list[RowOp], temporaries: list[ir.Value]) -> tuple[list[RowOp], set[ir.Value]]:
     """Stores each temporary in the rows of a result of the last op that reads it, if possible.
 
     Returns the ops, and the temporaries that were placed.
@@ -270,7 +270,7 @@ def _place_temporaries(rows: list[RowOp], temporaries: list[Any]) -> tuple[list[
 
 
 def _find_result_row(
-    rows: list[RowOp], root: Any, temporaries: list[Any]
+    rows: list[RowOp], root: ir.Value, temporaries: list[ir.Value]
 ) -> tuple[OperandAccess, OperandAccess] | None:
     """Returns the last access to the temporary `root`, and the same op's access to a result that may hold it.
 

@@ -49,7 +49,7 @@ class HoistParameters(MlirPass):
 
     pack_weights: bool = True
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         if not self.pack_weights or entry_of(root) is None:
             return
         hoisting = _Hoisting(root)
@@ -68,14 +68,15 @@ class _Function:
     added: dict[tuple[int, str], Any] = field(default_factory=dict)
 
     @property
-    def block(self) -> Any:
-        return self.op.regions[0].blocks[0]
+    def block(self) -> ir.Block:
+        block: ir.Block = self.op.regions[0].blocks[0]
+        return block
 
 
 class _Hoisting:
     """The functions of a module, and the functions that prepare parameters."""
 
-    def __init__(self, root: Any) -> None:
+    def __init__(self, root: ir.Operation) -> None:
         self.root = root
         self.entry = symbol_of(entry_of(root))
         self.functions = {symbol_of(op.operation): _Function(op.operation) for op in _functions_with_body(root)}
@@ -102,7 +103,7 @@ class _Hoisting:
             return True
         return bool(function.calls) and all(self._passes_parameter(call, number) for call in function.calls)
 
-    def _passes_parameter(self, call: Any, number: int) -> bool:
+    def _passes_parameter(self, call: ir.Operation, number: int) -> bool:
         passed = _argument_of(call.operands[number])
         return passed is not None and self.is_parameter(*passed)
 
@@ -204,7 +205,7 @@ def _derived_values(hoisting: _Hoisting, name: str) -> dict[Any, int | None]:
     return derived
 
 
-def _values_to_move(derived: dict[Any, int | None], arguments: Any) -> list[tuple[Any, int]]:
+def _values_to_move(derived: dict[Any, int | None], arguments: ir.BlockArgumentList) -> list[tuple[Any, int]]:
     """Returns the values among `derived` to compute before the calls, in order, with the numbers of their parameters.
 
     These are the last ones before ops that also need something else, or that only move elements.
@@ -221,13 +222,13 @@ def _values_to_move(derived: dict[Any, int | None], arguments: Any) -> list[tupl
     return moved[::-1]
 
 
-def _needs_operands(op: Any, derived: dict[Any, int | None], needed: set[Any]) -> bool:
+def _needs_operands(op: ir.Operation, derived: dict[Any, int | None], needed: set[ir.Value]) -> bool:
     """True if `op` stays: it is not derived, or it is derived and `needed`."""
     is_derived = len(op.results) == 1 and op.results[0] in derived
     return not is_derived or op.results[0] in needed
 
 
-def _parameters_of(hoisting: _Hoisting, name: str, op: Any, derived: dict[Any, int | None]) -> set[int] | None:
+def _parameters_of(hoisting: _Hoisting, name: str, op: ir.Operation, derived: dict[Any, int | None]) -> set[int] | None:
     """Returns the numbers of the parameters that `op` depends on; `None` if it depends on anything else."""
     is_known = op.name in _MOVES or op.name in _CREATES or op.name == "linalg.generic"
     if not is_known or len(op.results) != 1 or is_contraction(op):
@@ -246,7 +247,7 @@ def _parameters_of(hoisting: _Hoisting, name: str, op: Any, derived: dict[Any, i
     return {number for number in numbers if number is not None}
 
 
-def _operands(op: Any) -> Iterator[Any]:
+def _operands(op: ir.Operation) -> Iterator[ir.Value]:
     """Yields the operands of `op`, and the values that its body reads from the function around it."""
     yield from op.operands
     if len(op.regions):
@@ -261,7 +262,7 @@ def _operands(op: Any) -> Iterator[Any]:
                     yield value
 
 
-def _computes(op: Any) -> bool:
+def _computes(op: ir.Operation) -> bool:
     """True if `op` does more than move elements."""
     return op.name == "linalg.generic" and len(op.regions[0].blocks[0].operations) > 1
 
@@ -278,25 +279,25 @@ def _slice(value: Any, parameter: Any) -> list[Any]:
     return [op.operation for op in value.owner.operation.block.operations if op.operation in ops]
 
 
-def _in_function(op: Any) -> Any:
+def _in_function(op: ir.Operation) -> ir.Operation:
     """Returns `op`, or the op around it that is directly in a function."""
     while op.parent.operation.name != "func.func":
         op = op.parent.operation
     return op
 
 
-def _argument_of(value: Any) -> tuple[str, int] | None:
+def _argument_of(value: ir.Value) -> tuple[str, int] | None:
     """Returns the function and the number of a function's argument; `None` for another value."""
     if not isinstance(value, ir.BlockArgument) or value.owner.owner.operation.name != "func.func":
         return None
     return symbol_of(value.owner.owner.operation), value.arg_number
 
 
-def _is_static_tensor(type_: Any) -> bool:
+def _is_static_tensor(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
 
 
-def _functions_with_body(root: Any) -> Iterator[Any]:
+def _functions_with_body(root: ir.Operation) -> Iterator[ir.Operation]:
     yield from (op for op in root.regions[0].blocks[0] if op.operation.name == "func.func" and op.regions[0].blocks)
 
 
@@ -311,7 +312,7 @@ class ChainPackings(MlirPass):
     name: ClassVar[str] = "chain-packings"
     summary: ClassVar[str] = "make one packing function of the preparation of a weight and of its packing"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         entry = entry_of(root)
         if entry is None or "arg_attrs" not in entry.attributes:
             return

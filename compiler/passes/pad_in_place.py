@@ -21,7 +21,7 @@ class PadInPlace(MlirPass):
     name: ClassVar[str] = "pad-in-place"
     summary: ClassVar[str] = "generics whose results get padded write directly to the padded tensor"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         redirected: set[Any] = set()
         for op in [op for op in collect(root) if op.name == "tensor.insert_slice"]:
             producer = _producer(op)
@@ -34,7 +34,7 @@ class PadInPlace(MlirPass):
                 context.remark(self.name, producer.location, f"its result is computed inside the padded {shape}")
 
 
-def _producer(insert: Any) -> Any | None:
+def _producer(insert: ir.Operation) -> Any | None:
     """Returns the generic whose result `insert` inserts into a filled tensor.
 
     Returns `None` if there is no such generic, or if it cannot write to the filled tensor instead.
@@ -91,7 +91,7 @@ def _redirect(producer: Any, insert: Any) -> None:
         _erase_if_unused(init.owner)
 
 
-def _owner(value: Any, name: str) -> Any | None:
+def _owner(value: ir.Value, name: str) -> ir.Operation | None:
     """Returns the op named `name` that defines `value`, or `None`."""
     return value.owner.operation if isinstance(value, ir.OpResult) and value.owner.name == name else None
 

@@ -37,7 +37,7 @@ class ParallelToTasks(MlirPass):
         if not 0 <= self.threads <= MAX_THREADS:
             raise ValueError(f"{self.name}: threads must be 0 (the recipe's) to {MAX_THREADS}, not {self.threads}")
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         threads = self.threads or context.threads
         if threads <= 1:
             return
@@ -55,11 +55,11 @@ class ParallelToTasks(MlirPass):
             op.erase()
 
 
-def _outermost_loops(root: Any) -> list[Any]:
+def _outermost_loops(root: ir.Operation) -> list[Any]:
     """Returns the parallel loops that are not nested in another parallel loop."""
     loops: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name != "scf.parallel":
             return ir.WalkResult.ADVANCE
         loops.append(op.operation)
@@ -69,7 +69,7 @@ def _outermost_loops(root: Any) -> list[Any]:
     return loops
 
 
-def _functions_called_in(root: Any, loops: Sequence[Any]) -> set[str]:
+def _functions_called_in(root: ir.Operation, loops: Sequence[Any]) -> set[str]:
     """Returns the functions that are called in `loops`, directly or by another function."""
     functions = {symbol_of(op.operation): op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"}
     called: set[str] = set()

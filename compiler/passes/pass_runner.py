@@ -58,7 +58,7 @@ def _import_all() -> None:
         import_module(f"{passes.__name__}.{module.name}")
 
 
-def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool = True) -> None:
+def run_step(operation: ir.Operation, step: PassStep, context: PassContext, verify: bool = True) -> None:
     """Runs `step` on a module, in place.
 
     Raises `StepError` if the pass is unknown, has wrong options, fails or raises, or (with `verify`) if its result does
@@ -86,7 +86,7 @@ def run_step(operation: Any, step: PassStep, context: PassContext, verify: bool 
             raise StepError(f"a fault in the pass itself, {type(error).__name__}: {error}", format_exc()) from error
 
 
-def _run_mlir_pass(operation: Any, step: PassStep, context: PassContext, verify: bool) -> None:
+def _run_mlir_pass(operation: ir.Operation, step: PassStep, context: PassContext, verify: bool) -> None:
     """Runs a pass of the bindings, or one that only the user's `mlir-opt` has."""
     try:
         manager = _parse_pipeline(step, operation.context, verify)
@@ -104,7 +104,7 @@ def _tool_error(error: ToolError, locations: LocationSets) -> StepError:
     return StepError(str(error), error.detail, next(iter(nodes), ""), error.node_set)
 
 
-def _run_python_pass(python_pass: MlirPass, operation: Any, step: PassStep, context: PassContext) -> None:
+def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassStep, context: PassContext) -> None:
     with operation.context, context.locations.nowhere(operation.context):
         if step.anchor == python_pass.anchor:
             python_pass.run(operation, context)
@@ -112,7 +112,7 @@ def _run_python_pass(python_pass: MlirPass, operation: Any, step: PassStep, cont
             raise PassError(f"{python_pass.name} runs on {python_pass.anchor}, not on {step.anchor}")
 
 
-def _verify(operation: Any, diagnostics: _Diagnostics) -> None:
+def _verify(operation: ir.Operation, diagnostics: _Diagnostics) -> None:
     """Raises `StepError` if a Python pass has produced invalid IR."""
     try:
         operation.verify()
@@ -122,7 +122,7 @@ def _verify(operation: Any, diagnostics: _Diagnostics) -> None:
         raise StepError(message, verifier.detail, verifier.node, verifier.node_set) from error
 
 
-def _parse_pipeline(step: PassStep, context: Any, verify: bool) -> Any:
+def _parse_pipeline(step: PassStep, context: ir.Context, verify: bool) -> Any:
     """Returns the pass manager for `step`.
 
     Raises `PassError` if the pass rejects its anchor or options, and `ValueError` for other errors of the parser.
@@ -142,7 +142,7 @@ def _parse_pipeline(step: PassStep, context: Any, verify: bool) -> Any:
     return manager
 
 
-def _option_error(diagnostics: str, pipeline: str, context: Any) -> str:
+def _option_error(diagnostics: str, pipeline: str, context: ir.Context) -> str:
     """Returns the error of LLVM's option parser.
 
     The parser prints the error to stderr, which the bindings do not capture, so the pipeline is parsed again with the

@@ -25,7 +25,7 @@ class PassSizes(MlirPass):
     name = "pass-sizes"
     summary = "pass buffers with ? dims to functions as base pointers; functions rebuild them from their symbols"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in find_ops(root, "func.call", "func.func"):
             if op.name == "func.func":
                 count = _rebuild_arguments(op)
@@ -39,16 +39,16 @@ class PassSizes(MlirPass):
                 _pass_bases(op)
 
 
-def _is_dynamic(type_: Any) -> bool:
+def _is_dynamic(type_: ir.Type) -> bool:
     return isinstance(type_, ir.MemRefType) and not type_.has_static_shape
 
 
-def _base_type(type_: Any) -> Any:
+def _base_type(type_: ir.Type) -> ir.Type:
     """Returns the type of the base of a buffer of `type_`."""
     return ir.MemRefType.get([], type_.element_type, memory_space=type_.memory_space)
 
 
-def _pass_bases(call: Any) -> None:
+def _pass_bases(call: ir.Operation) -> None:
     with ir.InsertionPoint(call), call.location:
         operands = [
             memref.ExtractStridedMetadataOp(value).results[0] if _is_dynamic(value.type) else value
@@ -60,7 +60,7 @@ def _pass_bases(call: Any) -> None:
     call.erase()
 
 
-def _rebuild_arguments(function: Any) -> int:
+def _rebuild_arguments(function: ir.Operation) -> int:
     """Rewrites the arguments of `function` that have `?` dims; returns their number."""
     function_type = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     count = sum(map(_is_dynamic, function_type.inputs))

@@ -41,7 +41,7 @@ class PlanMemory(MlirPass):
 
     arena: bool = True
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         functions = {symbol_of(op.operation): op.operation for op in root.regions[0].blocks[0] if _has_body(op)}
         for name, function in functions.items():
             if len(function.regions[0].blocks) > 1:
@@ -62,7 +62,7 @@ class PlanMemory(MlirPass):
                 )
 
 
-def _free_dynamic_buffers(function: Any, name: str, context: PassContext) -> None:
+def _free_dynamic_buffers(function: ir.Operation, name: str, context: PassContext) -> None:
     """Frees buffers of dynamic size, which are outside the arena, after their last use."""
     buffers = list(_buffers(function, static=False))
     if buffers:
@@ -70,7 +70,7 @@ def _free_dynamic_buffers(function: Any, name: str, context: PassContext) -> Non
         context.remark(name, function.location, f"{_describe_count(buffers)} of dynamic size, each freed after use")
 
 
-def _has_body(op: Any) -> bool:
+def _has_body(op: ir.Operation) -> bool:
     return op.operation.name == "func.func" and len(op.operation.regions[0].blocks) > 0
 
 
@@ -86,7 +86,7 @@ class _Buffer:
     span: Span
 
 
-def _positions_in(block: Any) -> dict[Any, int]:
+def _positions_in(block: ir.Block) -> dict[ir.Operation, int]:
     """Returns the position of each op of `block`."""
     return {op.operation: i for i, op in enumerate(block.operations)}
 
@@ -111,14 +111,14 @@ def _buffers(function: Any, positions: dict[Any, int] | None = None, static: boo
         yield _Buffer(op, frees, Span(bytes_of(type_) if static else 0, min(uses), max(uses)))
 
 
-def _position(op: Any, positions: dict[Any, int]) -> int:
+def _position(op: ir.Operation, positions: dict[ir.Operation, int]) -> int:
     """Returns the position of `op`, or of the enclosing op that has one."""
     while op not in positions:
         op = op.parent.operation
     return positions[op]
 
 
-def _describe_count(buffers: Sequence[Any]) -> str:
+def _describe_count(buffers: Sequence[_Buffer]) -> str:
     return f"{len(buffers)} buffer{'s' * (len(buffers) != 1)}"
 
 
@@ -176,8 +176,8 @@ class _ArenaPlanner:
         self.needs[name] = self._place_buffers(function, buffers, calls, slots, rooms, max(1, size))
 
     def _place_buffers(
-        self, function: Any, buffers: Sequence[_Buffer], calls: Sequence[Any], slots: Sequence[ArenaSlot],
-        rooms: dict[int, Any], size: int,
+        self, function: ir.Operation, buffers: Sequence[_Buffer], calls: Sequence[ir.Operation],
+        slots: Sequence[ArenaSlot], rooms: dict[int, ir.Value], size: int,
     ) -> int:  # fmt: skip
         """Replaces buffers by views, and passes memory to callees, in an arena of `size` bytes or in `rooms`.
 
@@ -223,7 +223,7 @@ def _result_spans(function: Any, positions: dict[Any, int]) -> list[tuple[Any, S
     return spans
 
 
-def _add_arena_argument(function: Any, size: int, is_entry: bool) -> Any:
+def _add_arena_argument(function: ir.Operation, size: int, is_entry: bool) -> ir.Value:
     """Adds an arena of `size` bytes to `function` as its last argument; returns the argument."""
     old = ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value)
     new = ir.FunctionType.get([*old.inputs, byte_type(size)], old.results)
@@ -246,7 +246,7 @@ def _allocate_arena(function: Any, size: int) -> Any:
     return arena
 
 
-def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
+def _replace_by_view(buffer: _Buffer, arena: ir.Value, offset: int) -> None:
     """Replaces an allocation by a view of `arena` from byte `offset` on, and erases the ops that free it."""
     for free in buffer.frees:
         free.erase()
@@ -256,7 +256,7 @@ def _replace_by_view(buffer: _Buffer, arena: Any, offset: int) -> None:
     buffer.op.erase()
 
 
-def _pass_part(call: Any, arena: Any, offset: int, size: int) -> None:
+def _pass_part(call: ir.Operation, arena: ir.Value, offset: int, size: int) -> None:
     """Adds the `size` bytes at `offset` of `arena` to `call` as its last operand."""
     with ir.InsertionPoint(call), call.location:
         memory = byte_view(arena, offset, byte_type(size))
@@ -280,7 +280,7 @@ def _free_after_use(buffers: Sequence[_Buffer]) -> None:
             _free(buffer.op.block, buffer.span.last + 1, buffer.op.results[0])
 
 
-def _free(block: Any, position: int, value: Any) -> None:
+def _free(block: ir.Block, position: int, value: ir.Value) -> None:
     """Frees `value` before op number `position` of `block`."""
     next_op = block.operations[position].operation
     with ir.InsertionPoint(next_op), next_op.location:

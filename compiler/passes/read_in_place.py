@@ -39,7 +39,7 @@ class ReadInPlace(MlirPass):
     name: ClassVar[str] = "read-in-place"
     summary: ClassVar[str] = "remove copies that are only read; pass a dense slice by the pointer to its start"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         readers = _Readers({symbol_of(op): op.operation for op in root.regions[0].blocks[0] if is_function(op)})
         entry = entry_of(root)
         for op in find_ops(root, *_COPIES):
@@ -118,7 +118,7 @@ def _uses(value: Any) -> Iterator[tuple[Any, int]]:
                 yield user, number
 
 
-def _is_only_read(op: Any, target: Any, readers: _Readers) -> bool:
+def _is_only_read(op: ir.Operation, target: ir.Value, readers: _Readers) -> bool:
     """True if `target` is a separate buffer that the copy `op` fills and later ops only read."""
     if not is_allocated(target) or target.owner.operation.block != op.block:
         return False
@@ -164,7 +164,7 @@ def _offset_of_source(source: Any, target: Any, entry: Any) -> int | None:
     return None if base_bytes is None else base_bytes + layout.offset * element_bytes(source.type.element_type)
 
 
-def _bytes_before_base(value: Any) -> int | None:
+def _bytes_before_base(value: ir.Value) -> int | None:
     """Returns the byte offset of the base of `value` in its buffer; the offset in its type is relative to this base.
 
     Each `memref.view` starts a new base. Returns `None` if one of them has a dynamic byte shift.
@@ -185,8 +185,10 @@ def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) ->
     with ir.InsertionPoint(op), op.location:
         if offset:
             root = root_of(source)
-            memory = root if _is_bytes(root) else as_bytes(entry, root)
-            return byte_view(memory, offset, type_)
+            if _is_bytes(root):
+                return byte_view(root, offset, type_)
+            assert isinstance(root, ir.BlockArgument)
+            return byte_view(as_bytes(entry, root), offset, type_)
         if source.type == type_:
             return source
         strides, _ = type_.get_strides_and_offset()

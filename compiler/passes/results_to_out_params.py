@@ -154,7 +154,7 @@ def _replace_allocation(block: ir.Block, value: ir.Value, target: ir.Value) -> b
     return True
 
 
-def _undo_reshape(reshape: Any, target: Any) -> Any:
+def _undo_reshape(reshape: ir.Operation, target: ir.Value) -> ir.Value:
     """Returns `target`, which has the shape of `reshape`'s result, in the shape of its operand."""
     type_ = reshape.operands[0].type
     groups = reshape.attributes["reassociation"]

@@ -51,7 +51,7 @@ class TileDynamic(MlirPass):
     name: ClassVar[str] = "tile-dynamic"
     summary: ClassVar[str] = "tile ops on buffers with ? dims to loops around ops of static size"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name == "memref.copy" and is_dynamic(op)]:
             with ir.InsertionPoint(op), op.location:
                 linalg.copy(op.operands[0], outs=[op.operands[1]])
@@ -84,7 +84,7 @@ def _erase_from(first: Any, end: Any) -> None:
         op.erase()
 
 
-def _tile_op(op: Any) -> tuple[list[Any], str]:
+def _tile_op(op: ir.Operation) -> tuple[list[Any], str]:
     """Emits `op` in tiles; returns the new ops that may have dynamic sizes, and the text of the remark."""
     loops = loops_of(op)
     if op.name not in NAMED_CONTRACTIONS and not is_contraction(op):
@@ -98,7 +98,7 @@ class _Tiling:
     `starts` and `sizes` of a tile have one entry per loop of `op`.
     """
 
-    def __init__(self, op: Any, loops: list[DynamicLoop]) -> None:
+    def __init__(self, op: ir.Operation, loops: list[DynamicLoop]) -> None:
         self.op, self.loops, self.buffers = op, loops, buffers_of(op)
         self.sizes = [size_of(op, loop) if loop.size is None else loop.size for loop in loops]
 
@@ -235,6 +235,7 @@ class _ContractionTiling(_Tiling):
     def _emit_row_blocks(self, loop: int, starts: list[Index], sizes: list[int], new_ops: list[ir.Operation]) -> None:
         """Emits full blocks of rows on views of the operands, and the remaining rows on padded copies."""
         size = self.sizes[loop]
+        assert not isinstance(size, int)
         full_end = arith.muli(arith.divui(size, constant(_BLOCK_ROWS)), constant(_BLOCK_ROWS))
         with _Loop(constant(0), full_end, _BLOCK_ROWS) as index:
             starts[loop], sizes[loop] = index, _BLOCK_ROWS
@@ -353,13 +354,14 @@ def _blocks(size: Index, steps: Sequence[int]) -> Iterator[tuple[ir.Value, ir.Va
 class _Loop:
     """Emits `scf.for` around the ops that the `with` block emits; `as` binds its induction variable."""
 
-    def __init__(self, first: Any, end: Any, step: int) -> None:
+    def __init__(self, first: ir.Value, end: ir.Value, step: int) -> None:
         self._op = scf.ForOp(first, end, constant(step), [])
 
-    def __enter__(self) -> Any:
+    def __enter__(self) -> ir.Value:
         self._point = ir.InsertionPoint(self._op.body)
         self._point.__enter__()
-        return self._op.induction_variable
+        index: ir.Value = self._op.induction_variable
+        return index
 
     def __exit__(self, *error: object) -> None:
         if error[0] is None:

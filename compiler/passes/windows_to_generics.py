@@ -21,7 +21,7 @@ class WindowsToGenerics(MlirPass):
     name: ClassVar[str] = "windows-to-generics"
     summary: ClassVar[str] = "convert convolutions and pools to generics, and tensor.pad to a slice of a filled tensor"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in [op for op in collect(root) if op.name.startswith(_WINDOW_OPS) or op.name == "tensor.pad"]:
             if not len(op.results) or not all(_is_static_tensor(v.type) for v in (*op.operands, *op.results)):
                 reason = "an operand or its result is not a tensor of static shape"

@@ -38,7 +38,7 @@ class WriteInPlace(MlirPass):
     name: ClassVar[str] = "write-in-place"
     summary: ClassVar[str] = "element-wise ops, copies and calls overwrite an operand that is not read again"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in find_ops(root, *_ELEMENTWISE_OPS):
             if not share_buffer(op, elementwise_pairs(op)):
                 result = "written to a separate buffer: no operand" if op.name == _GENERIC else "copied: its source"
@@ -56,7 +56,7 @@ class WriteInPlace(MlirPass):
                 context.remark(self.name, op.location, f"the result of {callee_of(op)} overwrites an operand")
 
 
-def share_buffer(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
+def share_buffer(op: ir.Operation, candidates: Iterable[tuple[Any, Any]]) -> bool:
     """Merges the buffers of the first (operand, result) in `candidates` that may share a buffer.
 
     Returns `False` if no pair may.
@@ -67,7 +67,7 @@ def share_buffer(op: Any, candidates: Iterable[tuple[Any, Any]]) -> bool:
     return pair is not None
 
 
-def is_function(op: Any) -> bool:
+def is_function(op: ir.Operation) -> bool:
     return bool(op.operation.name == "func.func")
 
 
@@ -81,7 +81,7 @@ class _Functions:
     functions: dict[str, Any]
     is_read_first: dict[tuple[str, int, int], bool] = field(default_factory=dict)
 
-    def calls(self) -> list[Any]:
+    def calls(self) -> list[ir.Operation]:
         """Returns the calls of functions with a body; the calls in a callee are before the calls in its callers."""
         calls_by_caller: dict[str, list[Any]] = {}
 
@@ -99,7 +99,7 @@ class _Functions:
             visit(name)
         return [op for calls in calls_by_caller.values() for op in calls]
 
-    def call_pairs(self, call: Any) -> Iterator[tuple[Any, Any]]:
+    def call_pairs(self, call: ir.Operation) -> Iterator[tuple[Any, Any]]:
         """Yields (operand, result) of `call` if the callee reads the operand only before it writes the result."""
         values, body = list(call.operands), self._body_of(callee_of(call))
         arguments = list(body.arguments) if body is not None else []
@@ -109,7 +109,7 @@ class _Functions:
                 if has_types and _is_passed_once(value, values) and self._is_read_first(callee_of(call), i, j):
                     yield value, result
 
-    def _body_of(self, name: str) -> Any | None:
+    def _body_of(self, name: str) -> ir.Block | None:
         function = self.functions.get(name)
         return function.regions[0].blocks[0] if function is not None and len(function.regions[0].blocks) else None
 
@@ -126,7 +126,7 @@ class _Functions:
                 self.is_read_first[key] = self._compare_accesses(body.arguments[i], body.arguments[j])
         return self.is_read_first[key]
 
-    def _compare_accesses(self, read: Any, written: Any) -> bool:
+    def _compare_accesses(self, read: ir.Value, written: ir.Value) -> bool:
         """True if all accesses to the argument `read` are before those to the argument `written`."""
         block = read.owner
         positions = {op.operation: number for number, op in enumerate(block.operations)}
@@ -138,7 +138,7 @@ class _Functions:
         last, first = max(positions[op] for op in readers), min(positions[op] for op in writers)
         return last < first or (last == first and self._may_overwrite(block.operations[last].operation, read, written))
 
-    def _may_overwrite(self, op: Any, read: Any, written: Any) -> bool:
+    def _may_overwrite(self, op: ir.Operation, read: ir.Value, written: ir.Value) -> bool:
         """True if `op` accesses the whole buffers `read` and `written`, which may be one buffer for this op."""
         if op.name not in (_GENERIC, _CALL) or (op.name == _CALL and self._body_of(callee_of(op)) is None):
             return False
@@ -152,13 +152,13 @@ class _Functions:
         )
 
 
-def _is_passed_once(value: Any, values: Sequence[Any]) -> bool:
+def _is_passed_once(value: ir.Value, values: Sequence[ir.Value]) -> bool:
     """True if `value` is a memref, and no other of the operands `values` is a view of its buffer."""
     memrefs = [other for other in values if isinstance(other.type, ir.MemRefType)]
     return value in memrefs and sum(root_of(other) == root_of(value) for other in memrefs) == 1
 
 
-def elementwise_pairs(op: Any) -> Iterator[tuple[Any, Any]]:
+def elementwise_pairs(op: ir.Operation) -> Iterator[tuple[ir.Value, ir.Value]]:
     """Yields (operand, result) of `op`, which has one result, if each iteration uses the same element of both."""
     values = list(op.operands)
     if op.name != _GENERIC:
@@ -175,7 +175,7 @@ def elementwise_pairs(op: Any) -> Iterator[tuple[Any, Any]]:
             yield value, values[-1]
 
 
-def _may_share_buffer(op: Any, operand: Any, result: Any) -> bool:
+def _may_share_buffer(op: ir.Operation, operand: ir.Value, result: ir.Value) -> bool:
     """True if the result of `op` may be written to the buffer of its operand.
 
     Both must have the same layout, no op after `op` may use the operand's buffer, and none before it the result's.
@@ -197,7 +197,7 @@ def _may_share_buffer(op: Any, operand: Any, result: Any) -> bool:
     )
 
 
-def _enclosing_op(user: Any, block: Any) -> Any | None:
+def _enclosing_op(user: ir.Operation, block: ir.Block) -> ir.Operation | None:
     """Returns the op of `block` that is `user` or encloses it; `None` if `block` has no such op."""
     while user.block != block:
         if user.name in ("func.func", "builtin.module"):
@@ -206,30 +206,30 @@ def _enclosing_op(user: Any, block: Any) -> Any | None:
     return user
 
 
-def is_before(user: Any, op: Any) -> bool:
+def is_before(user: ir.Operation, op: ir.Operation) -> bool:
     """True if `user`, or the op in the block of `op` that encloses it, is before `op`."""
     enclosing = _enclosing_op(user, op.block)
     return enclosing is not None and enclosing != op and bool(enclosing.is_before_in_block(op))
 
 
-def is_after(user: Any, op: Any) -> bool:
+def is_after(user: ir.Operation, op: ir.Operation) -> bool:
     """True if `user`, or the op in the block of `op` that encloses it, is after `op`."""
     enclosing = _enclosing_op(user, op.block)
     return enclosing is not None and enclosing != op and bool(op.is_before_in_block(enclosing))
 
 
-def _is_whole(value: Any) -> bool:
+def _is_whole(value: ir.Value) -> bool:
     """True if `value` is a whole buffer or a reshape of one."""
     while isinstance(value, ir.OpResult) and value.owner.name in _RESHAPES:
         value = value.owner.operands[0]
     return bool(value == root_of(value))
 
 
-def is_allocated(root: Any) -> bool:
+def is_allocated(root: ir.Value) -> bool:
     return isinstance(root, ir.OpResult) and root.owner.name == "memref.alloc"
 
 
-def _merge(source: Any, target: Any) -> None:
+def _merge(source: ir.Value, target: ir.Value) -> None:
     """Replaces the buffer `source` by the buffer `target`, and erases its allocation.
 
     If `target` is allocated too, its allocation is moved to the position of the erased one.
@@ -243,7 +243,7 @@ def _merge(source: Any, target: Any) -> None:
     allocation.erase()
 
 
-def _reinterpret(value: Any, type_: Any) -> Any:
+def _reinterpret(value: ir.Value, type_: ir.Type) -> ir.Value:
     """Returns a view of the memref `value` with the static type `type_`."""
     strides, _ = type_.get_strides_and_offset()
     return memref.reinterpret_cast(type_, value, [], [], [], [0], list(type_.shape), list(strides))

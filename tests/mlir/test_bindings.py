@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from buddy.compiler.mlir import bindings
 from buddy.compiler.passes import catalogue
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -190,3 +192,51 @@ def test_a_file_of_passes_has_to_register_one(run_python: Run, tmp_path: Path) -
     assert re.search(r"count-loops +mlir +good.py +builtin.module +says how many loops there are", done.stdout)
     assert done.stderr.count("plug-in empty.py registers no pass") == 1
     assert "good.py registers" not in done.stderr
+
+
+# The accessors of the ops' dialects, which each class of ops defines; what says that `memoryview` takes the class.
+ADDED = {"OpView.__getattr__", "DenseElementsAttr.__buffer__"}
+
+
+def declared(body: list[ast.stmt], prefix: str = "") -> Iterator[str]:
+    """Yields the classes of a stub, and their members as `Class.member`."""
+    for node in body:
+        if isinstance(node, ast.ClassDef):
+            yield prefix + node.name
+            yield from declared(node.body, f"{prefix}{node.name}.")
+        elif prefix and isinstance(node, ast.FunctionDef):
+            yield prefix + node.name
+        elif prefix and isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield prefix + node.target.id
+
+
+def stub(name: str) -> list[str]:
+    text = (Path(bindings.__file__).parent / f"{name}.pyi").read_text(encoding="utf-8")
+    return list(declared(ast.parse(text).body))
+
+
+def exists(root: object, path: str) -> bool:
+    first, _, rest = path.partition(".")
+    if rest:
+        return hasattr(root, first) and exists(getattr(root, first), rest)
+    return first in dir(root) or hasattr(root, first)  # `InsertionPoint.current` raises where there is none
+
+
+def test_the_types_for_the_type_checker_are_those_of_the_bindings() -> None:
+    ir = bindings.ir
+    # `Type`, `Attribute` and `AffineExpr` have the members of their classes, which differ.
+    general = {"Type": ir.Type, "Attribute": ir.Attribute, "AffineExpr": ir.AffineExpr}
+    classes = [value for value in vars(ir).values() if isinstance(value, type)]
+    missing = []
+    for path in set(stub("ir")) - ADDED:
+        first, _, member = path.partition(".")
+        roots = [c for c in classes if issubclass(c, general[first])] if first in general and member else [ir]
+        if not any(exists(root, member if root is not ir else path) for root in roots):
+            missing.append(path)
+    assert not missing, missing
+
+
+def test_the_functions_of_dialects_for_the_type_checker_are_those_of_the_bindings() -> None:
+    paths = [path for path in stub("dialects") if not path.startswith("Dialect")]
+    missing = [path for path in paths if not exists(bindings, path)]
+    assert not missing, missing

@@ -37,7 +37,7 @@ class HostCodeError(BuddyError):
         self.location = location
 
 
-def kernel_modules(module: Any) -> list[Any]:
+def kernel_modules(module: ir.Operation) -> list[Any]:
     """Returns the ops that contain kernels, in order; empty for a CPU program."""
     return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == MODULE]
 

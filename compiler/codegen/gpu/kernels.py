@@ -145,7 +145,7 @@ class DeviceCode:
     program: DeviceProgram
 
 
-def holds_kernels(module: Any) -> bool:
+def holds_kernels(module: ir.Operation) -> bool:
     """True if a module has GPU kernels."""
     return bool(kernel_modules(module))
 

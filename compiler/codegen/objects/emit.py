@@ -12,7 +12,7 @@ from buddy.compiler.codegen import machines
 from buddy.compiler.mlir.bindings import execution_engine, ir
 
 
-def new_context() -> Any:
+def new_context() -> ir.Context:
     """Creates an MLIR context for `emit`. Use it for many modules: to create one takes 5 ms."""
     context = ir.Context()
     context.allow_unregistered_dialects = True
@@ -20,7 +20,7 @@ def new_context() -> Any:
     return context
 
 
-def emit(bytecode: bytes, opt_level: int, path: Path, context: Any) -> float:
+def emit(bytecode: bytes, opt_level: int, path: Path, context: ir.Context) -> float:
     """Writes the object of the module in `bytecode`, which defines one function, to `path`.
 
     Returns the compile time in seconds. Raises `MLIRError` or `RuntimeError` if LLVM rejects the module; other errors
@@ -47,7 +47,7 @@ def function_of(bytecode: bytes, context: Any) -> str:
         return next(_name(function) for function in functions if function.regions[0].blocks)
 
 
-def _name(function: Any) -> str:
+def _name(function: ir.Operation) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 

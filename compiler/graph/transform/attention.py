@@ -288,7 +288,8 @@ def _fuse_repetition(graph: Graph, node: Op) -> Note:
 
 
 def _heads(node: Op) -> int:
-    return node.tensor_meta.shape[-3]
+    heads: int = node.tensor_meta.shape[-3]
+    return heads
 
 
 def _repeated_source(node: Op) -> Op | None:

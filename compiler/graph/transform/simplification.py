@@ -90,7 +90,7 @@ def drop_identities(graph: Graph) -> list[Note]:
 
 def _is_identity(node: Op) -> bool:
     if isinstance(node, _COPIES):
-        return node.args[0].tensor_meta == node.tensor_meta
+        return bool(node.args[0].tensor_meta == node.tensor_meta)
     return isinstance(node, _IDENTITIES_IF_SAME_SHAPE) and node.args[0].tensor_meta.shape == node.tensor_meta.shape
 
 

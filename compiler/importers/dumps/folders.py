@@ -89,7 +89,7 @@ def note_names(dump: Dump, paths: Iterable[Path], what: str) -> None:
         dump.notes.append(f"{what}: {', '.join(names[:_MAX_NAMED])}{more}")
 
 
-def _natural(text: str) -> tuple[Any, ...]:
+def _natural(text: str) -> tuple[tuple[int, str], ...]:
     """Returns a key that sorts numbers inside of names by their value."""
     return tuple((int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", text))
 

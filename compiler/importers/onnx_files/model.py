@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
@@ -52,7 +53,7 @@ def prepare_model(path: Path, shapes: Sequence[ShapeWord] = ()) -> PreparedModel
     return PreparedModel(model, weights, tuple(inputs), notes)
 
 
-def _import_onnx() -> Any:
+def _import_onnx() -> ModuleType:
     try:
         import onnx
         import onnx.shape_inference
@@ -70,7 +71,7 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _load(onnx: Any, path: Path) -> Any:
+def _load(onnx: ModuleType, path: Path) -> Any:
     from google.protobuf.message import DecodeError
 
     try:

@@ -160,7 +160,12 @@ class _Loading:
             return
         self._capture(self._names[MODEL], self._names.get(INPUTS), f"{self._where()}:{MODEL}")
 
-    def _capture(self, target: Any, inputs: Any, where: str) -> None:
+    def _capture(
+        self,
+        target: torch.nn.Module | Callable[..., object],
+        inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        where: str,
+    ) -> None:
         with reporting_user_errors(self._location.path, self._location.module):
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:

@@ -23,7 +23,9 @@ def defines_both(names: Mapping[str, Any]) -> bool:
     return callable(names.get(MODEL)) and names.get(INPUTS) is not None
 
 
-def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def as_call(
+    inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Splits inputs into positional and keyword arguments.
 
     A mapping has keyword arguments, a tuple or list positional ones; any other value is one positional argument.
@@ -35,7 +37,11 @@ def as_call(inputs: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     return (inputs,), {}
 
 
-def call_of(target: Any, inputs: Any, where: str) -> Call:
+def call_of(
+    target: torch.nn.Module | Callable[..., object],
+    inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+    where: str,
+) -> Call:
     """The call of the model `target` on `inputs`. `inputs` may be a function that returns them.
 
     `target` may also be a class of modules, or a function that needs no arguments although there are inputs: it is
@@ -62,7 +68,10 @@ def call_of(target: Any, inputs: Any, where: str) -> Call:
     return target, args, kwargs
 
 
-def _is_builder(target: Any, values: Any) -> bool:
+def _is_builder(
+    target: torch.nn.Module | Callable[..., object],
+    values: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+) -> bool:
     """Whether `target` has to be called to get the model: a class of modules, or a function that needs no arguments
     although there are inputs.
     """
@@ -90,7 +99,7 @@ def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+def _binds(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]) -> bool:
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -98,7 +107,7 @@ def _binds(signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str
     return True
 
 
-def _check_fits(target: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], where: str) -> None:
+def _check_fits(target: Callable[..., Any], args: tuple[torch.Tensor, ...], kwargs: dict[str, Any], where: str) -> None:
     signature = _signature(target)
     if signature is not None and not _binds(signature, args, kwargs):
         arguments = ", ".join(

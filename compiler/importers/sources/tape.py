@@ -60,7 +60,7 @@ def is_lazy(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE
 
 
-def any_lazy(args: Any, kwargs: Any) -> bool:
+def any_lazy(args: tuple[torch.Tensor, ...], kwargs: Any) -> bool:
     """Whether a call is on the lazy device, where it is traced and therefore not captured."""
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
@@ -181,7 +181,7 @@ class Tape:
         if self._has_backward:
             self._capture_training()
 
-    def capture(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> None:
+    def capture(self, function: Callable[..., Any], args: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> None:
         """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `requested`."""
         if self._exports:
             with self._pause_recording():
@@ -217,7 +217,7 @@ class Tape:
 
         return call
 
-    def _on_module_call(self, module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+    def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
         with self._pause_recording():
@@ -229,7 +229,7 @@ class Tape:
 
     def _note_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: torch.Tensor | bool | None, **kwargs: Any) -> Any:
             self._has_backward = True
             return function(*args, **kwargs)
 
@@ -251,7 +251,9 @@ class Tape:
 
     # ---- capture ----
 
-    def _call_and_name(self, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_and_name(
+        self, function: Callable[..., Any], args: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
+    ) -> torch.Tensor:
         """The result of a call; the graphs that it runs for the first time name their results as the result does."""
         outer, self._runs = self._runs, []
         try:
@@ -262,7 +264,9 @@ class Tape:
             self._runs = outer
         return result
 
-    def _capture_call(self, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _capture_call(
+        self, module: torch.nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]
+    ) -> torch.Tensor:
         signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
         if signature in self._captured_calls:
             return _real_call(module, *args, **kwargs)
@@ -303,7 +307,7 @@ class Tape:
         With `strict`, it raises for a graph that cannot be captured; otherwise it adds a note.
         """
 
-        def backend(module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+        def backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: Any) -> Callable[..., Any]:
             if len(graphs) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
@@ -333,7 +337,7 @@ class Tape:
         """`forward` of a Dynamo graph, which notes the results of its first run."""
         has_run = False
 
-        def run(*args: Any) -> Any:
+        def run(*args: torch.Tensor) -> tuple[torch.Tensor, ...]:
             nonlocal has_run
             results = forward(*args)
             if not has_run:
@@ -391,7 +395,7 @@ def _is_tracing() -> bool:
     )
 
 
-def _call_signature(value: Any) -> object:
+def _call_signature(value: torch.Tensor) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.dtype)
     return value if isinstance(value, (bool, int, float, str)) else type(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size
@@ -15,6 +15,9 @@ from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
 
 ops_registry = Registry()
 
@@ -35,7 +38,7 @@ def elementwise(
     """
 
     def decorate(body: Callable[..., Scalar]) -> Callable[..., Scalar]:
-        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
             return lower_expression(
                 node, symbol_table, body, among_operands, uncast, compute_type=compute_type, narrow=narrow
             )
@@ -57,7 +60,7 @@ def lower_expression(
     compute_type: TensorDType | None = None,
     narrow: bool = False,
     result: int = 0,
-) -> Any:
+) -> ir.Value:
     """Emits one `linalg.generic` that computes `body` for every element of result number `result` of the node.
 
     See `elementwise` for the other parameters.

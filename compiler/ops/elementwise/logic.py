@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math as pymath
+from collections.abc import Callable
 from typing import Any
 
 from buddy.compiler.graph.node import Op
@@ -169,7 +170,7 @@ def _power_of_two(exponent: Scalar) -> Scalar:
     return from_bits(integers.shift_left(exponent + 1023, _MANTISSA_BITS[TensorDType.Float64]), TensorDType.Float64)
 
 
-def _register_shift(name: str, function: Any) -> None:
+def _register_shift(name: str, function: Callable[..., Scalar]) -> None:
     @elementwise(name)
     def shift(x: Scalar, by: Operand) -> Scalar:
         if x.dtype.is_float:

@@ -29,7 +29,7 @@ def lowering(registry: Registry, *names: str, with_empty_operands: bool = False)
     The lowering raises `LoweringError` for empty tensors; with `with_empty_operands`, operands may be empty.
     """
 
-    def decorate(function: Any) -> Lowering:
+    def decorate(function: Callable[..., object]) -> Lowering:
         @wraps(function)
         def lower(node: Op, symbol_table: SymbolTable) -> Any:
             _check_tensors([node] if with_empty_operands else [node, *node.parents])

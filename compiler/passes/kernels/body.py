@@ -55,7 +55,9 @@ class VectorBody:
     `skip` are body ops that are not emitted.
     """
 
-    def __init__(self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[ir.Value] = frozenset()) -> None:
+    def __init__(
+        self, e: KernelEmitter, op: Structured, lanes: int, skip: frozenset[ir.Operation] = frozenset()
+    ) -> None:
         self.e, self.op, self.lanes, self.skip = e, op, lanes, skip
 
     def emit(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
 from buddy.compiler.support.target import BYTES_PER_NANOSECOND, FLOP_PER_NANOSECOND, MIN_PARALLEL_NANOSECONDS
@@ -29,7 +28,7 @@ class KernelEmitter:
 
     def __init__(self, entry: ir.Block, in_parallel: bool = False) -> None:
         self.entry = entry
-        self._constants: dict[tuple[str, str], Any] = {}
+        self._constants: dict[tuple[str, str], ir.Value] = {}
         self._in_parallel = in_parallel
 
     def constant(self, attribute: ir.Attribute) -> ir.Value:

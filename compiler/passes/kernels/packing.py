@@ -251,7 +251,7 @@ class PanelCopy:
     width: int
     lanes: int
     unsigned: bool = False
-    convert: Callable[[Any], Any] | None = None
+    convert: Callable[[ir.Value], ir.Value] | None = None
 
     def copy(self, start: Index, target_start: Index, lower: Index, upper: Index, active: int) -> None:
         """Emits the copy of the rows `lower <= k < upper`; columns from `active` to `width` become zeros."""

@@ -24,7 +24,7 @@ _FILL, _SUBVIEW, _CONSTANT = "linalg.fill", "memref.subview", "arith.constant"
 class _Run:
     """Consecutive ops that access only the memory of `operands`; equal runs have an equal `key`."""
 
-    ops: tuple[Any, ...]
+    ops: tuple[ir.Operation, ...]
     operands: tuple[Any, ...]
 
     @property
@@ -98,7 +98,7 @@ def _emit_function(name: str, run: _Run) -> func.FuncOp:
 def _outer_values(op: ir.Operation) -> list[ir.Value]:
     """Returns the values that `op` or its body uses and that are defined outside of `op`."""
     body_ops = collect(op)
-    inner_values = {value for inner in body_ops for value in inner.results}
+    inner_values: set[ir.Value] = {value for inner in body_ops for value in inner.results}
     inner_values |= {argument for region in op.regions for block in region.blocks for argument in block.arguments}
     return [value for user in (op, *body_ops) for value in user.operands if value not in inner_values]
 
@@ -134,7 +134,7 @@ def _single_run(op: ir.Operation) -> _Run | None:
 
     Returns `None` if `op` uses other values than constants, and memrefs that calls pass without an offset.
     """
-    ops: tuple[Any, ...] = (op,)
+    ops: tuple[ir.Operation, ...] = (op,)
     values = [value for value in _outer_values(op) if not _is_constant(value)]
     if op.name == _FILL and len(values) == 1 and _is_single_use_subview(values[0]):
         view = values[0].owner.operation

@@ -7,6 +7,7 @@ function of the module computes. The parameter itself is removed if it has no ot
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -201,7 +202,7 @@ class PackedWeights:
         return self.pack_functions[key][0]
 
 
-def _reorder(op: ir.Operation, order: list[int], attributes: list[ir.Attribute]) -> None:
+def _reorder(op: ir.Operation, order: list[int], attributes: Sequence[ir.Attribute]) -> None:
     """Gives the function `op` its arguments numbered `order`, with `attributes`; other arguments must have no uses."""
     block = op.regions[0].blocks[0]
     old = list(block.arguments)
@@ -224,7 +225,8 @@ def _replace_call(call: ir.Operation, operands: list[ir.Value], weights: PackedW
         old_result.replace_all_uses_with(new_result)
     weights.replace_call(call, new.operation)
     call.erase()
-    return new.operation
+    operation: ir.Operation = new.operation
+    return operation
 
 
 def drop_dead_views(value: ir.Value) -> None:

@@ -33,7 +33,7 @@ class ValueLayouts:
 
     on_transpose: Callable[[Any, Order], None]
     tracked: dict[Any, Order] = field(default_factory=dict)
-    _copies: dict[tuple[Any, Order], Any] = field(default_factory=dict)
+    _copies: dict[tuple[ir.Value, Order], ir.Value] = field(default_factory=dict)
 
     def order_of(self, value: ir.Value) -> Order:
         return self.tracked.get(value) or identity_order(rank_of(value))

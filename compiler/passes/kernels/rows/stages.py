@@ -6,7 +6,7 @@ Element-wise ops join the next op that reads their result, if its loops within a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -255,7 +255,7 @@ class RowLoop:
 
     def _emit_row(self, row_indices: list[Index], chunk_number: Index, locations: Sequence[ir.Location]) -> None:
         """Emits all stages for one row."""
-        views: dict[Any, Any] = {}
+        views: dict[Hashable, ir.Value] = {}
 
         def view(access: OperandAccess, sizes: Sequence[int]) -> ir.Value:
             key = (access.buffer, access.offset, access.row_strides, access.inner, *sizes)
