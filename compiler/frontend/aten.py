@@ -319,13 +319,13 @@ def _passes_on_calls(aten: AtenGraph) -> bool:
     if form is None or aten.kind != "inference" or None in aten.input_of:
         return False
     inputs = [node.meta.get("val") for node in _placeholders(aten.module)]
-    changes = (
-        form.mutated_inp_runtime_indices, form.num_outputs_aliased, form.num_intermediate_bases, form.tokens,
-        form.is_rng_op_functionalized, getattr(form, "act_input_indices", ()),
-    )  # fmt: skip
+    # Versions of PyTorch differ in what they note: what is unknown is taken for a change.
+    names = ("mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "tokens")
+    changes = [getattr(form, name, True) for name in (*names, "is_rng_op_functionalized")]
+    changes.append(getattr(form, "act_input_indices", ()))
     return (
         not any(changes)
-        and form.grad_enabled_mutation is None
+        and getattr(form, "grad_enabled_mutation", True) is None
         and len(form.output_info) == len(next(iter(reversed(aten.module.graph.nodes))).args[0])
         and all(isinstance(value, torch.Tensor) for value in inputs)
     )

@@ -118,6 +118,18 @@ def test_an_index_that_eager_rejects_raises_eagers_error() -> None:
     assert _is_direct(called)
 
 
+def test_a_grad_mode_that_a_graph_changes_is_set() -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        torch.set_grad_enabled(False)
+        return x + 1
+
+    compiled, _ = _compile(function)
+    for _ in range(2):
+        with torch.enable_grad():
+            compiled(torch.randn(3))
+            assert not torch.is_grad_enabled()
+
+
 def test_a_verified_graph_is_not_called_directly() -> None:
     compiled, called = _compile(nn.Linear(8, 3), verify=True)
     with torch.no_grad():
