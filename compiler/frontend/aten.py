@@ -260,6 +260,7 @@ def run_aot(
     `fallback_random`, the random ops stay, and return the same numbers as in eager.
     """
     table = default_decompositions() if decompositions is None else decompositions
+    direct: list[Callable[..., Any] | None] = []
     use_aten_views(module)
     dynamo_origins = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
@@ -282,6 +283,8 @@ def run_aot(
                 random_numbers.decompose_random_in_bodies(aten, table)
             aten_graph = _make_aten_graph(aten, kind, module, dynamo_origins)
             run = compile_graph(replace(aten_graph, autocast=autocast, drawing=drawing))
+            if not (drawing or offsets or autocast) and _passes_on_calls(aten_graph):
+                direct.append(getattr(run, "direct_call", lambda _: None)(aten_graph.input_of))
             run = random_numbers.with_seed(run) if drawing else run
             return make_boxed_func(fall_back_for_offsets(run, read_in_eager, offsets) if offsets else run)
 
@@ -301,7 +304,31 @@ def run_aot(
         resampling.resample_like_eager(),
         torch._functorch.config.patch(unlift_effect_tokens=True),
     ):
-        return backend(module, inputs)
+        compiled = backend(module, inputs)
+    return next((call for call in direct if call is not None), compiled)
+
+
+def _passes_on_calls(aten: AtenGraph) -> bool:
+    """Whether AOTAutograd passes the inputs of the Dynamo graph to compiled code, and returns its results, unchanged.
+
+    Its function for the call can then be left out. It may have to write to inputs, to make views, to put tensors of
+    classes together from plain ones, or to record gradients.
+    """
+    context = torch._guards.TracingContext.try_get()
+    form = None if context is None else context.fw_metadata
+    if form is None or aten.kind != "inference" or None in aten.input_of:
+        return False
+    inputs = [node.meta.get("val") for node in _placeholders(aten.module)]
+    # Versions of PyTorch differ in what they note: what is unknown is taken for a change.
+    names = ("mutated_inp_runtime_indices", "num_outputs_aliased", "num_intermediate_bases", "tokens")
+    changes = [getattr(form, name, True) for name in (*names, "is_rng_op_functionalized")]
+    changes.append(getattr(form, "act_input_indices", ()))
+    return (
+        not any(changes)
+        and getattr(form, "grad_enabled_mutation", True) is None
+        and len(form.output_info) == len(next(iter(reversed(aten.module.graph.nodes))).args[0])
+        and all(isinstance(value, torch.Tensor) for value in inputs)
+    )
 
 
 def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[InputOrigin]:

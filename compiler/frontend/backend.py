@@ -28,6 +28,7 @@ from buddy.compiler.frontend.refusals import (
     SuspectedError,
     SuspectedGraph,
     check_graph,
+    eager_after,
     with_eager_errors,
     with_form_checks,
 )
@@ -324,6 +325,18 @@ class CompiledGraph:
             for note in artifact.notes if settings.has_precision else ():
                 warnings.warn(note, stacklevel=2)
             self._program = _load(artifact, frozen, releases)
+        self._aten, self._runs_in_eager = aten, bool(graph.results) and artifact.results_of_eager
+
+    def direct_call(self, input_of: Sequence[int]) -> Callable[..., Any] | None:
+        """Returns a built-in function that calls compiled code with the inputs of the Dynamo graph, or `None`.
+
+        Input `i` of the ATen graph is number `input_of[i]` of the Dynamo graph. The function returns the results of the
+        graph, and raises eager's error for values that compiled code rejects.
+        """
+        is_simple = self._results.are_computed and self._autotuner is None and not self._runs_in_eager
+        if not is_simple or self._program is None:
+            return None
+        return self._program.function((*input_of, *self._constants), partial(eager_after, self._aten.dynamo))
 
     def __call__(self, *arguments: Any) -> list[Any]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
+from types import BuiltinFunctionType
 from typing import Any
 
 import torch
@@ -189,7 +190,12 @@ def run_in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
 
 
 def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
-    """`compiled`, except that eager runs if `compiled` rejects a value: eager then raises or returns the result."""
+    """`compiled`, except that eager runs if `compiled` rejects a value: eager then raises or returns the result.
+
+    A built-in function is returned unchanged: it calls `eager_after` itself.
+    """
+    if isinstance(compiled, BuiltinFunctionType):
+        return compiled
 
     def run(*args: Any) -> Any:
         try:
@@ -200,6 +206,13 @@ def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Call
         return run_in_eager(module, args)
 
     return run
+
+
+def eager_after(module: GraphModule, error: Exception, args: Sequence[Any]) -> Any:
+    """The results of eager if compiled code has rejected a value with `error`; raises all other errors."""
+    if not is_refusal(error):
+        raise error
+    return run_in_eager(module, args)
 
 
 class SuspectedGraph:

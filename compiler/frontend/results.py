@@ -139,6 +139,12 @@ class GraphResults:
         self._strides = [_strides_to_set(memory.strides(op), op.tensor_meta.shape) for op in computed]
         graph.output._arguments = [tuple(computed)]
 
+    @property
+    def are_computed(self) -> bool:
+        """Whether the results of a call are those that compiled code returns."""
+        in_order = self._plan == [_Computed(number) for number in range(len(self._strides))]
+        return in_order and all(strides is None for strides in self._strides)
+
     def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
     ) -> list[Any]:

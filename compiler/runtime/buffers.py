@@ -92,7 +92,7 @@ class BufferPool:
         with self._lock:
             storage = self._find_idle(self._storages[number], size)
             if storage is not None:
-                return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), _row_major(shape))
+                return torch.empty(0, dtype=dtype, device="cpu").set_(storage, 0, tuple(shape), row_major(shape))
         new = huge_page_tensor(shape, dtype)
         with self._lock:
             self._retain(number, new.untyped_storage())
@@ -126,7 +126,8 @@ class BufferPool:
             storages.append(storage)
 
 
-def _row_major(shape: Sequence[int]) -> tuple[int, ...]:
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the strides of a dense tensor of this shape."""
     strides, step = [], 1
     for extent in reversed(shape):
         strides.append(step)
@@ -151,12 +152,25 @@ class WorkArena:
     """`size` bytes of scratch memory, reused by each call. Overlapping calls get separate memory.
 
     The first call allocates the memory: programs are also created inside `torch.compile`, where tensors are fake.
+    Native calls use `words`, with the interpreter lock: the address of the memory, 0 before `lend` has allocated it,
+    and 1 while a call uses it. A program makes all of its calls either by `borrow` or natively.
     """
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._memory: torch.Tensor | None = None
         self._lock = threading.Lock()
+        self.words = (ctypes.c_int64 * 2)()
+
+    def lend(self) -> tuple[torch.Tensor, int]:
+        """Returns memory for one native call, and its address; the first time this is the memory of `words`, in use."""
+        memory = _allocate_aligned(self._size)
+        with self._lock:
+            if self._memory is None:
+                self._memory = memory
+                # In this order: other threads take the memory once they see its address.
+                self.words[1], self.words[0] = 1, memory.data_ptr()
+        return memory, memory.data_ptr()
 
     @contextmanager
     def borrow(self) -> Iterator[torch.Tensor]:

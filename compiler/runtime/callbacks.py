@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -23,11 +24,13 @@ from buddy.compiler.runtime.torch_values import RuntimeShape, from_opaque, to_to
 class EagerOps:
     """The callbacks of an artifact. An exception in a callback is stored, and `reraise` raises it after the call.
 
-    The error is per thread: callbacks run on the thread that called the compiled code.
+    The error is per thread: callbacks run on the thread that called the compiled code. `failures` is a number that
+    changes with each error.
     """
 
     def __init__(self, calls: Sequence[EagerCall]) -> None:
         self._thread_local = threading.local()
+        self.failures, self._numbers = ctypes.c_int64(), itertools.count(1)
         self._functions = {call.symbol: self._c_function(call) for call in calls}
 
     def addresses(self) -> dict[str, int]:
@@ -40,6 +43,19 @@ class EagerOps:
         self._thread_local.error = None
         if error is not None:
             raise error
+
+    def reraise_after(self, *_: Any) -> None:
+        """Like `reraise`, after a call with these arguments."""
+        self.reraise()
+
+    def report(self, on_error: Callable[[Exception, Sequence[Any]], Any], *arguments: Any) -> Any:
+        """Returns what `on_error` returns for the stored error and the `arguments` of the call; `None` if none is."""
+        stored: Exception | None = None
+        try:
+            self.reraise()
+        except Exception as error:
+            stored = error
+        return None if stored is None else on_error(stored, arguments)
 
     def _c_function(self, call: EagerCall) -> Any:
         run = _make_runner(call)
@@ -54,6 +70,7 @@ class EagerOps:
                     if not call.results and isinstance(error, Exception):
                         _mark_refusal(error)
                     self._thread_local.error = error
+                    self.failures.value = next(self._numbers)  # one that no other thread has stored
 
         inputs, results = (sum(0 not in spec.shape for spec in specs) for specs in (call.inputs, call.results))
         sizes = [ctypes.c_int64] * len(call.symbols)

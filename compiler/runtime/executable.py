@@ -5,8 +5,9 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import Any, Literal
 
 import torch
 
@@ -15,6 +16,13 @@ from buddy.compiler.protocol.artifact import COUNTERS, Argument, Artifact
 from buddy.compiler.runtime.buffers import BufferPool, PackedStore, WorkArena, collapse, torch_dtype
 from buddy.compiler.runtime.callbacks import EagerOps
 from buddy.compiler.runtime.linker import BlockFunction, Library, functions_of
+from buddy.compiler.runtime.native_calls import (
+    NativeArgument,
+    NativeCalls,
+    NativeFunction,
+    NativeResult,
+    native_entry,
+)
 from buddy.compiler.runtime.on_device import DeviceLoaded
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runtime.released_weights import give_back, holds_new_elements, is_released, release
@@ -35,6 +43,8 @@ def call_executable(function: BlockFunction, words: Sequence[torch.Tensor | int]
 class PlainArgument:
     """An unpacked input, made dense if it is not."""
 
+    use: Literal["in place", "streamed", "packed"] = "in place"
+
     def __init__(self, argument: Argument) -> None:
         self._argument = argument
         self._shape = RuntimeShape(argument.spec)
@@ -51,6 +61,8 @@ class PlainArgument:
 
 class StreamedArgument(PlainArgument):
     """A weight that is read sequentially in place; it is moved to huge pages on first use."""
+
+    use = "streamed"
 
     def __init__(self, argument: Argument) -> None:
         super().__init__(argument)
@@ -76,6 +88,8 @@ class PackedArgument:
     replaces the memory of a frozen parameter (`released_weights`).
     """
 
+    use: Literal["in place", "streamed", "packed"] = "packed"
+
     def __init__(
         self, argument: Argument, pack: BlockFunction, store: PackedStore, number: int, frozen: bool = False,
         sequential_calls: bool = False, shared_weights: SharedWeights | None = None, releases: bool = False,
@@ -93,7 +107,7 @@ class PackedArgument:
         self._buffer = torch.empty(0, device="cpu")
         self._lock = threading.Lock()
 
-    def value(self, source: torch.Tensor, _symbols: Mapping[str, int]) -> torch.Tensor:
+    def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         if not self._frozen:
             give_back(source)
             return self._run_pack(source)
@@ -205,8 +219,50 @@ class LoadedProgram:
         self._results = [(RuntimeShape(spec), torch_dtype(spec)) for spec in artifact.results]
         self._memory = BufferPool(len(self._results))
         self._all_are_passed = all(shape.is_passed for shape, _ in self._results)
+        self._native = self._native_calls(artifact)
+        n_inputs = 1 + max(sources, default=-1)
+        self._call = None if self._native is None else self._native.function(range(n_inputs), self._eager.reraise_after)
+
+    def _native_calls(self, artifact: Artifact) -> NativeCalls | None:
+        """Returns what makes native functions of this program; `None` if calls have to go through Python."""
+        if not native_entry() or artifact.symbols or any(shape.dynamic for shape, _ in self._results):
+            return None
+        arguments = [
+            NativeArgument(
+                a.source,
+                RuntimeShape(a.spec).at({}),
+                torch_dtype(a.spec),
+                argument.use,
+                partial(argument.value, symbols={}),
+            )
+            for a, argument in zip(artifact.arguments, self._arguments, strict=True)
+        ]
+        results = [
+            NativeResult(
+                shape.at({}), dtype, shape.is_passed, partial(self._memory.tensor, number, shape.at({}), dtype)
+            )
+            for number, (shape, dtype) in enumerate(self._results)
+        ]
+        arena = self._arena if artifact.arena else None
+        owner = (self._library, self._eager, self._counters)
+        entry = self._library.block_address(artifact.entry)
+        return NativeCalls(entry, arguments, results, arena, self._eager.failures, owner)
+
+    def function(
+        self, inputs: Sequence[int | torch.Tensor], on_error: Callable[[Exception, Sequence[Any]], Any]
+    ) -> NativeFunction | None:
+        """Returns a built-in function that calls this program faster than the program itself, or `None`.
+
+        `inputs` are the inputs of the graph: each is the number of an argument of the function, or a constant tensor.
+        `on_error` gets the error of an op in eager, with the arguments; it raises, or returns the value of the call.
+        """
+        if self._native is None:
+            return None
+        return self._native.function(inputs, partial(self._eager.report, on_error), self)
 
     def __call__(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> list[torch.Tensor]:
+        if self._call is not None:
+            return self._call(*tensors)
         # Keep this short: for a small program, these lines take longer than the compiled code.
         symbols = bind(self._symbols, tensors, numbers) if self._symbols else {}
         words: list[torch.Tensor | int] = [value(tensors[source], symbols) for value, source in self._values]

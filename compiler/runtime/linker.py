@@ -31,7 +31,8 @@ BlockFunction = Callable[[int], None]
 
 
 @lru_cache(maxsize=1)
-def _jit() -> Any:
+def jit() -> Any:
+    """Returns the compiler that links code into this process."""
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     request_tiles()  # code for a processor with AMX faults without them
@@ -72,7 +73,7 @@ class Library:
         for name in exported:
             builder.export_symbol(name)
         try:
-            self._library = builder.link(_jit(), f"buddy_{next(_library_numbers)}")
+            self._library = builder.link(jit(), f"buddy_{next(_library_numbers)}")
         except RuntimeError as error:
             missing = ", ".join(sorted(_unresolved(objects, set(imports or {})))) or str(error)
             raise LinkError(missing) from error
@@ -81,6 +82,11 @@ class Library:
 
     def __getitem__(self, name: str) -> BlockFunction:
         return self._functions[name]
+
+    def block_address(self, name: str) -> int:
+        """Returns the address of the function that is called with one block of arguments."""
+        address: int = self._library[trampoline_name(name)]
+        return address
 
 
 def functions_of(objects: Sequence[bytes]) -> dict[str, int]:

@@ -50,6 +50,18 @@ class _Release:
 _released: dict[int, _Release] = {}
 _given_back: set[int] = set()
 _file = -1
+_when_first_released: list[Callable[[], None]] = []
+_has_released = False
+
+
+def has_released() -> bool:
+    """Whether any weight has been released in this process: from then on, weights may read as NaN until given back."""
+    return _has_released
+
+
+def when_first_released(action: Callable[[], None]) -> None:
+    """Calls `action` before the first weight is released; never if one has been released already."""
+    _when_first_released.append(action)
 
 
 def is_released(weight: torch.Tensor) -> bool:
@@ -69,7 +81,12 @@ def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
         return False
     if weight.untyped_storage().nbytes() != weight.nbytes or _sum_of_bits(weight) != _sum_of_bits(packed):
         return False
+    global _has_released
     empty = _memory_of_nan(weight)
+    if not _has_released:
+        _has_released = True
+        for action in _when_first_released:
+            action()
     _released[empty.data_ptr()] = _Release(weakref.ref(weight), packed, pack)
     weight.data = empty
     return_free_memory()

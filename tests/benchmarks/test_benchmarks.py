@@ -99,6 +99,17 @@ def test_convolutions_are_measured_beside_torch_in_both_memory_formats(run_pytho
 
 @pytest.mark.slow
 @pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
+def test_calls_are_measured_beyond_dynamo_alone(run_python: RunPython) -> None:
+    for model in results(run_python, "calls")["models"].values():
+        assert model["same"]
+        assert set(model["seconds"]) == {"eager", "dynamo", "inductor", "ours"}
+        assert model["cost"]["ours"]["median"] == pytest.approx(
+            model["seconds"]["ours"]["median"] - model["seconds"]["dynamo"]["median"], rel=1e-2, abs=1e-8
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.full("a benchmark script, of which matmul.py and kernels.py always run")
 def test_gradients_are_measured_beside_eager_and_inductor(run_python: RunPython) -> None:
     for layer in results(run_python, "gradients")["layers"].values():
         assert layer["different"] == []

@@ -1,0 +1,316 @@
+"""Calls of a program by one built-in function, without Python for the tensors of a call.
+
+`native_ir` has the function. Two things that it reads have no function in PyTorch's C interface: where a Python object
+holds its tensor, and the dispatch keys of a tensor, which tell a plain tensor of the CPU from all others. Their offsets
+are searched in tensors whose values are known. If they, or a function, are not found, calls go through Python.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import sys
+import sysconfig
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from llvmlite import binding as llvm
+from torch.utils._python_dispatch import _disable_current_modes
+
+from buddy.compiler.runtime.buffers import MIN_POOLED_BYTES, WorkArena, row_major
+from buddy.compiler.runtime.linker import jit
+from buddy.compiler.runtime.native_ir import (
+    ANY_ADDRESS,
+    ENTRY,
+    LIBC,
+    NO_ADDRESS,
+    PYTHON,
+    TORCH,
+    TYPE_OFFSET,
+    WRAP,
+    WRAP_SYMBOLS,
+    ArgumentRecord,
+    CallRecord,
+    ResultRecord,
+    TensorLayout,
+    native_ir,
+)
+from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, has_released, when_first_released
+
+_METH_FASTCALL = 0x80
+# A built-in function: inputs to the list of results.
+NativeFunction = Callable[..., list[torch.Tensor]]
+Shape = tuple[int, ...]
+
+
+class _Method(ctypes.Structure):
+    """`PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+@lru_cache(maxsize=1)
+def _method() -> _Method:
+    doc = b"Calls compiled code on its inputs, without Python for each of them."
+    return _Method(b"compiled", native_entry(), _METH_FASTCALL, doc)
+
+
+@dataclass(frozen=True)
+class NativeArgument:
+    """An argument of the entry that is made of graph input number `source`.
+
+    A tensor that has this form, and is dense, is passed as it is: if `use` is "in place", always; if it is "streamed",
+    once `take` has returned it, until its address changes. Otherwise `take` returns the tensor to pass. Once weights
+    have been released, `take` returns all large tensors: it gives back those that are needed in place.
+    """
+
+    source: int
+    shape: Shape
+    dtype: torch.dtype
+    use: Literal["in place", "streamed", "packed"]
+    take: Callable[[torch.Tensor], torch.Tensor]
+
+    @property
+    def may_be_released(self) -> bool:
+        return math.prod(self.shape) * self.dtype.itemsize >= MIN_RELEASED_BYTES
+
+
+@dataclass(frozen=True)
+class NativeResult:
+    """A result of the entry, which passes its address if `is_passed`; `make` allocates a large one."""
+
+    shape: Shape
+    dtype: torch.dtype
+    is_passed: bool
+    make: Callable[[], torch.Tensor]
+
+    @property
+    def is_small(self) -> bool:
+        return math.prod(self.shape) * self.dtype.itemsize < MIN_POOLED_BYTES
+
+
+class NativeCalls:
+    """What is the same in all functions that call one program. `native_entry()` must not be 0.
+
+    `entry` is the address of the function that takes a block of arguments. `failures` is a number that changes if an op
+    in eager fails. `arena` is `None` if the entry takes none. `owner` keeps the code and its callbacks alive.
+    """
+
+    def __init__(
+        self, entry: int, arguments: Sequence[NativeArgument], results: Sequence[NativeResult],
+        arena: WorkArena | None, failures: ctypes.c_int64, owner: object,
+    ) -> None:  # fmt: skip
+        self._entry, self._arguments, self._results = entry, arguments, results
+        self._arena, self._failures, self._owner = arena, failures, owner
+
+    def function(
+        self,
+        inputs: Sequence[int | torch.Tensor],
+        finish: Callable[..., list[torch.Tensor] | None],
+        owner: object = None,
+    ) -> NativeFunction:
+        """Returns a built-in function that calls the program and returns the list of its results.
+
+        `inputs` are the inputs of the graph: each is the number of an argument of the function, or a constant tensor.
+        After a failure of an op in eager, the function calls `finish` with its arguments. If that returns a value, the
+        value is returned in place of the results. The function keeps `owner` alive.
+        """
+        arguments = (ArgumentRecord * len(self._arguments))()
+        results = (ResultRecord * len(self._results))()
+        record = CallRecord(
+            entry=self._entry,
+            n_inputs=1 + max((number for number in inputs if isinstance(number, int)), default=-1),
+            n_arguments=len(arguments), arguments=ctypes.addressof(arguments),
+            n_results=len(results), results=ctypes.addressof(results),
+            failures=ctypes.addressof(self._failures), finish=id(finish), is_long=1,
+        )  # fmt: skip
+        kept: list[object] = [self._owner, self._failures, owner, arguments, results, record, finish, inputs]
+        if self._arena is not None:
+            lend = self._arena.lend
+            record.arena, record.make_arena = ctypes.addressof(self._arena.words), id(lend)
+            kept += [self._arena, lend]
+        for argument, place in zip(self._arguments, arguments, strict=True):
+            kept += _fill_argument(place, argument, inputs[argument.source])
+        for result, place in zip(self._results, results, strict=True):
+            kept += _fill_result(place, result)
+        new = ctypes.pythonapi.PyCFunction_NewEx
+        new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+        function: NativeFunction = new(ctypes.addressof(_method()), (ctypes.addressof(record), kept), None)
+        return function
+
+
+# By their `take`, the records of arguments that may be weights large enough to be released.
+_large_arguments: weakref.WeakKeyDictionary[Callable[..., Any], ArgumentRecord] = weakref.WeakKeyDictionary()
+
+
+def _take_large_arguments() -> None:
+    for record in list(_large_arguments.values()):
+        record.address = NO_ADDRESS
+
+
+when_first_released(_take_large_arguments)
+
+
+def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int | torch.Tensor) -> list[object]:
+    """Writes a record; returns the objects whose addresses it has."""
+    is_streamed = argument.use == "streamed"
+
+    def take(source: torch.Tensor) -> tuple[torch.Tensor, int]:
+        tensor = argument.take(source)
+        address = tensor.data_ptr()
+        if is_streamed and tensor is source and not (argument.may_be_released and has_released()):
+            record.address = address
+        return tensor, address
+
+    sizes = (ctypes.c_int64 * len(argument.shape))(*argument.shape)
+    record.input, record.constant = (source, None) if isinstance(source, int) else (0, id(source))
+    record.dtype, record.rank, record.sizes = dtype_code(argument.dtype), len(sizes), ctypes.addressof(sizes)
+    is_in_place = argument.use == "in place" and not (argument.may_be_released and has_released())
+    record.address = ANY_ADDRESS if is_in_place else NO_ADDRESS
+    record.take = id(take)
+    if argument.may_be_released:
+        _large_arguments[take] = record
+    return [sizes, take]
+
+
+def _fill_result(record: ResultRecord, result: NativeResult) -> list[object]:
+    """Writes a record; returns the objects whose addresses it has."""
+
+    def make() -> tuple[torch.Tensor, int]:
+        tensor = result.make()
+        return tensor, tensor.data_ptr()
+
+    sizes, strides = ((ctypes.c_int64 * len(of))(*of) for of in (result.shape, row_major(result.shape)))
+    record.dtype, record.rank = dtype_code(result.dtype), len(sizes)
+    record.sizes, record.strides = ctypes.addressof(sizes), ctypes.addressof(strides)
+    record.small, record.passed, record.make = result.is_small, result.is_passed, id(make)
+    return [sizes, strides, make]
+
+
+# ---- what CPython and PyTorch provide --------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=1)
+def native_entry() -> int:
+    """Returns the address of the native function, or 0 if calls have to go through Python: `reason()` says why."""
+    return _prepare()[0]
+
+
+@lru_cache(maxsize=1)
+def reason() -> str:
+    """Returns why calls go through Python, or "" if they do not."""
+    return _prepare()[1]
+
+
+@lru_cache(maxsize=1)
+def _prepare() -> tuple[int, str]:
+    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+        return 0, "this Python has no interpreter lock"
+    if sys.platform == "win32":
+        return 0, "not supported on Windows"
+    symbols = _symbols()
+    missing = sorted(name for name, address in symbols.items() if not address)
+    if missing:
+        return 0, f"this build of PyTorch has no {missing[0]}"
+    layout = _layout()
+    if layout is None:
+        return 0, "this build of PyTorch or Python lays tensors out in an unknown way"
+    builder = llvm.JITLibraryBuilder()
+    for name, address in symbols.items():
+        builder.import_symbol(name, address)
+    library = builder.add_ir(native_ir(layout)).export_symbol(ENTRY).link(jit(), "buddy_native_calls")
+    _alive.append(library)
+    return library[ENTRY], ""
+
+
+_alive: list[Any] = []
+
+
+def _symbols() -> dict[str, int]:
+    """Returns the addresses of the functions that the native function calls; 0 for those that are not found."""
+    process = ctypes.CDLL(None)
+    cpu, python = _torch_library("torch_cpu"), _torch_library("torch_python")
+    found = {name: _address(ctypes.pythonapi, name) for name in PYTHON}
+    found |= {name: _address(process, name) for name in LIBC} | {name: _address(cpu, name) for name in TORCH}
+    return found | {WRAP: next(filter(None, (_address(python, name) for name in WRAP_SYMBOLS)), 0)}
+
+
+def _torch_library(name: str) -> ctypes.CDLL | None:
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    path = Path(torch.__file__).parent / "lib" / f"lib{name}.{suffix}"
+    try:
+        return ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_NOW)
+    except OSError:
+        return None
+
+
+def _address(library: Any, name: str) -> int:
+    function = None if library is None else getattr(library, name, None)
+    return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+# How much of a tensor object, and of the tensor, is searched; both are larger in all versions of PyTorch.
+_OBJECT_WORDS, _TENSOR_WORDS = 4, 24
+
+
+@lru_cache(maxsize=1)
+def _layout() -> TensorLayout | None:
+    """Returns the layout, or `None` if what is known of tensors is not found at the same offset in all of them."""
+    with torch._C._DisableTorchDispatch(), _disable_current_modes(), torch.inference_mode(False), torch.no_grad():
+        plain = torch.empty(2, 3, device="cpu")
+        lazy = torch.empty(2, dtype=torch.complex64, device="cpu").conj()
+        tensors = [plain, torch.nn.Parameter(torch.empty(4, device="cpu")), lazy, lazy.imag, plain.to_sparse()]
+        tensors.append(torch.empty(3, device="meta"))
+    with torch.inference_mode(), torch._C._DisableTorchDispatch(), _disable_current_modes():
+        tensors.append(torch.empty(5, device="cpu"))
+    if any(_words(id(tensor) + TYPE_OFFSET, 1)[0] != id(type(tensor)) for tensor in tensors):
+        return None
+    tensor_offset = _offset(tensors, id, lambda tensor: tensor._cdata, _OBJECT_WORDS)
+    keys_offset = _offset(tensors, lambda tensor: tensor._cdata, _keys, _TENSOR_WORDS)
+    if tensor_offset is None or keys_offset is None:
+        return None
+    return TensorLayout(tensor_offset, keys_offset, _keys(plain), _keys(tensors[-1]))
+
+
+@cache
+def dtype_code(dtype: torch.dtype) -> int:
+    """Returns PyTorch's number of an element type; only if `native_entry()` is not 0."""
+    layout, cpu, code = _layout(), _torch_library("torch_cpu"), ctypes.c_int32()
+    assert layout is not None
+    assert cpu is not None
+    with torch._C._DisableTorchDispatch(), _disable_current_modes():
+        tensor = torch.empty(0, dtype=dtype, device="cpu")
+    cpu.aoti_torch_get_dtype(ctypes.c_void_p(id(tensor) + layout.tensor_offset), ctypes.byref(code))
+    return code.value
+
+
+def _keys(tensor: torch.Tensor) -> int:
+    return int(torch._C._dispatch_keys(tensor).raw_repr())
+
+
+def _words(address: int, count: int) -> list[int]:
+    return list((ctypes.c_uint64 * count).from_address(address))
+
+
+def _offset(
+    tensors: Sequence[torch.Tensor], start: Callable[[torch.Tensor], int], value: Callable[[torch.Tensor], int],
+    n_words: int,
+) -> int | None:  # fmt: skip
+    """Returns the only offset from `start`, in bytes, where each tensor has its `value`; `None` if it is not unique."""
+    offsets = [
+        {8 * number for number, word in enumerate(_words(start(tensor), n_words)) if word == value(tensor)}
+        for tensor in tensors
+    ]
+    common = set.intersection(*offsets)
+    return common.pop() if len(common) == 1 else None
