@@ -412,6 +412,31 @@ def test_released_weights_come_back_for_other_programs_and_errors() -> None:
         assert torch.equal(net.down.weight, weight)
 
 
+class Sums(nn.Module):
+    """Reads the weight of a product in place, element by element."""
+
+    def __init__(self, weight: nn.Parameter) -> None:
+        super().__init__()
+        self.weight = weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.weight + x
+
+
+@needs_linux
+def test_a_program_that_was_called_before_gets_a_released_weight_back() -> None:
+    """Its calls are native from the first one on, and do not look at weights that are read in place."""
+    net = Wide().eval()
+    with torch.no_grad():
+        reader, run, x = compiled(Sums(net.down.weight)), compiled(net, freeze="release"), torch.ones(520)
+        expected = reader(x)
+        torch.testing.assert_close(reader(x), expected)
+        run(ROWS)
+        assert net.down.weight.isnan().all()
+        torch.testing.assert_close(reader(x), expected)
+        assert not net.down.weight.isnan().any()
+
+
 @needs_linux
 def test_new_weights_in_the_place_of_released_ones() -> None:
     net, other = Wide().eval(), Wide().eval()
