@@ -142,9 +142,10 @@ def test_memory_is_told_beside_eagers_for_chosen_models(run_python: RunPython) -
 def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython) -> None:
     ways = results(run_python, "large_model", "buddy released", "run")["ways"]
     (released,), (run,) = ways["buddy released"], ways["run"]
-    assert released["weights"] == run["weights"] == run["parts"]["weights"] > 0
+    # A run also counts buffers, such as the frequencies of the rotary positions.
+    assert 0 < released["weights"] <= run["weights"] == run["parts"]["weights"] < 1.01 * released["weights"]
     assert released["peak"] == max(released["peaks"].values()) > released["weights"]
-    assert {"imports", "model", "first call", "later calls"} <= released["peaks"].keys()
+    assert {"imports", "model", "first call"} <= released["peaks"].keys()
 
 
 @pytest.mark.parametrize(("seconds", "calls"), [(0.05, range(1, 2)), (0.001, range(3, 31))])
