@@ -36,9 +36,9 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Artifact]:
     found: list[Artifact] = []
     loaded = backend._load
 
-    def watched(artifact: Artifact, frozen: bool) -> Any:
+    def watched(artifact: Artifact, *options: Any) -> Any:
         found.append(artifact)
-        return loaded(artifact, frozen)
+        return loaded(artifact, *options)
 
     monkeypatch.setattr(backend, "_load", watched)
     return found
