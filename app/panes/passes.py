@@ -63,8 +63,8 @@ class PassesPane(TablePane[PassRow]):
         # Whether no passes are folded, and otherwise the passes that are shown nevertheless.
         self._shows_disabled = False
         self._shown_passes: set[Key] = set()
-        # Whether the cursor goes to the first pass that changes something once there is one.
-        self._waits_for_change = False
+        # Whether the cursor is where the pane began, and whether it goes to the first change once there is one.
+        self._is_untouched, self._waits_for_change = True, False
         # Whether the stages are of a dump that prints each function alone.
         self._has_parts = False
         self._columns = self._make_columns()
@@ -246,6 +246,12 @@ class PassesPane(TablePane[PassRow]):
         if index is not None:
             self.center(index, notify=False)
 
+    def begin(self) -> None:
+        """Move the cursor to the first pass that changes something, unless it has been moved since the pane began."""
+        if self._is_untouched:
+            self._is_untouched = False
+            self.show_first_change()
+
     def show_first_change(self) -> None:
         """Move the cursor to the first pass that changes something: now, or once there is one."""
         changing = (k for k, row in enumerate(self.rows) if row.step and row.stage and row.stage.stage.changed)
@@ -257,6 +263,10 @@ class PassesPane(TablePane[PassRow]):
     def stay(self) -> None:
         """Leave the cursor where it is, although no pass has changed anything yet."""
         self._waits_for_change = False
+
+    def note_move(self) -> None:
+        """The user has moved the cursor: `begin` leaves it there."""
+        self._is_untouched = self._waits_for_change = False
 
     # ---- search: its lines are the rows without folding ----------------------------------------------------------
 

@@ -576,7 +576,7 @@ class Workbench(App[int]):
             stages = self.ir.stages
             # After a click, the cursor goes to the row that was clicked.
             if event.widget is self.passes and by_key and (stages.is_default or stages.expected_key is None):
-                self.passes.show_first_change()
+                self.passes.begin()
             else:
                 self.passes.stay()
         self.update_chrome()
@@ -638,7 +638,7 @@ class Workbench(App[int]):
 
     def on_cursor_view_moved(self, event: CursorView.Moved) -> None:
         if isinstance(event.view, PassesPane):
-            event.view.stay()
+            event.view.note_move()
             self._show_pass_stage()
         self.update_chrome()
 

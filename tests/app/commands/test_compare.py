@@ -99,6 +99,7 @@ async def test_passes_are_tried_on_a_stage_and_one_is_inserted(workbench: Open) 
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
+        await bench.drawn()  # the cursor goes to the first change, when the pane is shown first
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w")
         screen = bench.app.screen
@@ -121,6 +122,7 @@ async def test_closing_the_list_cancels_the_trials(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
+        await bench.drawn()  # the cursor goes to the first change, when the pane is shown first
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "lower"))
         await bench.press("w", "q")
         await bench.until(lambda: not bench.app.session._client._pending, "the end of the trials")
