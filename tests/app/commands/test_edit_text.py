@@ -108,6 +108,7 @@ async def test_a_pass_is_duplicated_and_its_anchor_switched(workbench: Open) -> 
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
+        await bench.drawn()
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "cse"))
         count = len(bench.app.workspace.recipe.steps)
         await bench.press("Y")

@@ -164,6 +164,7 @@ async def test_the_arrows_in_the_prompt_go_from_match_to_match(workbench: Open) 
     async with workbench("mlp.py", size=(160, 50)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
+        await bench.drawn()
         passes.move_to(0)
         await bench.press("/")
         await bench.type("canonicalize")
@@ -172,7 +173,7 @@ async def test_the_arrows_in_the_prompt_go_from_match_to_match(workbench: Open) 
         await bench.press("down", "down")
         assert note(bench) == f"3/{len(matches)}"
         await bench.press("up", "enter")
-        assert passes.cursor == matches[1]
+        assert passes.line_of(passes.cursor) == matches[1]
         await bench.sees(f"/canonicalize  2/{len(matches)}")
         stage = passes.current.stage
         await bench.settled()

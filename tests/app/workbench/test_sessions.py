@@ -27,6 +27,7 @@ async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         passes = bench.app.passes
         bench.app.context.layout.show_pane("passes")
+        await bench.drawn()
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "cse"))
         await bench.press("space")
         await bench.settled()
