@@ -148,7 +148,6 @@ class PluginPane(LinkedPane):
     def on_resize(self) -> None:
         self._changed |= {"size"}
         self._draw_soon()
-        super().on_resize()
 
     def _draw_soon(self) -> None:
         """Draw the pane, unless it is hidden, or being drawn, after which it is drawn again."""
@@ -248,7 +247,6 @@ class PluginPane(LinkedPane):
         return True
 
     def on_click(self, event: events.Click) -> None:
-        super().on_click(event)
         offset, code = event.get_content_offset(self), self._code
         row = self.row_at(offset.y) if offset else -1
         if code is not None and offset is not None and 0 <= row < self.row_count:
