@@ -32,7 +32,8 @@ class ScreenState(NamedTuple):
 def command(recipe: Recipe, preset: Recipe | None, recipe_file: Path, screen: ScreenState) -> str:
     """The command line. It refers to `recipe_file` if options cannot express how the recipe differs from the preset."""
     nodes = ["dump", "--nodes"]
-    verbs = {"graph": nodes, "source": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
+    # No verb prints the pane of a plug-in: the graph is what it has read.
+    verbs = {"graph": nodes, "source": nodes, "plugin": nodes, "passes": ["stages"], "outputs": ["run"], "ir": ["dump"]}
     verb = {**verbs, "export": ["export", *screen.export_words]}[screen.pane]
     if screen.pane == "ir" and screen.stage:
         verb = ["dump", "--stage", screen.stage]
