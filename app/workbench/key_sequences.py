@@ -344,6 +344,7 @@ class KeySequences:
             return
         if self._timer is not None:
             self._timer.stop()
+            self._timer = None
         self._prefix = self.hint = ""
         self.which_key.close()
         self._bench.update_chrome()
