@@ -111,6 +111,23 @@ def add_engine_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options that say what the failure is, and the command that shows it on a module."""
+    group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=required)
+    text = "a command that exits with 0 if the module is interesting"
+    group.add_argument("--test", type=shell_words, metavar="COMMAND", help=text)
+    group.add_argument(
+        "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
+    )
+    group.add_argument("--verifier", action="store_true", help="the command reports the same error")
+    group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
+    group = parser.add_argument_group("command").add_mutually_exclusive_group()
+    text = "the command for --crash, --verifier and --contains, with {} for the module"
+    group.add_argument("--command", type=shell_words, metavar="COMMAND", help=text)
+    text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
+    group.add_argument("--mlir-opt", metavar="PATH", help=text)
+
+
 def add_output_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("output")
     group.add_argument("--json", action="store_true", help="print one JSON object to stdout, everything else to stderr")

@@ -11,13 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.app.cli import FAILURE, INTERRUPTED, USAGE_ERROR, VERBS, arguments
+from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
-from buddy.app.cli.recipes import UsageError
-from buddy.app.cli.reduce import add_failure_options, failure_of
 from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
-from buddy.compiler.mlir.mlir_tool import ToolError
 from buddy.compiler.protocol import Bisect, Criterion, Diagnostic, Progress
 
 EPILOG = """
@@ -49,7 +46,7 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--within", type=arguments.positive_seconds, default=300.0, metavar="SECONDS", help=text)
     text = "write the correct recipe and the reduced module, or the texts of a dump before and after, to DIR"
     parser.add_argument("-o", "--output", type=Path, metavar="DIR", help=text)
-    add_failure_options(parser, required=False)
+    arguments.add_failure_options(parser, required=False)
     arguments.add_recipe_options(parser)
     arguments.add_output_options(parser)
     return parser
@@ -62,43 +59,9 @@ def main(words: Sequence[str]) -> int:
             Console().error(Diagnostic(f"{options.source} is no dump: its failure is given by --criterion"))
             return USAGE_ERROR
         return run_verb_on_program(make_parser(), words, _bisect)
-    console = Console(options.plain, stdout_is_data=options.json)
-    try:
-        return _bisect_dump(options, script, console)
-    except (UsageError, ToolError) as error:
-        console.error(Diagnostic(str(error), todo="run buddy-tui bisect --help"))
-        return USAGE_ERROR
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    from buddy.app.cli.dump_bisection import bisect_dump
 
-
-def _bisect_dump(options: argparse.Namespace, flags: Sequence[str], console: Console) -> int:
-    """Search a dump, in this process. Returns the exit code; raises `UsageError` and `ToolError`."""
-    from buddy.compiler.tools.dumps.bisecting import BisectionError, StageBisection, read_dump, stages_to_test
-
-    failure = failure_of(options, flags)
-    try:
-        dump = read_dump(Path(options.source), console.progress)
-        found = StageBisection(dump, failure, console.progress).run(stages_to_test(dump, options.graph or ""))
-    except BisectionError as error:
-        console.error(error.diagnostic)
-        return FAILURE
-    except OSError as error:
-        raise UsageError(f"cannot run {failure.command[0]}: {error.strerror or error}") from error
-    finally:
-        console.clear_progress()
-    saved: list[str] = []
-    if options.output is not None:
-        with reporting_write_errors(options.output):
-            options.output.mkdir(parents=True, exist_ok=True)
-            for name, text in found.texts():
-                (options.output / name).write_text(text, encoding="utf-8")
-                saved.append(str(options.output / name))
-    if options.json:
-        print(json.dumps({"source": options.source, **found.summary(), "files": saved}, indent=2))
-    else:
-        print("\n".join([*found.lines(), *(f"wrote {path}" for path in saved)]))
-    return 0
+    return bisect_dump(options, script)
 
 
 def criterion_of(options: argparse.Namespace) -> Criterion:

@@ -42,7 +42,7 @@ Ctrl-C stops a reduction and writes the smallest module so far.
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("reduce", VERBS["reduce"], EPILOG)
     parser.add_argument("source", type=Path, metavar="FILE", help="a module in MLIR that shows the failure")
-    add_failure_options(parser, required=True)
+    arguments.add_failure_options(parser, required=True)
     text = "time limit of each run of the command (default: 30)"
     parser.add_argument("--timeout", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
     text = "a run that exceeds the time limit is interesting too"
@@ -55,23 +55,6 @@ def make_parser() -> arguments.Parser:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=text)
     arguments.add_output_options(parser)
     return parser
-
-
-def add_failure_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the options that say what the failure is, and the command that shows it on a module."""
-    group = parser.add_argument_group("failure").add_mutually_exclusive_group(required=required)
-    text = "a command that exits with 0 if the module is interesting"
-    group.add_argument("--test", type=arguments.shell_words, metavar="COMMAND", help=text)
-    group.add_argument(
-        "--crash", action="store_true", help="the command crashes, with the same failed assertion, if any"
-    )
-    group.add_argument("--verifier", action="store_true", help="the command reports the same error")
-    group.add_argument("--contains", metavar="TEXT", help="the output of the command contains TEXT")
-    group = parser.add_argument_group("command").add_mutually_exclusive_group()
-    text = "the command for --crash, --verifier and --contains, with {} for the module"
-    group.add_argument("--command", type=arguments.shell_words, metavar="COMMAND", help=text)
-    text = "run this mlir-opt, with the flags after `--` (default: $BUDDY_MLIR_OPT, or mlir-opt)"
-    group.add_argument("--mlir-opt", metavar="PATH", help=text)
 
 
 def main(words: Sequence[str]) -> int:
