@@ -65,6 +65,13 @@ async def compiled(bench: Bench, path: Path, graph: int = 0) -> Compiled:
     return frame
 
 
+async def open_dump(handler: DumpHandler, path: Path) -> None:
+    opening = Open(1, str(path))
+    found = handler.format_of(opening)
+    assert found is not None
+    await handler.open(opening, found, Job(1))
+
+
 async def test_the_stages_of_a_log_are_those_of_a_program(bench: Bench, tmp_path: Path) -> None:
     path = unpack("mlir", tmp_path) / "after_all.log"
     captured = await opened(bench, path)
@@ -237,10 +244,7 @@ async def test_the_texts_of_a_dump_are_limited_and_read_again(tmp_path: Path, mo
     sent: list[Any] = []
     store = TextStore()
     handler = DumpHandler(sent.append, store)
-    opening = Open(1, str(path))
-    found = handler.format_of(opening)
-    assert found is not None
-    await handler.open(opening, found, Job(1))
+    await open_dump(handler, path)
     await handler.compile(Compile(2, recipe_of(path)), Job(2))
     stages = sent[-1].stages
     for stage in (*stages, *stages):
@@ -269,10 +273,7 @@ async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, m
     sent: list[Any] = []
     store = TextStore()
     handler = DumpHandler(sent.append, store)
-    opening = Open(1, str(path))
-    found = handler.format_of(opening)
-    assert found is not None
-    await handler.open(opening, found, Job(1))
+    await open_dump(handler, path)
     recipe = recipe_of(path)
     await handler.compile(Compile(2, recipe), Job(2))
     recorded = sent[-1].stages
@@ -309,10 +310,7 @@ async def test_a_re_run_that_fails_sends_the_stages_up_to_the_failure(
     path = write_log(tmp_path / "a.log")
     sent: list[Any] = []
     handler = DumpHandler(sent.append, TextStore())
-    opening = Open(1, str(path))
-    found = handler.format_of(opening)
-    assert found is not None
-    await handler.open(opening, found, Job(1))
+    await open_dump(handler, path)
     await handler.compile(Compile(2, recipe_of(path)), Job(2))
     step = next(stage.step for stage in sent[-1].stages if stage.name == "stablehlo-legalize-to-linalg")
     with pytest.raises(JobFailed, match="torch-verify-linalg-on-tensors-backend-contract failed: ") as caught:

@@ -219,7 +219,7 @@ def exists(root: object, path: str) -> bool:
     first, _, rest = path.partition(".")
     if rest:
         return hasattr(root, first) and exists(getattr(root, first), rest)
-    return first in dir(root) or hasattr(root, first)  # `InsertionPoint.current` raises where there is none
+    return first in dir(root) or hasattr(root, first)  # `InsertionPoint.current` raises outside of an insertion point
 
 
 def test_the_types_for_the_type_checker_are_those_of_the_bindings() -> None:

@@ -16,8 +16,8 @@ from buddy.compiler.importers.dumps.records import DumpStage
 from buddy.compiler.protocol.errors import BuddyError
 
 MODULE_OP = "builtin.module"
-# Passes that run a pipeline of their own on functions, with the pass that they run there unless they are told another.
-# The stages of that pass are in the dump, before that of the pass itself.
+# Passes that run a pipeline of their own on functions, with the pass in it by default. The stages of that pass are in
+# the dump, before that of the pass itself.
 _INNER_PASSES = {"inline": "canonicalize"}
 # The parents of functions that are not in the module itself: a header does not name them.
 _PARENTS = {"gpu.func": "gpu.module", "spirv.func": "spirv.module"}
@@ -46,7 +46,7 @@ class StepNumbers:
         self._count = 0
 
     def add(self, stage: DumpStage) -> int:
-        """Returns the number of the step of the next stage of the dump, -1 if it is none."""
+        """Adds the next stage of the dump. Returns the number of its step, or -1 if it belongs to none."""
         number, self._count = self._count, self._count + 1
         if not is_step(stage):
             return -1

@@ -217,7 +217,11 @@ class StageBisection:
         if mlir_opt is None:
             raise ToolError("no mlir-opt was found to run them again")
         self._report(f"running {end + 1 - start.step} passes again by {mlir_opt.name}")
-        left_out = {*range(end + 1, len(pipeline.steps)), *unsafe_steps(pipeline, start.step)}
+        unsafe = sorted(step for step in unsafe_steps(pipeline, start.step) if step <= end)
+        if unsafe:
+            names = ", ".join(dict.fromkeys(pipeline.steps[step].title for step in unsafe))
+            raise BisectionError(f"options of {names} name files, so these passes are not run again")
+        left_out = range(end + 1, len(pipeline.steps))
         with scratch_folder("rerun") as folder:
             path = Path(folder) / "again"
             done = await execute_steps(mlir_opt, self._dump, pipeline, start, left_out, path, whole=True)

@@ -2,7 +2,7 @@
 
 A re-run starts at the last text of the whole module before the first step that is left out. It is first made with
 nothing left out: where it gives another text than the dump, the dump was made by another compiler, or by options that
-its headers do not have, and the user is told so.
+its headers do not have, and a note says so.
 """
 
 from __future__ import annotations
