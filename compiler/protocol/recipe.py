@@ -434,7 +434,8 @@ def _path_option(name: str, text: str) -> str:
     """Returns the option that names a file: `name=text` itself, or an option nested in `text`; "" if none does."""
     if text and (_PATH_OPTION.search(name) or any(map(_is_path, _WORD_BREAKS.split(text)))):
         return f"{name}={text}"
-    return next((match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1])), "")
+    found = (match[0] for match in _NESTED_OPTION.finditer(text) if _PATH_OPTION.search(match[1]))
+    return next(found, "").rstrip("}")
 
 
 def _is_path(word: str) -> bool:

@@ -296,7 +296,7 @@ def test_values_that_look_like_paths_are_claimed(text: str) -> None:
 
 def test_options_that_name_files_are_claimed() -> None:
     assert claims_of(**{"dump-file": "x"}) == ["dump-file=x of the pass p, which names a file"]
-    assert claims_of(pipeline="inner{size=2 link-files=lib}") == ["link-files=lib} of the pass p, which names a file"]
+    assert claims_of(pipeline="inner{size=2 link-files=lib}") == ["link-files=lib of the pass p, which names a file"]
     assert claims_of(**{"path": ""}) == [], "an empty name is no file"
     (phrase,) = claims_of("p" * 70, path="x" * 70)
     assert phrase == f"path={'x' * 55} of the pass {'p' * 60}, which names a file"

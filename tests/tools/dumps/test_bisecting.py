@@ -56,6 +56,12 @@ def test_passes_between_texts_of_the_module_are_run_again(tmp_path: Path, monkey
     assert found.first.number is None
     assert found.first.stage.ran_on == "@sum"
     assert "were run again" in found.notes[0]
+    harmless = path.read_text()
+    path.write_text(harmless.replace("CSEPass: cse ", "CSEPass: cse{dump-file=x} "))
+    found = bisect(path, has("%c2 = arith.constant 2"))
+    assert found.passes == ("canonicalize", "cse", "inline")
+    assert "options of cse name files, so these passes are not run again" in found.notes[0]
+    path.write_text(harmless)
     monkeypatch.delenv(mlir_tool.VARIABLE)
     monkeypatch.setenv("PATH", f"{tmp_path}")
     found = bisect(path, Failure("test", ("/bin/grep", "-q", "%c2 = arith.constant 2", "{}"), "/"))
