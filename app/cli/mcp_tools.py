@@ -77,7 +77,8 @@ class Tools:
         await self._program.open(folder.source(path), arguments or (), words)
         graphs = [
             {"graph": number, "name": graph.name, "nodes": sum(row.opcode.startswith("call") for row in graph.rows),
-             "inputs": graph.inputs, "parameters": graph.parameters, **({"broke": graph.broke} if graph.broke else {})}
+             "inputs": graph.inputs, "parameters": graph.parameters,
+             **({"break_reason": graph.break_reason} if graph.break_reason else {})}
             for number, graph in enumerate(self._program.graphs)
         ]  # fmt: skip
         current = self._program.recipe

@@ -264,9 +264,9 @@ def _fact_lines(report: RunReport, inputs: InputChoice, width: int, glyphs: Glyp
 def _graph_break_lines(state: State, width: int) -> list[Cells]:
     """The graph break at the end of the graph, if any."""
     info = state.info
-    if info is None or not info.broke:
+    if info is None or not info.break_reason:
         return []
-    text = f"graph break at {short_place(info.broke_at)}: {info.broke}"
+    text = f"graph break at {short_place(info.break_line)}: {info.break_reason}"
     return [[], *([(piece, "dim")] for piece in wrap_text(text, width - 2))]
 
 

@@ -98,7 +98,7 @@ class SourcePane(Pane, CodeView):
         self._rows = {row.stable: row for row in info.rows} if info is not None else {}
         report = self.state.profile
         self._times = LineTimes({time.node: time for time in report.nodes}, report.whole) if report else None
-        places = ((read_place(info.broke_at), info.broke) for info in self.state.graphs)
+        places = ((read_place(info.break_line), info.break_reason) for info in self.state.graphs)
         self._breaks = {place: reason for place, reason in places if place is not None}
 
     @property

@@ -87,8 +87,8 @@ def _of_graph(facts: GraphFacts) -> Iterator[Fallback]:
             yield _of_node("slow path", number, assignment, row, f"eager if {assignment.slow_path}", "", shares)
         if assignment.error_path:
             yield _of_node("error path", number, assignment, row, f"eager if {assignment.error_path}", "", shares)
-    if info.broke:
-        yield Fallback("break", number, info.name, info.broke, info.broke_fix or BREAK_FIX, line=info.broke_at)
+    if info.break_reason:
+        yield Fallback("break", number, info.name, info.break_reason, info.break_fix or BREAK_FIX, line=info.break_line)
     for guard in info.guards:
         yield Fallback("guard", number, guard.condition, "", GUARD_FIX, line=guard.line)
 
@@ -119,7 +119,7 @@ def summary(graphs: Sequence[GraphFacts]) -> str:
     assignments = [assignment for facts in graphs for assignment in facts.assignments or ()]
     in_eager = Counter(_op(assignment.node) for assignment in assignments if assignment.lowering == EAGER)
     ops = ", ".join(f"{op} x{count}" if count > 1 else op for op, count in in_eager.most_common())
-    breaks, unknown = sum(bool(facts.info.broke) for facts in graphs), sum(f.assignments is None for f in graphs)
+    breaks, unknown = sum(bool(facts.info.break_reason) for facts in graphs), sum(f.assignments is None for f in graphs)
     total = sum(in_eager.values())
     parts = [_count(len(graphs), "graph"), f"{_count(len(assignments) - total, 'node')} compiled"]
     parts += [f"{total} in eager ({ops})" if total else "none in eager", _count(breaks, "graph break")]

@@ -45,7 +45,7 @@ _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs
 
 def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
     """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
-    graph_break = {"broke": {"why": info.broke, "line": info.broke_at}} if info.broke else {}
+    graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
         "graph": report.graph,
         "name": info.name,
@@ -95,7 +95,7 @@ def times_text(seconds: Mapping[Part, float]) -> str:
 
 def as_text(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> str:
     """The report on a graph as text."""
-    graph_break = [f"ends in a graph break at {info.broke_at}: {info.broke}"] if info.broke else []
+    graph_break = [f"ends in a graph break at {info.break_line}: {info.break_reason}"] if info.break_reason else []
     counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
     counts += formatting.eager_path_texts(report)
     lines = [

@@ -64,9 +64,9 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
-        broke=graph_break.reason,
-        broke_at=graph_break.line,
-        broke_fix=graph_break.fix,
+        break_reason=graph_break.reason,
+        break_line=graph_break.line,
+        break_fix=graph_break.fix,
         places=tuple(places),
     )
 

@@ -13,11 +13,11 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.layouts.generics import (
     FunctionSignatures,
-    arrange_convolution,
-    arrange_generic,
     is_convolution,
+    relayout_convolution,
+    relayout_generic,
 )
-from buddy.compiler.passes.layouts.values import ARRANGERS, Order, ValueLayouts
+from buddy.compiler.passes.layouts.values import RELAYOUTS, Order, ValueLayouts
 
 
 @register
@@ -40,13 +40,13 @@ class ChooseLayouts(MlirPass):
             block = function.regions[0].blocks[0]
             ops = [op.operation for op in block.operations]
             if any(is_convolution(op) or signatures.calls_changed_function(op) for op in ops):
-                self._arrange_block(block, signatures, context)
+                self._relayout_block(block, signatures, context)
                 if changed := signatures.absorb_transposes(function):
-                    text = f"{changed} argument{'s' if changed > 1 else ''} and results are passed in another layout"
+                    text = f"arguments and results in another layout: {changed}"
                     context.remark(self.name, function.location, text)
                     _erase_unused(block)
 
-    def _arrange_block(self, block: ir.Block, signatures: FunctionSignatures, context: PassContext) -> None:
+    def _relayout_block(self, block: ir.Block, signatures: FunctionSignatures, context: PassContext) -> None:
         def remark_transpose(value: ir.Value, order: Order) -> None:
             text = "x".join(str(size) for size in value.type.shape)
             context.remark(self.name, value.location, f"{text} transposed to the order {order}")
@@ -55,10 +55,10 @@ class ChooseLayouts(MlirPass):
         _erase_unused(block)
         for op in [op.operation for op in block.operations]:
             if is_convolution(op):
-                arrange_convolution(op, layouts)
+                relayout_convolution(op, layouts)
                 context.remark(self.name, op.location, "convolution with channels last")
             elif signatures.calls_changed_function(op):
-                signatures.arrange_call(op, layouts)
+                signatures.relayout_call(op, layouts)
             elif any(layouts.is_tracked(value) for value in op.operands if _is_tensor(value)):
                 _propagate(op, layouts)
             _restore_operands(collect(op), layouts)
@@ -73,15 +73,15 @@ def _propagate(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites `op` to the layouts of its operands, or converts the operands back to the original layout."""
     is_permuted = any(layouts.is_permuted(value) for value in op.operands if _is_tensor(value))
     if not is_permuted and op.name != "linalg.transpose":
-        if op.name in ARRANGERS or op.name == "linalg.generic":
+        if op.name in RELAYOUTS or op.name == "linalg.generic":
             for result in op.results:
                 layouts.track(result, layouts.order_of(result))
         return
     with ir.InsertionPoint(op), op.location:
-        if op.name in ARRANGERS and ARRANGERS[op.name](op, layouts):
+        if op.name in RELAYOUTS and RELAYOUTS[op.name](op, layouts):
             return
     if op.name == "linalg.generic" and op.results and all(_is_tensor(value) for value in op.operands):
-        arrange_generic(op, layouts)
+        relayout_generic(op, layouts)
     else:
         _restore_operands([op], layouts)
 

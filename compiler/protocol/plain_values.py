@@ -116,7 +116,7 @@ class Guard(msgspec.Struct, frozen=True):
 class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """One captured graph of a program.
 
-    `broke` is Dynamo's reason for a graph break, `broke_at` its line (`file:line`), `broke_fix` how to avoid it.
+    `break_reason` says why Dynamo broke the graph, `break_line` where (`file:line`), `break_fix` how to avoid it.
     `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
     as Python. `places` are the Python lines (`file:line`) from which nodes are called.
 
@@ -129,9 +129,9 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     inputs: int = 0
     parameters: int = 0
     dtype: str = ""
-    broke: str = ""
-    broke_at: str = ""
-    broke_fix: str = ""
+    break_reason: str = ""
+    break_line: str = ""
+    break_fix: str = ""
     guards: tuple[Guard, ...] = ()
     strict: bool = False
     code: str = ""

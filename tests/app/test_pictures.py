@@ -139,7 +139,7 @@ FALLBACKS = [GraphFacts(
     0,
     GraphInfo(
         "Gate", (NodeRow(0, "mix/my_scale.0", "call_function", "my_scale", "demo.my_scale", "", "", bytes=1024),),
-        broke="a branch on a tensor's value", broke_at="/net.py:16", broke_fix="select with torch.where",
+        break_reason="a branch on a tensor's value", break_line="/net.py:16", break_fix="select with torch.where",
         guards=(Guard("x is float32 [4, 8]"), Guard("n == 3", "/net.py:12")),
     ),
     (Assignment("mix/my_scale.0", "eager", reason="demo.my_scale has no op class"),),

@@ -151,5 +151,5 @@ def test_the_graphs_of_both_sides_are_there_to_look_at() -> None:
     with torch._dynamo.config.patch(CAPTURED):
         found = capture(lambda x: x[x > 0].exp(), (SOME,))
     assert [graph.info.name for graph in found] == ["<lambda> (part 1)", "<lambda> (part 3)"]
-    assert "reads a number out of a tensor" in found[0].info.broke
+    assert "reads a number out of a tensor" in found[0].info.break_reason
     assert "nonzero_static.default" in [op.target for op in found[1].graph.operations]

@@ -81,8 +81,8 @@ def test_the_pieces_are_graphs_of_the_program_and_say_why_they_end() -> None:
     found = capture(eight_bits, (X,))
     assert [graph.info.name for graph in found] == ["eight_bits (part 1)", "eight_bits (part 3)"]
     for graph in found:
-        assert REASONS[eight_bits] in graph.info.broke
-        assert "test_graph_splitter.py" in graph.info.broke_at
+        assert REASONS[eight_bits] in graph.info.break_reason
+        assert "test_graph_splitter.py" in graph.info.break_line
         assert graph.eager(graph.tensors)[0].dtype == torch.float32
 
 
@@ -126,7 +126,7 @@ def scaled(x: torch.Tensor, factor: int) -> torch.Tensor:
 def test_a_custom_op_without_a_fake_ends_a_graph() -> None:
     found = capture(lambda x: scaled(x.exp(), 2).sin(), (X,))
     assert [[op.target for op in graph.graph.operations] for graph in found] == [["exp.default"], ["sin.default"]]
-    assert "test_graph_splitter.py" in found[0].info.broke_at
+    assert "test_graph_splitter.py" in found[0].info.break_line
     torch.testing.assert_close(found[1].eager(found[1].tensors)[0], (2 * X.exp()).sin())
 
 
@@ -150,7 +150,7 @@ BREAKS: dict[str, tuple[Callable[..., Any], tuple[torch.Tensor, ...], str]] = {
 def test_graph_breaks_leave_the_right_answer_and_a_reason(name: str) -> None:
     function, inputs, reason = BREAKS[name]
     torch.testing.assert_close(torch.compile(function, backend="buddy")(*inputs), function(*inputs))
-    found = [graph.info.broke for graph in capture(function, inputs)]
+    found = [graph.info.break_reason for graph in capture(function, inputs)]
     assert not reason or any(reason in why for why in found)
 
 

@@ -508,10 +508,10 @@ def test_a_graph_that_breaks_off_says_why_and_on_which_line(script: Write) -> No
     )
     infos = [graph.info for graph in load_program(path).graphs]
     assert [info.name for info in infos] == ["f", "f #2", "f #3"]
-    assert "Tensor.item()" in infos[0].broke
-    assert infos[1].broke == "a branch on a tensor's value"
-    assert [info.broke_at for info in infos[:2]] == [f"{path}:6", f"{path}:7"]
-    assert (infos[2].broke, infos[2].broke_at) == ("", "")
+    assert "Tensor.item()" in infos[0].break_reason
+    assert infos[1].break_reason == "a branch on a tensor's value"
+    assert [info.break_line for info in infos[:2]] == [f"{path}:6", f"{path}:7"]
+    assert (infos[2].break_reason, infos[2].break_line) == ("", "")
 
 
 def test_the_backward_graph_leaves_the_break_to_the_forward_graph(script: Write) -> None:
@@ -520,7 +520,7 @@ def test_the_backward_graph_leaves_the_break_to_the_forward_graph(script: Write)
         "x = torch.ones(3, requires_grad=True)\ntorch.compile(f)(x).backward()\n"
     )
     infos = [graph.info for graph in load_program(path).graphs]
-    broken = {info.name: bool(info.broke) for info in infos}
+    broken = {info.name: bool(info.break_reason) for info in infos}
     assert broken == {"f": True, "f (backward)": False, "f #2": False, "f (backward) #2": False}
 
 

@@ -64,6 +64,13 @@ def test_info_of_matrices_without_elements_is_not_read_from_memory_that_nobody_w
     assert infos <= written
 
 
+@pytest.mark.parametrize("value", [-(2.0**1010), 2.0**999, float("inf"), float("nan")])
+def test_exponentials_of_huge_matrices_are_eagers(value: float) -> None:
+    matrix = torch.tensor([[value, 0.0], [0.0, 1.0]], dtype=torch.float64)
+    expected = linalg.matrix_exp(matrix)
+    torch.testing.assert_close(compiled(linalg.matrix_exp, matrix), expected, rtol=1e-12, atol=0, equal_nan=True)
+
+
 def of_factors(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """What reads the factors of `a` once more in its gradient."""
     solved = linalg.solve(a, b) + linalg.solve(a, b.mT, left=False).mT + linalg.solve(a, b[..., 0])[..., None]

@@ -214,7 +214,7 @@ def test_layers_pass_each_other_channels_last() -> None:
         CHECK-NOT: linalg.transpose
         """,
     )
-    assert "2 arguments and results are passed in another layout" in compiled.remarks
+    assert "arguments and results in another layout: 2" in compiled.remarks
     operands = random_arrays((1, 8, 10, 12), (8, 8, 1, 1), (1, 3, 10, 12))
     shapes = (1, 8, 10, 12), (1, 3, 10, 12)
     results = (results_of(CALLED, steps, operands, *shapes) for steps in ([], [ChooseLayouts()]))

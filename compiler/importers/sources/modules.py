@@ -56,7 +56,7 @@ def capture_call(
 
 def _break_notes(opening: Opening, graphs: Sequence[CapturedGraph]) -> list[str]:
     """Notes on graph breaks, each with its reason."""
-    reasons = dict.fromkeys(graph.info.broke for graph in graphs if graph.info.broke)
+    reasons = dict.fromkeys(graph.info.break_reason for graph in graphs if graph.info.break_reason)
     count = "1 graph" if len(graphs) == 1 else f"{len(graphs)} graphs"
     prefix = f"{opening.title} is captured as {count}; the code between and after them runs in PyTorch"
     return [f"{prefix}: {reason}" for reason in reasons]

@@ -76,7 +76,7 @@ def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: 
 
 def _paths_of(graphs: Sequence[GraphInfo]) -> list[str]:
     """The files of the nodes' locations, of the lines that call nodes, and of graph breaks, without repetition."""
-    lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.broke_at))
+    lines = (line for info in graphs for line in (*(row.location for row in info.rows), *info.places, info.break_line))
     return list(dict.fromkeys(path for line in lines if (path := line.rpartition(":")[0])))
 
 

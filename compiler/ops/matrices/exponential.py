@@ -21,6 +21,8 @@ ops_registry = Registry()
 WIDE = TensorDType.Float64
 # The degree of the polynomial. For a matrix of norm 1, the next term is 1/20! = 4e-19.
 TAYLOR_DEGREE = 19
+# Eager computes matrices of a larger norm.
+LARGEST_NORM = 2.0**1000
 
 
 def multiply(p: StackedProblem, x: str, y: str, result: str) -> None:
@@ -37,7 +39,7 @@ def multiply(p: StackedProblem, x: str, y: str, result: str) -> None:
     p.each(0, size, compute_row)
 
 
-def norm(p: StackedProblem) -> Scalar:
+def infinity_norm(p: StackedProblem) -> Scalar:
     """Returns the infinity norm of "a": the largest row sum of magnitudes."""
     size, zero = p.shape("a")[0], number(0, WIDE)
 
@@ -56,10 +58,11 @@ def update_matrix(p: StackedProblem, name: str, body: Any) -> None:
 
 def exponential(p: StackedProblem) -> None:
     """Computes the exponential of "a" in "sum", which starts as the identity; "term" and "product" are scratch."""
-    matrix_norm = norm(p)
-    # The difference is NaN if the norm is not finite.
-    p["info"] = s.cast((matrix_norm - matrix_norm).compare("ne", 0), INT32)
-    halvings = s.ceil(s.log2(s.minimum(s.maximum(matrix_norm, 1), 2.0**1000)))
+    matrix_norm = infinity_norm(p)
+    # False also for NaN. Beyond the limit, 2 to the power of `-halvings` would be subnormal.
+    is_scalable = matrix_norm.compare("lt", LARGEST_NORM)
+    p["info"] = s.select(is_scalable, number(0, INT32), number(1, INT32))
+    halvings = s.ceil(s.log2(s.maximum(s.select(is_scalable, matrix_norm, 1), 1)))
     factor = s.exp2(-halvings)
     update_matrix(p, "a", lambda i, j, x: x * factor)
     update_matrix(p, "term", lambda i, j, _: p["sum", i, j])
@@ -80,7 +83,7 @@ def exponential(p: StackedProblem) -> None:
 
 @ops_registry.lowering("MatrixExponentialOp")
 def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
-    """Computes in f64; falls back to eager for a matrix that is not finite."""
+    """Computes in f64; falls back to eager for a matrix that is not finite, or whose norm is at least 2^1000."""
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
         raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if a step overflows")
@@ -90,4 +93,5 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
     parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
     solved = dict(zip(parts, solve_stack(parts, exponential), strict=True))
     results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype)])
-    return results_or_eager(solved["info"], node, symbol_table, results, "a matrix has an infinity or NaN")
+    condition = "a matrix has an infinity or NaN, or a norm of at least 2^1000"
+    return results_or_eager(solved["info"], node, symbol_table, results, condition)

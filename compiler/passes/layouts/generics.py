@@ -26,7 +26,7 @@ def is_convolution(op: ir.Operation) -> bool:
 # ---- convolutions ----------------------------------------------------------------------------------------------------
 
 
-def arrange_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
+def relayout_convolution(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites a convolution to channels last; its weights keep their layout, since they get packed."""
     roles = _roles(op)
     loops = sorted(range(len(roles)), key=lambda loop: (roles[loop], loop))
@@ -46,7 +46,7 @@ def _has_few_channels(image: ir.Value, image_loops: Sequence[int], roles: dict[i
     return prod(channels) <= _MAX_UNTRANSPOSED_CHANNELS
 
 
-# The roles of a convolution's loops, in the order in which the loops are arranged. `_POSITION` is a spatial loop of the
+# The roles of a convolution's loops, in the order in which the loops are ordered. `_POSITION` is a spatial loop of the
 # result, `_WINDOW` a spatial loop of the weights.
 _BATCH, _POSITION, _GROUP, _OUT_CHANNEL, _WINDOW, _IN_CHANNEL = range(6)
 
@@ -81,7 +81,7 @@ def _sorted_dims(dim_loops: Sequence[int], loops: Sequence[int]) -> Order:
 # ---- other generics --------------------------------------------------------------------------------------------------
 
 
-def arrange_generic(op: ir.Operation, layouts: ValueLayouts) -> None:
+def relayout_generic(op: ir.Operation, layouts: ValueLayouts) -> None:
     """Rewrites any generic, including its results, to the layout of its largest operand.
 
     The loops get the order of that operand's dims; operands whose dims are in another order are transposed.
@@ -194,7 +194,7 @@ class FunctionSignatures:
     def absorb_transposes(self, function: ir.Operation) -> int:
         """Changes the layout of arguments and results that a private function only transposes.
 
-        Returns how many have changed. `arrange_call` rewrites the calls. Arguments that are parameters of the model do
+        Returns how many have changed. `relayout_call` rewrites the calls. Arguments that are parameters of the model do
         not change, since they are packed.
         """
         if "sym_visibility" not in function.attributes or "private" not in str(function.attributes["sym_visibility"]):
@@ -217,14 +217,15 @@ class FunctionSignatures:
             function.attributes["function_type"] = ir.TypeAttr.get(type_)
         return changed
 
-    def arrange_call(self, call: ir.Operation, layouts: ValueLayouts) -> None:
+    def relayout_call(self, call: ir.Operation, layouts: ValueLayouts) -> None:
         """Passes operands in the callee's layouts, and records the layouts of the results."""
         inputs, results = self.orders[callee_of(call)]
         for number, order in enumerate(inputs):
             value = call.operands[number]
             if isinstance(value.type, ir.RankedTensorType):
-                arranged = layouts.in_original_order(value) if order is None else layouts.in_order(value, order)
-                call.operands[number] = arranged
+                call.operands[number] = (
+                    layouts.in_original_order(value) if order is None else layouts.in_order(value, order)
+                )
         for result, order in zip(call.results, results, strict=True):
             result.set_type(_permute_type(result.type, order))
             layouts.track(result, order)

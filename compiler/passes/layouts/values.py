@@ -97,7 +97,7 @@ def _insertion_point_after(value: ir.Value) -> ir.InsertionPoint:
     return ir.InsertionPoint.after(value.owner)
 
 
-def arrange_transpose(op: ir.Operation, layouts: ValueLayouts) -> bool:
+def relayout_transpose(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Replaces a transpose by its source with another layout: the memory is the same."""
     source = op.operands[0]
     permutation = list(ir.DenseI64ArrayAttr(op.attributes["permutation"]))
@@ -108,7 +108,7 @@ def arrange_transpose(op: ir.Operation, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_expand(op: ir.Operation, layouts: ValueLayouts) -> bool:
+def relayout_expand(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Expands the source in its layout: the dims that a dim is split into take its position."""
     source, groups = op.operands[0], reassociation(op)
     source_order = layouts.order_of(source)
@@ -120,7 +120,7 @@ def arrange_expand(op: ir.Operation, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_collapse(op: ir.Operation, layouts: ValueLayouts) -> bool:
+def relayout_collapse(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Collapses the source in its layout; unit dims are moved for this.
 
     Returns `False` if the dims of a group, apart from unit dims, are not adjacent and in order in memory.
@@ -154,7 +154,7 @@ def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
     return runs
 
 
-def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
+def relayout_insert(op: Any, layouts: ValueLayouts) -> bool:
     """Gives a slice and the tensor that it is inserted into the same layout.
 
     Returns `False` if the slice drops dims or sizes are dynamic.
@@ -168,7 +168,7 @@ def arrange_insert(op: Any, layouts: ValueLayouts) -> bool:
     return True
 
 
-def arrange_extract(op: ir.Operation, layouts: ValueLayouts) -> bool:
+def relayout_extract(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Gives a slice the layout of its source; returns `False` if dims are dropped or sizes are dynamic."""
     source, *dynamic = op.operands
     if dynamic or len(source.type.shape) != len(op.results[0].type.shape):
@@ -193,10 +193,10 @@ def _replace(op: ir.Operation, layouts: ValueLayouts, value: ir.Value, order: Or
 
 
 # The function that rewrites an op to the layout of its operands; it returns `False`, without a change, if it cannot.
-ARRANGERS = {
-    "linalg.transpose": arrange_transpose,
-    "tensor.expand_shape": arrange_expand,
-    "tensor.collapse_shape": arrange_collapse,
-    "tensor.insert_slice": arrange_insert,
-    "tensor.extract_slice": arrange_extract,
+RELAYOUTS = {
+    "linalg.transpose": relayout_transpose,
+    "tensor.expand_shape": relayout_expand,
+    "tensor.collapse_shape": relayout_collapse,
+    "tensor.insert_slice": relayout_insert,
+    "tensor.extract_slice": relayout_extract,
 }

@@ -23,7 +23,7 @@ from tests.support.engine_processes import command, everything_below
 
 Open = Callable[..., Any]
 RECOMPILING = Path(__file__).parents[2] / "tools" / "explain" / "data" / "model.py"
-BROKEN = p.GraphInfo("Gate", (), broke="a branch on a tensor's value", broke_at="/home/me/two.py:13")
+BROKEN = p.GraphInfo("Gate", (), break_reason="a branch on a tensor's value", break_line="/home/me/two.py:13")
 TIMING = p.Timing(0.1, 0.09, 0.11, 10)
 
 

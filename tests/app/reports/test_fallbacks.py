@@ -13,7 +13,7 @@ ROWS = tuple(
     )
 )
 INFO = p.GraphInfo(
-    "Net", ROWS, broke="Failed to trace", broke_at="/m/net.py:9", broke_fix="use logging",
+    "Net", ROWS, break_reason="Failed to trace", break_line="/m/net.py:9", break_fix="use logging",
     guards=(p.Guard("n == 2", "/m/net.py:1"), p.Guard("x is float32 [4, *]")),
 )  # fmt: skip
 ASSIGNMENTS = (
@@ -22,7 +22,7 @@ ASSIGNMENTS = (
     p.Assignment("scale.0", "linalg", slow_path="a value is NaN"),
     p.Assignment("add.0", "linalg", error_path="an index is out of range"),
 )
-REST = p.GraphInfo("Net #2", ROWS[:1], broke="a branch", broke_at="/m/net.py:12", guards=INFO.guards[:1])
+REST = p.GraphInfo("Net #2", ROWS[:1], break_reason="a branch", break_line="/m/net.py:12", guards=INFO.guards[:1])
 PROGRAM = [GraphFacts(0, INFO, ASSIGNMENTS), GraphFacts(1, REST, None)]
 
 
