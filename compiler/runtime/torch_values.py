@@ -72,8 +72,9 @@ def from_torch(dtype: torch.dtype) -> TensorDType | None:
 
 def dense_bytes(tensor: torch.Tensor) -> memoryview:
     """Returns the elements of a tensor as bytes, row-major; copies them only if the tensor is not row-major."""
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous().reshape(-1)
-    return memoryview(dense.view(torch.uint8).numpy())
+    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    # A tensor without elements is contiguous with any stride, but only one with stride 1 can be viewed as bytes.
+    return memoryview(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 def to_torch(dtype: TensorDType) -> torch.dtype:

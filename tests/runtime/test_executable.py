@@ -10,6 +10,7 @@ import torch
 
 from buddy.compiler.protocol.artifact import Argument, Artifact, EagerCall, TensorSpec
 from buddy.compiler.runtime import LinkError, LoadedProgram, measure
+from buddy.compiler.runtime.torch_values import dense_bytes
 from tests.runtime.objects import compile_object
 
 ADD = """
@@ -89,6 +90,12 @@ def test_results_belong_to_the_caller(add: LoadedProgram) -> None:
     kept = first.clone()
     add([torch.zeros(3, 4), torch.tensor(5.0)])
     assert torch.equal(first, kept)
+
+
+@pytest.mark.parametrize("shape", [(0,), (3, 0), (2, 4), ()])
+def test_bytes_of_tensors_with_other_strides(shape: tuple[int, ...]) -> None:
+    tensor = torch.arange(2.0 * math.prod(shape)).reshape(*shape, 2)[..., 1]
+    assert bytes(dense_bytes(tensor)) == tensor.clone(memory_format=torch.contiguous_format).numpy().tobytes()
 
 
 def test_another_shape_is_refused_with_both_named(add: LoadedProgram) -> None:
