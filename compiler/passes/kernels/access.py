@@ -61,6 +61,13 @@ def flatten(value: ir.Value) -> ir.Value:
     return memref.reinterpret_cast(flat_type(type_), value, offsets, [], [], [offset], [layout.span], [1])
 
 
+def subrange(flat: ir.Value, offset: ir.Value, size: int) -> ir.Value:
+    """Emits a view of `size` elements of the 1-D memref `flat`, from `offset` on."""
+    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
+    type_ = ir.Type.parse(f"memref<{size}x{flat.type.element_type}, strided<[1], offset: ?>>")
+    return memref.reinterpret_cast(type_, flat, [offset], [], [], [dynamic], [size], [1])
+
+
 def flat_type(type_: ir.Type) -> ir.Type:
     """Returns the type of `flatten`'s result for a memref of `type_`."""
     layout = layout_of(type_)

@@ -47,6 +47,11 @@ class DotInstruction:
         """True if elements are widened before they are multiplied."""
         return self.inputs != self.element
 
+    @property
+    def adds(self) -> bool:
+        """True if the instruction adds to the sums; if not, products take a register until they are added."""
+        return self.name != VPMADDWD.name
+
     def multiplies(self, inputs: tuple[str, str], sums: str, unsigned: Signs) -> bool:
         """True if the instruction multiplies elements of the types `inputs` and adds the products to `sums`."""
         is_supported = unsigned in self.signs or self.subtracts_offset(unsigned)
@@ -62,7 +67,7 @@ class DotInstruction:
     def emit(self, sums: ir.Value, a: ir.Value, b: ir.Value) -> ir.Value:
         """Returns `sums` plus the products of `a` and `b`: vectors of words of `group` elements."""
         intrinsic = dict(self.intrinsics)[sums.type.shape[0] * WORD_BYTES]
-        if self.name == VPMADDWD.name:
+        if not self.adds:
             return arith.addi(sums, _call(intrinsic, sums.type, [a, b]))
         return _call(intrinsic, sums.type, [sums, a, b])
 

@@ -74,6 +74,14 @@ class KernelEmitter:
             return number, 0
         return arith.divui(number, self.value(size)), arith.remui(number, self.value(size))
 
+    def digits(self, number: Index, sizes: Sequence[int]) -> list[Index]:
+        """Returns the index along each of `sizes` of element `number` of all, in row-major order."""
+        found: list[Index] = []
+        for size in reversed(sizes[1:]):
+            number, digit = self.divide(number, size)
+            found.insert(0, digit)
+        return [number, *found]
+
     def minimum(self, left: Index, right: Index) -> Index:
         if isinstance(left, int) and isinstance(right, int):
             return min(left, right)

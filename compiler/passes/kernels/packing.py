@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref, vector
@@ -30,8 +30,8 @@ class Panels:
 
     A panel has `columns` columns, which are packed in vectors of `lanes`. `unsigned` says that integers of B are
     unsigned; it has an effect if the panels have a wider element type. With a `group` of more than one, that many
-    elements along K, which has one loop, are adjacent: the order is [panel, k / group, column, k % group]. The depth of
-    a panel is rounded up to a `multiple`, by zeros.
+    elements along K are adjacent: the order is [panel, k / group, column, k % group]. The depth of a panel is rounded
+    up to a `multiple`, by zeros. Panels have elements of type `element`; without a group, it may differ from that of B.
     """
 
     outer: tuple[Extent, ...]
@@ -42,6 +42,7 @@ class Panels:
     unsigned: bool = False
     group: int = 1
     multiple: int = 1
+    element: str = ""
 
     @property
     def depth(self) -> int:
@@ -74,13 +75,25 @@ class Panels:
 
 
 class Packing(Protocol):
-    """The layout of packed weights, and the code that packs them: a value that can be compared and hashed."""
+    """The layout of packed weights, and the code that packs them: a value that can be compared and hashed.
+
+    `element` is the type of packed elements, or "" for that of the weights.
+    """
 
     @property
     def shape(self) -> tuple[int, ...]: ...
 
+    @property
+    def element(self) -> str: ...
+
     def fill(self, e: KernelEmitter, source: ir.Value, target: ir.Value) -> None:
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
+
+
+def packed_type(packing: Packing, weights: ir.MemRefType) -> ir.MemRefType:
+    """Returns the type of the buffer with packed weights, for unpacked ones of type `weights`."""
+    element = ir.Type.parse(packing.element) if packing.element else weights.element_type
+    return ir.MemRefType.get(list(packing.shape), element)
 
 
 def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
@@ -97,9 +110,9 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     )
 
 
-def pack_function(name: str, type_: ir.Type, packed_type: ir.Type, packing: Packing) -> func.FuncOp:
+def pack_function(name: str, type_: ir.Type, packed: ir.Type, packing: Packing) -> func.FuncOp:
     """Emits a public function (weights, packed weights) -> () that packs the weights."""
-    function = func.FuncOp(name, ([type_, packed_type], []))
+    function = func.FuncOp(name, ([type_, packed], []))
     function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
     function.attributes[ONCE] = ir.UnitAttr.get()
     entry = function.add_entry_block()
@@ -141,7 +154,10 @@ def pack_panel(
     lower, upper = k_range or (0, size)
     if panels.group > 1:
         assert k_range is None, "panels of groups have all steps of K"
-        _GroupedCopy(e, panels, source, target, active).copy(start, target_start)
+        if len(panels.k) > 1:
+            _pack_groups_of_rows(e, panels, source, start, target, target_start, active)
+        else:
+            _GroupedCopy(e, panels, source, target, active).copy(start, target_start)
         return
     if window := _inner_window(panels):
         windows = PackedWindows(e, source, panels.n[1], window, panels.columns, panels.lanes)
@@ -168,6 +184,18 @@ def pack_panel(
         copier.copy(row_start, e.dot(indices, target_strides, target_start), lower, upper, active)
 
     e.nest([count for count, _ in outer], emit_rows)
+
+
+def _pack_groups_of_rows(
+    e: KernelEmitter, panels: Panels, source: ir.Value, start: Index, target: ir.Value, target_start: Index, active: int
+) -> None:  # fmt: skip
+    """Emits the packing of one panel of groups by way of a panel of rows, which handles several loops of K."""
+    rows = replace(panels, group=1, multiple=1)
+    scratch = memref.alloc(ir.MemRefType.get([rows.panel], source.type.element_type), [], [], alignment=ALIGNMENT)
+    pack_panel(e, rows, source, start, scratch, 0, active)
+    groups = replace(panels, k=((rows.depth, panels.columns),), n=(panels.columns, 1))
+    _GroupedCopy(e, groups, scratch, target, panels.columns).copy(0, target_start)
+    memref.dealloc(scratch)
 
 
 def _inner_window(panels: Panels) -> int:

@@ -23,7 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
-from buddy.compiler.passes.kernels.packing import Packing, pack_function
+from buddy.compiler.passes.kernels.packing import Packing, pack_function, packed_type
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
 PARAMETER = "buddy.parameter"
@@ -112,7 +112,7 @@ class PackedWeights:
         packed_arguments = function.packs.setdefault(number, {})
         if packing not in packed_arguments:
             unpacked = function.block.arguments[number]
-            type_ = ir.MemRefType.get(list(packing.shape), unpacked.type.element_type)
+            type_ = packed_type(packing, unpacked.type)
             packed_arguments[packing] = function.block.add_argument(type_, unpacked.location)
             function.calls = [self._add_operand(call, number, packing) for call in list(function.calls)]
         return packed_arguments[packing]
@@ -196,9 +196,9 @@ class PackedWeights:
         key = (str(unpacked.type), packing)
         if key not in self.pack_functions:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
-            packed_type = ir.MemRefType.get(list(packing.shape), unpacked.type.element_type)
+            types = unpacked.type, packed_type(packing, unpacked.type)
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), unpacked.location:
-                self.pack_functions[key] = (name, pack_function(name, unpacked.type, packed_type, packing))
+                self.pack_functions[key] = (name, pack_function(name, *types, packing))
         return self.pack_functions[key][0]
 
 

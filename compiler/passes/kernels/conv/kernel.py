@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from buddy.compiler.mlir.bindings import func, ir, memref
 from buddy.compiler.passes.kernels.access import UnsupportedError, flatten
 from buddy.compiler.passes.kernels.calls import argument_types, flat_operands
-from buddy.compiler.passes.kernels.conv import kernels, shape
+from buddy.compiler.passes.kernels.conv import kernels, patches, shape
 from buddy.compiler.passes.kernels.conv.shape import Convolution
 from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing, packed_type
 from buddy.compiler.support.target import Target
 
 
 @dataclass(frozen=True)
 class BlockedConvolution:
-    """A convolution with its blocking, whose type selects the kernel: implicit GEMM, depthwise or Winograd."""
+    """A convolution with its blocking, whose type selects the kernel: implicit GEMM, patches, depthwise or Winograd."""
 
     conv: Convolution
-    blocking: shape.ConvBlocking | kernels.DepthwiseBlocking | winograd.WinogradBlocking
+    blocking: shape.ConvBlocking | kernels.DepthwiseBlocking | patches.PatchBlocking | winograd.WinogradBlocking
 
     @property
     def weight_packing(self) -> Packing:
@@ -31,6 +31,8 @@ class BlockedConvolution:
             return weights_of(self.conv, self.blocking)
         if isinstance(self.blocking, kernels.DepthwiseBlocking):
             return kernels.depthwise_panels(self.conv, self.blocking)
+        if isinstance(self.blocking, patches.PatchBlocking):
+            return patches.patch_panels(self.conv, self.blocking)
         return kernels.gemm_panels(self.conv, self.blocking)
 
     @property
@@ -55,9 +57,10 @@ class BlockedConvolution:
 
 def choose_direct(conv: Convolution, target: Target) -> BlockedConvolution:
     """Returns the blocking of the direct convolution (not Winograd's) on `target`."""
-    return BlockedConvolution(
-        conv, kernels.choose_depthwise(conv, target) if conv.depthwise else shape.choose_blocking(conv, target)
-    )
+    if conv.depthwise:
+        return BlockedConvolution(conv, kernels.choose_depthwise(conv, target))
+    choose = patches.choose_patches if conv.is_narrow else shape.choose_blocking
+    return BlockedConvolution(conv, choose(conv, target))
 
 
 def choose_winograd(
@@ -69,7 +72,9 @@ def choose_winograd(
     Winograd's algorithm does not apply, or if its estimated speedup is below `min_speedup`.
     """
     winograd.check_supported(conv)
-    speedup = winograd.estimate_speedup(conv, tile_size, target, packed)
+    direct = choose_direct(conv, target).blocking
+    direct_rate = direct.products_per_step if isinstance(direct, patches.PatchBlocking) else 1
+    speedup = winograd.estimate_speedup(conv, tile_size, target, packed, direct_rate)
     if speedup < min_speedup:
         raise UnsupportedError(
             f"the estimated speedup over direct convolution is only {speedup:.2f} (minimum {min_speedup:g})"
@@ -101,6 +106,8 @@ def kernel_function(
             Winograd(e, a, weights, unpacked, results, conv, block).emit()
         elif isinstance(block, kernels.DepthwiseBlocking):
             kernels.Depthwise(e, a, weights, results, conv, block).emit()
+        elif isinstance(block, patches.PatchBlocking):
+            patches.PatchGemm(e, a, weights, results, conv, block).emit()
         else:
             kernels.ImplicitGemm(e, a, weights, results, conv, block).emit()
         if scratch is not None:
@@ -110,7 +117,6 @@ def kernel_function(
 
 def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: ir.Value) -> ir.Value:
     """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
-    type_ = ir.MemRefType.get(list(packing.shape), weights.type.element_type)
-    scratch = memref.alloc(type_, [], [], alignment=ALIGNMENT)
+    scratch = memref.alloc(packed_type(packing, weights.type), [], [], alignment=ALIGNMENT)
     packing.fill(e, weights, flatten(scratch))
     return scratch

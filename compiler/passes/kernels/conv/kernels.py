@@ -83,10 +83,11 @@ def choose_depthwise(conv: Convolution, target: Target) -> DepthwiseBlocking:
 
 
 def depthwise_panels(conv: Convolution, blocking: DepthwiseBlocking) -> Panels:
-    """Returns the packing of the weights: [channels / lanes, window, lanes]."""
+    """Returns the packing of the weights: [channels / lanes, window, lanes], in elements of the sums."""
     (channels,) = conv.groups
     window = tuple((loop.size, loop.strides[1]) for loop in conv.k)
-    return Panels((), (channels.size, channels.strides[1]), window, blocking.lanes, blocking.lanes)
+    n, lanes, unsigned = (channels.size, channels.strides[1]), blocking.lanes, conv.unsigned[1]
+    return Panels((), n, window, lanes, lanes, unsigned, element=conv.element)
 
 
 class Depthwise(ConvKernel):

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 # `Loop.used` of parallel loops by their role: which of A, B and C they index.
 _IMAGE, _CHANNEL, _GROUP = (True, False, True), (False, True, True), (True, True, True)
+# The number of blocks of a kernel is a multiple of this, so that threads get equal shares; with one or two blocks,
+# threads share the work on each.
+BLOCKS_TO_SHARE = 8
 _UNIT_LOOP = Loop(1, (0, 0, 0), False, (), (False, False, False))
 
 
@@ -62,6 +65,11 @@ class Convolution:
     def depthwise(self) -> bool:
         """True if each channel has its own window; channels are then the contiguous dim of A and C."""
         return self.n.size == 1 and len(self.groups) == 1 and self.groups[0].strides[::2] == (1, 1)
+
+    @property
+    def is_narrow(self) -> bool:
+        """True if sums are wider than the elements that are multiplied."""
+        return self.input_element != self.element
 
     @property
     def is_product(self) -> bool:

@@ -9,16 +9,12 @@ from dataclasses import dataclass
 from buddy.compiler.passes.kernels import blocking as gemm
 from buddy.compiler.passes.kernels.access import Loop, UnsupportedError
 from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
-from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.transforms import WINDOW
 from buddy.compiler.support.target import Target
 
 # The share of the L2 cache for the transformed input of a block of tiles.
 _L2_SHARE_OF_INPUT = 0.5
-
-# The number of blocks is a multiple of this, so that threads get equal shares; with one or two blocks, threads share
-# the work on each.
-BLOCKS_TO_SHARE = 8
 
 # Vectors of output channels in a register block: more leave too few rows.
 _MAX_VECTORS = 4
@@ -71,12 +67,13 @@ class WinogradBlocking:
 def check_supported(conv: Convolution) -> None:
     """Raises `UnsupportedError` if Winograd's algorithm does not apply.
 
-    It needs f32 or f64, no groups, contiguous channels, and a window of 3x3 without stride or dilation.
+    It needs floats, whose transforms and products are in the type of the sums, no groups, contiguous channels, and a
+    window of 3x3 without stride or dilation.
     """
     if conv.groups:
         raise UnsupportedError("it has groups")
-    if conv.element not in ("f32", "f64") or conv.input_element != conv.element:
-        raise UnsupportedError(f"its elements are of type {conv.input_element}")
+    if conv.element not in ("f32", "f64"):
+        raise UnsupportedError(f"its sums are of type {conv.element}")
     k_extents = [(loop.size, loop.strides[0]) for loop in conv.k]
     if k_extents[:2] != [(WINDOW, conv.lines.strides[0]), (WINDOW, conv.pixels.strides[0])]:
         raise UnsupportedError("its window is not 3x3 with neighbours one step apart")
@@ -94,8 +91,11 @@ def _weight_bytes(conv: Convolution, tile_size: int) -> int:
     return conv.n.size * conv.k[2].size * (tile_size + WINDOW - 1) ** 2 * bytes_of(conv.element)
 
 
-def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: bool) -> float:
-    """Returns the estimated speedup over direct convolution; weights are `packed` before the calls, or in each call."""
+def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: bool, direct_rate: int) -> float:
+    """Returns the estimated speedup over direct convolution; weights are `packed` before the calls, or in each call.
+
+    `direct_rate` is the number of products for which direct convolution takes as long as for a multiply-add of floats.
+    """
     lanes, points = target.lanes(bytes_of(conv.element)), (tile_size + WINDOW - 1) ** 2
     tiles, output_vectors = math.prod(tiles_of(conv, tile_size)), -(-conv.n.size // lanes)
     input_vectors = padded_channels(conv, lanes) // lanes
@@ -105,14 +105,14 @@ def estimate_speedup(conv: Convolution, tile_size: int, target: Target, packed: 
     winograd_cost = _product_cost(products, _weight_bytes(conv, tile_size), target)
     winograd_cost += tiles * points * (_INPUT_TRANSFORM_COST * input_vectors + _OUTPUT_TRANSFORM_COST * output_vectors)
     winograd_cost += _WEIGHT_TRANSFORM_COST * points * windows
-    direct_products = conv.flops // (2 * conv.n.size) * output_vectors
-    direct_weight_bytes = conv.depth * conv.n.size * bytes_of(conv.element)
+    direct_products = conv.flops // (2 * conv.n.size) * output_vectors / direct_rate
+    direct_weight_bytes = conv.depth * conv.n.size * bytes_of(conv.element if direct_rate == 1 else conv.input_element)
     direct_cost = _product_cost(direct_products, direct_weight_bytes, target)
     direct_cost += _WEIGHT_PACKING_COST * WINDOW**2 * windows
     return direct_cost / winograd_cost
 
 
-def _product_cost(products: int, weight_bytes: int, target: Target) -> float:
+def _product_cost(products: float, weight_bytes: int, target: Target) -> float:
     """Returns the cost of `products` vector multiply-adds that read `weight_bytes` bytes of weights."""
     return _PRODUCT_COST * products + (_WEIGHT_BYTE_COST * weight_bytes if weight_bytes > target.l2 else 0)
 
@@ -163,6 +163,4 @@ def tile_products(conv: Convolution, block: WinogradBlocking) -> Contraction:
     m = Loop(block.tiles, (channels, 0, columns), False, (1,), (True, False, True))
     n = Loop(columns, (0, 1, 1), False, (2,), (False, True, True))
     k = Loop(conv.k[2].size, (1, columns, 0), True, (3,), (True, True, False))
-    return Contraction(
-        conv.element, (point,), m, n, (k,), False, (conv.input_element, conv.input_element), conv.element
-    )
+    return Contraction(conv.element, (point,), m, n, (k,), False, (conv.element, conv.element), conv.element)

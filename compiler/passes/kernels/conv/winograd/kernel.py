@@ -14,12 +14,11 @@ from functools import partial
 from itertools import product
 
 from buddy.compiler.mlir.bindings import arith, ir, memref, scf, vector
-from buddy.compiler.passes.kernels.access import Loop
-from buddy.compiler.passes.kernels.contraction import add, bytes_of, multiply_add
+from buddy.compiler.passes.kernels.access import Loop, subrange
+from buddy.compiler.passes.kernels.contraction import add, bytes_of, converted, multiply_add
 from buddy.compiler.passes.kernels.conv.kernels import ConvKernel
-from buddy.compiler.passes.kernels.conv.shape import Convolution
+from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
 from buddy.compiler.passes.kernels.conv.winograd.blocking import (
-    BLOCKS_TO_SHARE,
     WinogradBlocking,
     padded_channels,
     tile_products,
@@ -47,7 +46,8 @@ def weights_of(conv: Convolution, blocking: WinogradBlocking) -> TransformedWeig
     lines, pixels, channels = conv.k
     window = (lines.strides[1], pixels.strides[1])
     n, inner = (conv.n.size, conv.n.strides[1]), (channels.size, channels.strides[1])
-    return TransformedWeights(blocking.tile_size, n, inner, window, blocking.gemm.columns, blocking.lanes)
+    columns, lanes = blocking.gemm.columns, blocking.lanes
+    return TransformedWeights(blocking.tile_size, n, inner, window, columns, lanes, conv.element)
 
 
 class Winograd(ConvKernel):
@@ -121,11 +121,7 @@ class Winograd(ConvKernel):
     def _tile(self, number: Index) -> _Tile:
         """Returns tile `number` of all tiles, in the order of images, lines and pixels."""
         e, conv, step = self.e, self.conv, self.block.tile_size
-        digits: list[Index] = []
-        for size in reversed(self.tiles[1:]):
-            number, digit = e.divide(number, size)
-            digits.insert(0, digit)
-        *images, line, pixel = number, *digits
+        *images, line, pixel = e.digits(number, self.tiles)
         first = (e.mul(line, step), e.mul(pixel, step))
         remaining = [
             e.subtract(loop.size, index) if loop.size % step else step
@@ -150,7 +146,7 @@ class Winograd(ConvKernel):
             first = e.mul(number, self.lanes)
             start, target_start = e.add(tile.start, first), e.add(e.mul(slot, self.channels), first)
             grid = [
-                [e.load(self.a, e.add(start, offset), self.lanes, active) for offset in line] for line in grid_offsets
+                [self.load_vector(self.a, e.add(start, offset), active) for offset in line] for line in grid_offsets
             ]
             rows = on_both_sides(e, matrix, grid)
             for point, value in enumerate(value for row in rows for value in row):
@@ -173,7 +169,7 @@ class Winograd(ConvKernel):
     def _multiply(self, transformed: ir.Value, panel: Index, sums: ir.Value) -> None:
         """Multiplies a block of transformed tiles by a panel of weights, at all points; stores the result to `sums`."""
         e, contraction, size = self.e, tile_products(self.conv, self.block), math.prod(self.packing.shape[1:])
-        weights = _subrange(self.b, e.value(e.mul(panel, size)), size)
+        weights = subrange(self.b, e.value(e.mul(panel, size)), size)
         spec = ResultSpec(tuple(loop.strides[2] for loop in contraction.loops))
         results = KernelResults(e, spec, [sums], self.lanes, self.vector.element_type)
         BlockedGemm(e, transformed, weights, results, contraction, self.block.gemm).emit()
@@ -252,7 +248,8 @@ class Winograd(ConvKernel):
 
     def _direct_sums(self, start: Index, column: Index, active: int) -> ir.Value:
         """Returns the sums of the window at offset `start` of the image, for the channels from `column` on."""
-        e, n, mask, zero = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active), self.e.zero(self.vector)
+        e, n, mask = self.e, self.conv.n.strides[1], self.e.mask(self.lanes, active)
+        weight_type = ir.VectorType.get([self.lanes], self.unpacked.type.element_type)
         index_type = ir.VectorType.get([self.lanes], ir.IndexType.get())
         channel_offsets = arith.muli(vector.step(index_type), e.splat(index_type, n))
 
@@ -262,15 +259,11 @@ class Winograd(ConvKernel):
                 number, k = e.divide(number, loop.size)
                 a_stride, b_stride, _ = loop.strides
                 a, b = e.add(a, e.mul(k, a_stride)), e.add(b, e.mul(k, b_stride))
-            weights = vector.gather(self.vector, self.unpacked, [e.value(b)], channel_offsets, mask, zero)
-            return [multiply_add(self.broadcast_element(a), weights, total[0])]
+            weights = vector.gather(
+                weight_type, self.unpacked, [e.value(b)], channel_offsets, mask, e.zero(weight_type)
+            )
+            wide = converted(weights, self.vector.element_type)
+            return [multiply_add(self.broadcast_element(a), wide, total[0])]
 
         # One loop over the whole window: short loops would be unrolled to much code that rarely runs.
-        return e.loop(0, self.conv.depth, 1, add_product, [zero])[0]
-
-
-def _subrange(flat: ir.Value, offset: ir.Value, size: int) -> ir.Value:
-    """Emits a view of `size` elements of the 1-D memref `flat`, from `offset` on."""
-    dynamic = ir.ShapedType.get_dynamic_stride_or_offset()
-    type_ = ir.Type.parse(f"memref<{size}x{flat.type.element_type}, strided<[1], offset: ?>>")
-    return memref.reinterpret_cast(type_, flat, [offset], [], [], [dynamic], [size], [1])
+        return e.loop(0, self.conv.depth, 1, add_product, [e.zero(self.vector)])[0]

@@ -137,7 +137,8 @@ class TransformedWeights:
     """The packing of weights as `G g Gᵀ` of every window: [panel, point, input channel, column].
 
     Columns beyond the output channels are zeros. `n` and `channels` are the sizes and strides of the output and input
-    channels in the unpacked weights, `window` the strides of its lines and pixels.
+    channels in the unpacked weights, `window` the strides of its lines and pixels. `element` is the type of the packed
+    elements.
     """
 
     tile_size: int
@@ -146,6 +147,7 @@ class TransformedWeights:
     window: tuple[int, int]
     columns: int
     lanes: int
+    element: str
 
     @property
     def points(self) -> int:
@@ -191,7 +193,7 @@ class TransformedWeights:
     ) -> None:
         """Transforms the windows of a panel, one vector of columns at a time; columns from `active` on become zeros."""
         windows = PackedWindows(e, source, self.n[1], WINDOW * WINDOW, self.columns, self.lanes)
-        double, element = ir.F64Type.get(), source.type.element_type
+        double, element = ir.F64Type.get(), target.type.element_type
         matrix = transforms(self.tile_size).of_weights
 
         def transform_channel(channel: Index, row_starts: list[Index]) -> None:
@@ -216,7 +218,7 @@ class TransformedWeights:
         self, e: KernelEmitter, source: ir.Value, start: Index, target: ir.Value, target_start: Index
     ) -> None:
         """Transforms the window at offset `start` of `source`; `target_start` is the offset of its first point."""
-        double, element = ir.F64Type.get(), source.type.element_type
+        double, element = ir.F64Type.get(), target.type.element_type
 
         def load_weight(line: int, pixel: int) -> ir.Value:
             offset = e.dot((line, pixel), self.window, start)

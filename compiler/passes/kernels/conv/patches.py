@@ -1,0 +1,287 @@
+"""Convolution of narrow elements as a matrix product of patches, which are copied, by packed weights.
+
+A patch has the elements of the image that one output position reads, in the order of the weights. Patches of a chunk of
+positions stay in the cache; they have the element type in which the product multiplies, so that instructions for narrow
+elements, tiles and plain multiply-adds all read rows that are contiguous along K.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from buddy.compiler.mlir.bindings import ir, memref
+from buddy.compiler.passes.kernels.access import Loop, subrange
+from buddy.compiler.passes.kernels.blocking import GemmBlocking, choose_blocking
+from buddy.compiler.passes.kernels.contraction import Contraction, bytes_of
+from buddy.compiler.passes.kernels.conv.shape import BLOCKS_TO_SHARE, Convolution
+from buddy.compiler.passes.kernels.dot_instructions import TILE_ROWS
+from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, nanoseconds
+from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultOffsets
+from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
+from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Panels, row_major
+from buddy.compiler.support.target import CACHE_LINE, Target
+
+# The share of the L2 cache for the patches of a chunk; the rest is for a panel of weights, the image and the results.
+_L2_SHARE_OF_PATCHES = 0.5
+# The least blocks of rows in a chunk, for which a panel of weights is read once.
+_MIN_BLOCKS = 8
+# Rows of patches with a distance of a multiple of this share few sets of the L1 cache.
+_ALIASING_BYTES = 1024
+# Products by tiles in the time of a multiply-add: 512 of bfloat16 per cycle, and two vectors of 16 multiply-adds.
+_TILE_RATE = 16
+# Pieces of a run that are copied without a loop.
+_MAX_UNROLLED_PIECES = 16
+
+
+@dataclass(frozen=True)
+class PatchBlocking:
+    """`positions` patches are copied, and then multiplied in blocks of `gemm`, which reads packed weights."""
+
+    positions: int
+    gemm: GemmBlocking
+
+    @property
+    def lanes(self) -> int:
+        return self.gemm.lanes
+
+    @property
+    def products_per_step(self) -> int:
+        """Returns the products of a lane in the time of a multiply-add of floats."""
+        return _TILE_RATE if _on_tiles(self.gemm) else self.gemm.group
+
+    def element(self, conv: Convolution) -> str:
+        """Returns the element type of patches."""
+        return self.gemm.instruction.element if self.gemm.instruction else conv.element
+
+    def weight_element(self, conv: Convolution) -> str:
+        """Returns the element type of packed weights: instructions widen them, if at all, when they are loaded."""
+        return conv.input_element if self.gemm.instruction else conv.element
+
+    def depth(self, conv: Convolution) -> int:
+        """Returns the elements of a patch, with the zeros at its end."""
+        return -(-conv.depth // self.gemm.depth_multiple) * self.gemm.depth_multiple
+
+    def row(self, conv: Convolution) -> int:
+        """Returns the elements from one patch to the next."""
+        depth, width = self.depth(conv), bytes_of(self.element(conv))
+        return depth + CACHE_LINE // width if depth * width % _ALIASING_BYTES == 0 else depth
+
+    def describe(self) -> str:
+        return f"{self.positions} patches, {self.gemm.rows}x{self.gemm.columns} register block" + (
+            f", {self.gemm.dot}" if self.gemm.dot else ""
+        )
+
+
+def positions_of(conv: Convolution) -> int:
+    """Returns the number of output positions of one group."""
+    return math.prod(loop.size for loop in _position_loops(conv))
+
+
+def _position_loops(conv: Convolution) -> tuple[Loop, ...]:
+    return (*conv.images, conv.lines, conv.pixels)
+
+
+def choose_patches(conv: Convolution, target: Target) -> PatchBlocking:
+    """Returns the blocking of the product on `target`, and the chunk whose patches fill half of the L2 cache.
+
+    Three or more chunks are rounded up to a multiple of `BLOCKS_TO_SHARE`, for threads.
+    """
+    total = positions_of(conv)
+    gemm = choose_blocking(_product(conv, total, conv.depth, conv.depth), target, "packed")
+    blocking = PatchBlocking(total, gemm)
+    # A chunk is one iteration, and patches are copies, with zeros that are steps of K too.
+    depth = gemm.depth if gemm.depth < conv.depth else blocking.depth(conv)
+    gemm = replace(gemm, chunk=0, copies_a=False, depth=depth)
+    blocking = replace(blocking, gemm=gemm)
+    row_bytes = blocking.row(conv) * bytes_of(blocking.element(conv))
+    smallest = _MIN_BLOCKS * gemm.rows if not _on_tiles(gemm) else 2 * gemm.rows
+    largest = max(smallest, int(_L2_SHARE_OF_PATCHES * target.l2) // row_bytes)
+    count = -(-total // largest)
+    if count > 2:
+        count = min(-(-count // BLOCKS_TO_SHARE) * BLOCKS_TO_SHARE, max(count, total // smallest))
+    positions = -(-total // (count * gemm.rows)) * gemm.rows
+    return replace(blocking, positions=min(positions, total))
+
+
+def _on_tiles(gemm: GemmBlocking) -> bool:
+    return gemm.instruction is not None and gemm.instruction.on_tiles
+
+
+def _product(conv: Convolution, rows: int, depth: int, row: int, element: str = "") -> Contraction:
+    """Returns the product of `rows` patches, `row` elements apart, by the weights of one group, over `depth` steps.
+
+    Factors have elements of type `element`, or else those of the convolution.
+    """
+    m = Loop(rows, (row, 0, 0), False, (0,), (True, False, True))
+    n = replace(conv.n, dims=(1,), strides=(0, 1, conv.n.strides[2]), used=(False, True, True))
+    k = Loop(depth, (1, 0, 0), True, (2,), (True, True, False))
+    element = element or conv.input_element
+    return Contraction(conv.element, (), m, n, (k,), False, (element, element), conv.element, conv.unsigned)
+
+
+def patch_panels(conv: Convolution, blocking: PatchBlocking) -> Panels:
+    """Returns the packing of the weights: [group..., panel, k / g, column, k % g] for an instruction that adds g."""
+    gemm = blocking.gemm
+    outer = tuple((loop.size, loop.strides[1]) for loop in conv.groups)
+    ks = tuple((loop.size, loop.strides[1]) for loop in conv.k)
+    return Panels(
+        outer, (conv.n.size, conv.n.strides[1]), ks, gemm.columns, gemm.lanes, conv.unsigned[1], gemm.group,
+        gemm.depth_multiple, blocking.weight_element(conv),
+    )  # fmt: skip
+
+
+class PositionResults(KernelResults):
+    """The results of a chunk of positions, as rows that a product finishes; offsets begin with the number of the row.
+
+    Lines and images need not follow each other in the buffers, such as those of an epilogue that writes to the inside
+    of a padded image, so that a row is located when it is loaded or stored.
+    """
+
+    def __init__(self, results: KernelResults, conv: Convolution, group: Sequence[Index], first: Index) -> None:
+        super().__init__(results.e, results.spec, results.flats, results.lanes, results.vector.element_type)
+        self._first, self._sizes = first, [loop.size for loop in _position_loops(conv)]
+        self._group_loops = len(conv.groups)
+        self._group_offsets = super().origin
+        for loop, index in enumerate(group):
+            self._group_offsets = super().advance(self._group_offsets, loop, index)
+
+    @property
+    def origin(self) -> ResultOffsets:
+        return (self._first, *self._group_offsets)
+
+    def advance(self, place: ResultOffsets, loop: int, index: Index) -> ResultOffsets:
+        """Returns the offsets `index` rows (loop 0) or columns (loop 1) after `place`."""
+        row, *offsets = place
+        if loop == 0:
+            return (self.e.add(row, index), *offsets)
+        return (row, *super().advance(tuple(offsets), self._group_loops + len(self._sizes), index))
+
+    def initial(self, place: ResultOffsets, column: int, active: int) -> ir.Value:
+        return super().initial(self._located(place), column, active)
+
+    def finish(self, sums: ir.Value, place: ResultOffsets, column: int, active: int) -> None:
+        super().finish(sums, self._located(place), column, active)
+
+    def _located(self, place: ResultOffsets) -> ResultOffsets:
+        """Returns the offsets of the results at `place`."""
+        row, *rest = place
+        offsets = tuple(rest)
+        for loop, index in enumerate(self.e.digits(row, self._sizes), self._group_loops):
+            offsets = super().advance(offsets, loop, index)
+        return offsets
+
+
+class PatchGemm:
+    """Emits one convolution of the flat image `a` by the flat weights `b`, packed by `patch_panels`."""
+
+    def __init__(
+        self,
+        e: KernelEmitter,
+        a: ir.Value,
+        b: ir.Value,
+        results: KernelResults,
+        conv: Convolution,
+        blocking: PatchBlocking,
+    ) -> None:
+        self.e, self.a, self.b, self.results, self.conv, self.block = e, a, b, results, conv, blocking
+        self.panels = patch_panels(conv, blocking)
+        self.depth, self.row = blocking.depth(conv), blocking.row(conv)
+
+    def emit(self) -> None:
+        e, conv, total = self.e, self.conv, positions_of(self.conv)
+        sizes = [*(loop.size for loop in conv.groups), total]
+        blocks = [*(1 for _ in conv.groups), self.block.positions]
+        chunks = math.prod(sizes[:-1]) * -(-total // self.block.positions)
+        # With few chunks, threads share the copies and then the panels of each.
+        work = nanoseconds(flop=conv.flops) if chunks >= BLOCKS_TO_SHARE else 0
+        e.parallel_blocks(sizes, blocks, self._emit_chunk, work)
+
+    def _emit_chunk(self, numbers: list[Index], active: list[int]) -> None:
+        """Emits the positions of one chunk of one group."""
+        e, conv, (*group, chunk) = self.e, self.conv, numbers
+        rows, first = active[-1], e.mul(chunk, self.block.positions)
+        element = ir.Type.parse(self.block.element(conv))
+        # Tiles read 16 rows.
+        size = max(TILE_ROWS, rows) * self.row
+        buffer = memref.alloc(ir.MemRefType.get([size], element), [], [], alignment=ALIGNMENT)
+        start, weights = e.dot(group, [loop.strides[0] for loop in conv.groups]), self.b
+        if group:
+            elements = self.panels.count * self.panels.panel
+            weights = subrange(self.b, e.value(e.dot(group, self.panels.outer_strides)), elements)
+        factor = "" if self.block.gemm.instruction else conv.element
+        product = _product(conv, rows, self.depth, self.row, factor)
+        results = PositionResults(self.results, conv, group, first)
+        kernel = self._kernel_class(e, buffer, weights, results, product, self.block.gemm)
+
+        def copy_patch(row: list[Index]) -> None:
+            self._copy_patch(kernel, start, e.add(first, row[0]), buffer, e.mul(row[0], self.row))
+
+        e.parallel([rows], copy_patch, nanoseconds(moved=2 * rows * self.row * bytes_of(self.block.element(conv))))
+        kernel.emit()
+        memref.dealloc(buffer)
+
+    @property
+    def _kernel_class(self) -> type[BlockedGemm]:
+        if _on_tiles(self.block.gemm):
+            return TileGemm
+        return DotGemm if self.block.gemm.instruction else BlockedGemm
+
+    # ---- patches -----------------------------------------------------------------------------------------------------
+
+    def _copy_patch(self, kernel: BlockedGemm, start: Index, position: Index, target: ir.Value, place: Index) -> None:
+        """Copies the patch of `position` from the image, whose group begins at `start`, to offset `place` of `target`.
+
+        It is copied in runs that are contiguous in the image; zeros follow them.
+        """
+        e = self.e
+        positions = _position_loops(self.conv)
+        indices = e.digits(position, [loop.size for loop in positions])
+        start = e.dot(indices, [loop.strides[0] for loop in positions], start)
+        *outer, inner = self.conv.merged_k or (Loop(1, (1, 0, 0), True, (), (True, True, False)),)
+        run = inner.size
+        if inner.strides[0] != 1:
+            outer, run = [*outer, inner], 1
+        steps = row_major([loop.size for loop in outer], run)
+
+        def copy_run(indices: list[Index]) -> None:
+            source = e.dot(indices, [loop.strides[0] for loop in outer], start)
+            self._copy_run(kernel, source, target, e.dot(indices, steps, place), run)
+
+        e.nest([loop.size for loop in outer], copy_run)
+        zero = self.conv.depth
+        while zero < self.depth:
+            size = self._piece(self.depth - zero)
+            value = e.zero(ir.VectorType.get([size], target.type.element_type))
+            e.store(value, target, e.add(place, zero))
+            zero += size
+
+    def _copy_run(self, kernel: BlockedGemm, source: Index, target: ir.Value, place: Index, run: int) -> None:
+        """Copies `run` contiguous elements, in vectors of decreasing powers of two."""
+        e, widest = self.e, self._piece(run)
+
+        def copy(offset: Index, size: int) -> None:
+            value = kernel.convert_a(e.load(self.a, e.add(source, offset), size))
+            e.store(value, target, e.add(place, offset))
+
+        def copy_widest(offset: Index, _: list[ir.Value]) -> Sequence[ir.Value]:
+            copy(offset, widest)
+            return ()
+
+        end = run // widest * widest
+        if end // widest > _MAX_UNROLLED_PIECES:
+            e.loop(0, end, widest, copy_widest)
+        else:
+            for offset in range(0, end, widest):
+                copy(offset, widest)
+        while end < run:
+            size = self._piece(run - end)
+            copy(end, size)
+            end += size
+
+    def _piece(self, elements: int) -> int:
+        """Returns the largest power of two up to `elements`, and up to the elements of a vector of patches."""
+        lanes = self.block.lanes * bytes_of(self.conv.element) // bytes_of(self.block.element(self.conv))
+        return min(lanes, 1 << (elements.bit_length() - 1))

@@ -1,0 +1,145 @@
+"""Convolutions of bfloat16 and bytes: numbers with every kind of instruction, packing, epilogues, and machine code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
+from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.support.target import Target, host, request_tiles
+from tests.passes.convolution_calls import check
+from tests.passes.test_dot_instructions import CASES, assembly_of
+from tests.passes.windows import Window
+from tests.support.dot_products import Emulated
+from tests.support.mlir_jit import TARGETS, Compiled
+
+DIRECT = [ConvolutionsToKernels(winograd="never"), ContractionsToKernels()]
+# Depths that are multiples of no group of elements, blocks that cross lines, windows with strides and gaps.
+SHAPES = [
+    Window(9, 11, 7, 37, padding=1),
+    Window(9, 9, 16, 24, stride=2, padding=1, batch=2, groups=2),
+    Window(9, 9, 33, 20, kernel=1, stride=2),
+    Window(13, 13, 3, 33, kernel=7, stride=2, padding=3),
+    Window(8, 7, 3, 17, kernel=2, dilation=2),
+    Window(5, 3, 1, 9, kernel=2),
+]
+DEPTHWISE = [
+    Window(9, 8, 21, 21, padding=1, groups=21),
+    Window(12, 12, 5, 5, groups=5, kernel=9, padding=4),  # a window too large to unroll
+    Window(9, 9, 33, 33, groups=33, stride=2, dilation=2),
+]
+SIGNS = [(False, False), (True, False), (False, True), (True, True)]
+
+
+def typed(windows: list[Window], element: str, unsigned: tuple[bool, bool] = (False, False)) -> list[Window]:
+    sums = "f32" if element == "bf16" else "i32"
+    return [replace(window, factor=element, element=sums, unsigned=unsigned) for window in windows]
+
+
+def texts_of(windows: list[Window], parameter: bool = True) -> str:
+    return "\n".join(window.function(f"f{i}", parameter=parameter) for i, window in enumerate(windows))
+
+
+def check_all(module: Compiled, windows: list[Window], parameter: bool = True) -> None:
+    assert "linalg.generic" not in module.text, module.remarks
+    for i, window in enumerate(windows):
+        check(module, i, window, parameter=parameter)
+
+
+def with_instruction(case: str) -> Target:
+    return replace(TARGETS[CASES[case][1]], dot_instructions=(case.split()[0],))
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.slow
+def test_each_instruction(case: str) -> None:
+    windows = typed(SHAPES, CASES[case][0])
+    module = Emulated(texts_of(windows), DIRECT, target=with_instruction(case))
+    assert all(case.split()[0] in remark for remark in module.remarks), module.remarks
+    check_all(module, windows)
+
+
+@pytest.mark.parametrize("unsigned", SIGNS[1:])
+@pytest.mark.parametrize("case", ["vpdpbusd", "vpmaddwd", "tdpbssd"])
+@pytest.mark.slow
+def test_unsigned_bytes(case: str, unsigned: tuple[bool, bool]) -> None:
+    windows = typed(SHAPES, "i8", unsigned)
+    module = Emulated(texts_of(windows), DIRECT, target=with_instruction(case))
+    assert all((case in remark) == (case != "vpdpbusd" or unsigned == (True, False)) for remark in module.remarks)
+    check_all(module, windows)
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "neon"])
+@pytest.mark.slow
+def test_plain_multiply_adds(target: str) -> None:
+    for element in ("bf16", "i8"):
+        windows = typed([*SHAPES, *DEPTHWISE], element)
+        module = Compiled(texts_of(windows), DIRECT, target=TARGETS[target])
+        assert sum("patches" in remark for remark in module.remarks) == len(SHAPES)
+        check_all(module, windows)
+
+
+@pytest.mark.parametrize(("element", "unsigned"), [("bf16", SIGNS[0]), *(("i8", signs) for signs in SIGNS)])
+@pytest.mark.slow
+def test_the_instructions_of_this_machine(element: str, unsigned: tuple[bool, bool]) -> None:
+    request_tiles()
+    windows = typed([*SHAPES, *DEPTHWISE], element, unsigned)
+    check_all(Compiled(texts_of(windows), DIRECT, target=host()), windows)
+
+
+@pytest.mark.parametrize("element", ["bf16", "i8"])
+def test_weights_packed_at_each_call(element: str) -> None:
+    windows = typed(SHAPES[:4], element)
+    case = "vdpbf16ps" if element == "bf16" else "vpdpbusd"
+    module = Emulated(texts_of(windows, parameter=False), DIRECT, target=with_instruction(case))
+    assert "@pack_" not in module.text
+    check_all(module, windows, parameter=False)
+
+
+def test_many_chunks_of_patches() -> None:
+    """With a small cache, the patches of a few rows are copied at a time, and the last chunk has fewer."""
+    (window,) = typed([Window(17, 19, 5, 21, padding=1)], "bf16")
+    target = replace(TARGETS["small cache"], dot_instructions=("vdpbf16ps",))
+    module = Emulated(texts_of([window]), DIRECT, target=target)
+    (positions,) = re.findall(r": (\d+) patches", module.remarks[0])
+    assert int(positions) < 17 * 19 // 2
+    check_all(module, [window])
+
+
+@pytest.mark.parametrize("case", ["vdpbf16ps", "tdpbf16ps"])
+def test_without_a_fill_it_adds(case: str) -> None:
+    (window,) = typed([Window(9, 11, 7, 37, padding=1)], "bf16")
+    module = Emulated(window.function("f0", zero=False), DIRECT, target=with_instruction(case))
+    assert module.remarks[0].endswith(", adds to C")
+    check(module, 0, window, start=3.0)
+
+
+def test_winograd_of_bfloat16_is_computed_in_f32() -> None:
+    window = replace(Window(14, 14, 64, 48, padding=1), factor="bf16")
+    text = window.function("f0")
+    module = Compiled(text, [ConvolutionsToKernels()], target=TARGETS["avx2"])
+    assert "winograd 2x2" in module.remarks[0]
+    assert "buddy.pack" in module.text
+    check(module, 0, window)
+    for case in ("vdpbf16ps", "tdpbf16ps"):
+        found = Compiled(text, [ConvolutionsToKernels()], target=with_instruction(case))
+        assert case in found.remarks[0], "fewer products do not pay where an instruction multiplies twice as many"
+
+
+@pytest.mark.parametrize(
+    ("case", "cpu"),
+    [("vdpbf16ps", "znver4"), ("vpdpbusd", "znver4"), ("vpmaddwd", "haswell"), ("tdpbssd", "sapphirerapids")],
+)
+def test_sums_stay_in_registers(case: str, cpu: str) -> None:
+    """The loop over a patch has one instruction for each vector or tile of sums, and stores none of them."""
+    (window,) = typed([Window(28, 28, 64, 48, padding=1)], CASES[case][0])
+    found = Compiled(texts_of([window]), DIRECT, target=with_instruction(case))
+    name = case.split()[0]
+    loop = max(re.split(r"^\.L\w+:", assembly_of(found, cpu), flags=re.MULTILINE), key=lambda part: part.count(name))
+    loop = loop[: loop.rindex(name)]  # the code after the loop has no label of its own
+    products = loop.count(name) + 1
+    assert products >= 4
+    assert loop.count("(%rsp)") <= products // 4
