@@ -13,9 +13,7 @@ from typing import Any
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.bounds import fall_back_if
 from buddy.compiler.ops.convolutions import ConvolutionSetup, slide
-from buddy.compiler.ops.loops import element
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, value_of
@@ -36,7 +34,6 @@ def multiply(node: Op, symbol_table: SymbolTable) -> Any:
     batch = "b" * (len(node.tensor_meta.shape) - 2)
     values, dtypes = [value_of(op, symbol_table) for op in (a, b)], [op.tensor_meta.dtype for op in (a, b)]
     unsigned = dtypes[0].is_unsigned, dtypes[1].is_unsigned
-    # Checks precede the products, whose kernels absorb what follows them.
     epilogue = _Epilogue(node, 3, symbol_table, [])
     rank, (*_, k) = len(batch) + 2, a.tensor_meta.shape
     sums = st.contract(*values, f"{batch}mk", f"{batch}kn", f"{batch}mn", _INT32, unsigned=unsigned)
@@ -95,12 +92,6 @@ def _window_sums(padded: Any, setup: ConvolutionSetup, shape: Any) -> Any:
     return st.reshape(spread, shape, _INT32)
 
 
-def _union_of_bits(value: Any, dtype: TensorDType) -> Scalar:
-    """Returns a number that is 0 only if all elements of a 1-D tensor of integers are."""
-    union = st.reduce([(value, dtype)], st.shape_of(value), [0], False, 0, dtype, lambda x, total: total | x)
-    return element(union, [], dtype)
-
-
 class _Epilogue:
     """The scales and zero points of a node, from argument `first` on, and what they make of sums of products.
 
@@ -108,15 +99,10 @@ class _Epilogue:
     """
 
     def __init__(self, node: Op, first: int, symbol_table: SymbolTable, trailing: list[int]) -> None:
-        self.a_scale, self.a_zero, b_scale, b_zero, scales, zeros, are_zero = node.args[first : first + 7]
+        self.a_scale, self.a_zero, b_scale, b_zero, scales, zeros = node.args[first : first + 6]
         self._shape = node.tensor_meta.shape
         self.b_scale = b_scale if scales is None else self._vector(scales, symbol_table, trailing)
-        self.b_zero = b_zero
-        if are_zero:
-            bits = _union_of_bits(value_of(zeros, symbol_table), zeros.tensor_meta.dtype)
-            fall_back_if(node, symbol_table, bits.compare("ne", 0), "zero points of weights have changed")
-        elif zeros is not None:
-            self.b_zero = self._vector(zeros, symbol_table, trailing)
+        self.b_zero = b_zero if zeros is None else self._vector(zeros, symbol_table, trailing)
 
     @staticmethod
     def _vector(op: Op, symbol_table: SymbolTable, trailing: list[int]) -> Operand:

@@ -104,7 +104,7 @@ def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> to
 
 # ---- products of dequantised integers --------------------------------------------------------------------------------
 
-_SCALES = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros, bool are_zero"
+_SCALES = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros"
 _library.define(f"integer_product(Tensor a, Tensor b, Tensor? addend, {_SCALES}) -> Tensor")
 _library.define(
     "integer_convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, "
@@ -114,7 +114,7 @@ _library.define(
 
 def _integer_product(
     a: torch.Tensor, b: torch.Tensor, addend: torch.Tensor | None, a_scale: float, a_zero: int, b_scale: float,
-    b_zero: int, b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None, are_zero: bool,
+    b_zero: int, b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     # Sums of these integers are exact in double precision.
     sums = (a.double() - a_zero) @ (b.double() - (b_zero if b_zeros is None else b_zeros))
@@ -125,7 +125,7 @@ def _integer_product(
 def _integer_convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: list[int], padding: list[int],
     dilation: list[int], groups: int, a_scale: float, a_zero: int, b_scale: float, b_zero: int,
-    b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None, are_zero: bool,
+    b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None,
 ) -> torch.Tensor:  # fmt: skip
     per_channel, spatial = [-1, *[1] * (weight.dim() - 2)], weight.dim() - 2
     zeros = b_zero if b_zeros is None else b_zeros.reshape(-1, 1, *per_channel[1:])

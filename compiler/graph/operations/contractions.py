@@ -16,8 +16,7 @@ class IntMatmulOp(Op):
 class IntegerProductOp(Op):
     """Multiplies dequantised matrices of 8-bit integers: `(a - a_zero) (b - b_zero) * (a_scale * b_scale) + addend`.
 
-    The scale and the zero point of `b` are numbers, or have an element for each column. Sums have 32 bits. The last
-    argument says that the zero points for the columns were all 0 when the graph was captured.
+    The scale and the zero point of `b` are numbers, or have an element for each column. Sums have 32 bits.
     """
 
     targets = ("buddy.integer_product.default",)

@@ -17,6 +17,8 @@ from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, argument, ne
 from buddy.compiler.graph.operations import (
     AddMMOp,
     AddOp,
+    AnyOp,
+    AssertOp,
     BatchMatmulOp,
     CatOp,
     ClampOp,
@@ -25,6 +27,7 @@ from buddy.compiler.graph.operations import (
     ConvertElementTypeOp,
     IntegerConvolutionOp,
     IntegerProductOp,
+    LogicalNotOp,
     MatmulOp,
     MaxPool2dOp,
     MaxPool2dWithIndicesOp,
@@ -48,6 +51,11 @@ from buddy.compiler.graph.types import TensorDType, TensorMeta
 _RANGES = {TensorDType.Int8: (-128, 127), TensorDType.UInt8: (0, 255)}
 # The largest sum that 32 bits hold.
 _MAX_SUM = 2**31 - 1
+_ASSERT = "_assert_async.msg"
+_CHANGED = (
+    "zero points of quantised weights were 0 when the program was captured, and have changed; call "
+    "torch.compiler.reset() and compile it again"
+)
 # Neither products of an 8-bit integer with this scale nor with its inverse overflow or underflow in f32.
 _MIN_SCALE = 1e-30
 _TRANSPOSES = (PermuteOp, TOp, TransposeOp)
@@ -67,6 +75,7 @@ def integer_products(graph: Graph) -> list[Note]:
     notes = [note for node in graph.operations for note in rewriting.rewrite_quantisation(node)]
     graph.drop_unused()
     notes += [note for node in graph.operations for note in rewriting.rewrite_product(node)]
+    rewriting.assert_zeros()
     graph.drop_unused()
     return notes
 
@@ -227,10 +236,14 @@ def _parameter(value: Any, shape: Sequence[Any]) -> tuple[Any, int | None]:
 
 @dataclass
 class _Rewriting:
-    """Rewrites one graph. `integers` has the nodes on integers that were inserted, by the op that they repeat."""
+    """Rewrites one graph. `integers` has the nodes on integers that were inserted, by the op that they repeat.
+
+    `zeros` are the zero points of weights that were all 0 when the graph was captured, on which products rely.
+    """
 
     graph: Graph
     integers: dict[tuple[Op, ...], Op] = field(default_factory=dict)
+    zeros: dict[PlaceholderOp, None] = field(default_factory=dict)
 
     def rewrite_quantisation(self, node: Op) -> list[Note]:
         """Replaces a node that quantises dequantised integers, or the maxima of integer products."""
@@ -319,9 +332,11 @@ class _Rewriting:
         values = [self._integers(operand, node) for operand in operands]
         b_scale, b_scales = (1.0, self._vector(b.scale, node)) if isinstance(b.scale, Op) else (b.scale, None)
         b_zero, b_zeros = (0, self._vector(b.zero, node)) if isinstance(b.zero, Op) else (b.zero, None)
-        # Zero points that are all 0 need no sums of `a`; compiled code checks that they still are.
-        are_zero = isinstance(b_zeros, PlaceholderOp) and b_zeros.is_zero
-        parameters = [a.scale, a.zero, b_scale, b_zero, b_scales, b_zeros, are_zero]
+        if isinstance(b_zeros, PlaceholderOp) and b_zeros.is_zero:
+            # Products then need no sums of `a`.
+            self.zeros[b_zeros] = None
+            b_zeros = None
+        parameters = [a.scale, a.zero, b_scale, b_zero, b_scales, b_zeros]
         replace_node(self.graph, node, cls, target, [*values, *arguments, *parameters])
         types = " times ".join(operand.dtype.value for operand in operands)
         scales = "per tensor" if b.is_per_tensor else "per channel"
@@ -338,6 +353,19 @@ class _Rewriting:
         return self._insert(
             ViewOp, parameter, "view.default", [parameter, shape], shape, parameter.tensor_meta.dtype, before
         )
+
+    def assert_zeros(self) -> None:
+        """Inserts assertions that the zero points on which products rely are still 0."""
+        for dtype in {op.tensor_meta.dtype: None for op in self.zeros}:
+            zeros = [op for op in self.zeros if op.tensor_meta.dtype is dtype]
+            before = self.graph.operations[0]
+            count = sum(op.tensor_meta.shape[0] for op in zeros)
+            whole, flag = TensorMeta((count,), dtype), TensorMeta((), TensorDType.Bool)
+            joined = new_op(CatOp, self._name("zero_points"), "cat.default", [zeros, 0], [whole])
+            any_set = new_op(AnyOp, self._name("any_zero_point"), "any.default", [joined], [flag])
+            are_zero = new_op(LogicalNotOp, self._name("no_zero_point"), "logical_not.default", [any_set], [flag])
+            assertion = new_op(AssertOp, self._name("assert_zeros"), _ASSERT, [are_zero, _CHANGED], [None])
+            self.graph.insert_before(before, joined, any_set, are_zero, assertion)
 
     # ---- integers ----
 
@@ -379,8 +407,7 @@ class _Rewriting:
         self, cls: type[Op], node: Op, target: str, arguments: list[Any], shape: Sequence[Any], dtype: TensorDType,
         before: Op,
     ) -> Op:  # fmt: skip
-        name = fresh_name(self.graph, f"{node.name}_integers")
-        new = new_op(cls, name, target, arguments, [TensorMeta(tuple(shape), dtype)])
+        new = new_op(cls, self._name(f"{node.name}_integers"), target, arguments, [TensorMeta(tuple(shape), dtype)])
         new.schema, new.module, new.location = (
             node.schema if target == node.target else None,
             node.module,
@@ -388,6 +415,9 @@ class _Rewriting:
         )
         self.graph.insert_before(before, new)
         return new
+
+    def _name(self, base: str) -> str:
+        return fresh_name(self.graph, base)
 
 
 _PRODUCTS: dict[type[Op], Callable[[_Rewriting, Op], str]] = {
