@@ -192,13 +192,18 @@ class GraphPane(NodeTable):
             (assignment.precision or F32) if self.state.compiled_recipe == recipe else recipe.precision_of(row.stable)
         )
 
+    def _shown_precision(self, row: NodeRow) -> str:
+        """The precision in which the node multiplies; for integers of a quantised program, their type."""
+        assignment = self.assignment(row)
+        return (assignment.integers if assignment is not None else "") or self.precision_of(row)
+
     def _precision(self, row: NodeRow) -> Cell:
-        precision, assignment = self.precision_of(row), self.assignment(row)
+        precision, assignment = self._shown_precision(row), self.assignment(row)
         is_refused = assignment is not None and bool(assignment.precision_reason)
         return (precision, "warn" if is_refused else "accent" if precision != F32 else "dim")
 
     def _sort_precision(self, row: NodeRow) -> str | None:
-        return self.precision_of(row) or None
+        return self._shown_precision(row) or None
 
     def _short_reason(self, row: NodeRow) -> Cell:
         """The reason why the first registry does not lower the node, without details."""
@@ -220,7 +225,7 @@ class GraphPane(NodeTable):
             return [(short_place(row.location), "dim")]
         parts = [short_target(row.target), short_place(row.location)]
         if assignment is not None:
-            parts += [assignment.reason, assignment.precision, assignment.precision_reason]
+            parts += [assignment.reason, assignment.integers, assignment.precision, assignment.precision_reason]
             parts += [f"in @{assignment.function}" if assignment.function else ""]
         return [(f" {self.glyphs.dot} ".join(part for part in parts if part), "dim")]
 
@@ -256,7 +261,8 @@ class GraphPane(NodeTable):
         self.picked &= {row.stable for row in self._all_rows()}
         assignments, recipe = self.state.assignments.values(), self.workspace.recipe
         reasons = any(assignment.reason for assignment in assignments)
-        precisions = recipe.precision != F32 or bool(recipe.precisions) or any(a.precision for a in assignments)
+        precisions = recipe.precision != F32 or bool(recipe.precisions)
+        precisions = precisions or any(a.precision or a.integers for a in assignments)
         self._columns = self._make_columns(reasons, self.state.profile is not None, precisions)
         self.rows = self.order.sorted(rows, self._columns)
         self.update_entries()
@@ -455,6 +461,8 @@ class GraphPane(NodeTable):
     def _precision_text(self, row: NodeRow) -> str:
         """The precision in which a node multiplies, and why not in the recipe's; empty if it multiplies no float32."""
         precision, assignment = self.precision_of(row), self.assignment(row)
+        if assignment is not None and assignment.integers:
+            return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
         if not precision or assignment is None:
             return ""
         is_chosen = any(choice.node == row.stable for choice in self.workspace.recipe.precisions)

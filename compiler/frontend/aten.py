@@ -21,6 +21,7 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
 from torch._functorch.partitioners import default_partition
 from torch._ops import OpOverload, OpOverloadPacket
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
 
@@ -210,10 +211,14 @@ _NON_CORE_OPS = [
 
 @dataclass(frozen=True)
 class InputOrigin:
-    """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module."""
+    """Dynamo's information on one input: its name, and whether it is state (a parameter or buffer) of a module.
+
+    `is_zero` says that it is state whose elements are integers, and now all 0, such as zero points of weights.
+    """
 
     name: str
     is_state: bool
+    is_zero: bool = False
 
 
 @dataclass(frozen=True)
@@ -431,7 +436,30 @@ def _input_origin(node: Node, value: Any) -> InputOrigin:
     if source is None:
         return InputOrigin(node.name, isinstance(value, torch.nn.Parameter))
     is_state = isinstance(value, torch.nn.Parameter) or source.guard_source.is_unspecialized_nn_module()
-    return InputOrigin(source_name(source.name), is_state)
+    return InputOrigin(source_name(source.name), is_state, is_state and is_zero(_real_value(argument)))
+
+
+def _real_value(argument: Any) -> Any:
+    """The tensor of a Dynamo input, whose value in the graph is fake; `None` once Dynamo has released it."""
+    try:
+        return argument.example
+    except AssertionError:
+        return None
+
+
+# Larger tensors are weights, not zero points, and are not read.
+_MAX_ZERO_POINTS = 1 << 16
+
+
+def is_zero(value: Any) -> bool:
+    """True if `value` is a small tensor of integers in memory that are all 0."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.dtype not in _INTEGERS:
+        return False
+    is_plain = value.device.type == "cpu" and value.layout == torch.strided
+    return is_plain and 0 < value.numel() <= _MAX_ZERO_POINTS and not bool(value.any())
+
+
+_INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
 def _make_aten_graph(

@@ -23,6 +23,7 @@ from buddy.compiler.frontend.aten import (
     InputOrigin,
     Runner,
     default_decompositions,
+    is_zero,
     load_plugins,
     remove_form_assertions,
     run_aot,
@@ -358,7 +359,10 @@ def export(
         specs = _drop_constants(program)
         arguments = iter(leaf for leaf in tree_leaves(program.example_inputs) if isinstance(leaf, torch.Tensor))
         tensors = [_input_tensor(program, spec, arguments) for spec in specs]
-        origins = tuple(InputOrigin(str(spec.target or spec.arg.name), _is_state(spec)) for spec in specs)
+        origins = tuple(
+            InputOrigin(str(spec.target or spec.arg.name), _is_state(spec), _is_state(spec) and is_zero(tensor))
+            for spec, tensor in zip(specs, tensors, strict=True)
+        )
         graph = program.graph_module
         remove_form_assertions(graph)
         drawing = decompose_random(graph, decompositions)

@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 from torch.fx.node import map_aggregate
 
-from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, target_key
+from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, is_zero, target_key
 from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, node_title, python_line, schema_of
@@ -108,7 +108,8 @@ class _Converter:
         for node in placeholders:
             origin = next(origins)
             if not self._is_size(node):
-                self._add_placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
+                op = self._add_placeholder(node, origin.name if origin else node.name, bool(origin and origin.is_state))
+                op.is_zero = bool(origin and origin.is_zero)
         for node in nodes:
             if node.op == "get_attr":
                 self._add_constant(node, aten.module)
@@ -131,12 +132,13 @@ class _Converter:
         except UnknownSymbolError as error:
             raise _unsupported(node, f"has {error}") from None
 
-    def _add_placeholder(self, node: Node, name: str, is_state: bool) -> None:
+    def _add_placeholder(self, node: Node, name: str, is_state: bool) -> PlaceholderOp:
         op = PlaceholderOp()
         op.stable = self.names.for_placeholder(name)
         self._add(op, node, NodeType.FakeNode if is_state else NodeType.InputNode)
         if len(op.metas) != 1 or op.metas[0] is None:
             raise _unsupported(node, "is an input that is not a tensor")
+        return op
 
     def _add_constant(self, node: Node, module: torch.fx.GraphModule) -> None:
         value = getattr(module, str(node.target), None)
@@ -144,7 +146,7 @@ class _Converter:
             raise _unsupported(node, "is a higher-order op's subgraph or another object held by the graph")
         self.result.constants.append(value)
         node.meta.setdefault("val", value)
-        self._add_placeholder(node, node.name, is_state=True)
+        self._add_placeholder(node, node.name, is_state=True).is_zero = is_zero(value)
 
     def _add_call(self, node: Node) -> None:
         op = self.ops_map.get(target_key(node.target), EagerOp)()

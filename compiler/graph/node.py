@@ -326,9 +326,13 @@ class ReduceOp(Op):
 
 
 class PlaceholderOp(Op):
-    """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`."""
+    """A value from outside the graph: an input, or a parameter or buffer of the model, by `kind`.
+
+    `is_zero` says that its elements are integers, all of them 0 when the graph was captured. They may have changed.
+    """
 
     op_type = OpType.PlaceholderType
+    is_zero = False
 
     def __init__(self, name: str = "", kind: NodeType = NodeType.InputNode) -> None:
         super().__init__(name)

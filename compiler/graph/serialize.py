@@ -50,6 +50,7 @@ class GraphData(msgspec.Struct, frozen=True):
     symbols: list[SymbolSource] = []
     schemas: dict[str, Schema] = {}
     imported_ir: ImportedIR | None = None
+    zeros: list[int] = []
 
 
 def to_plain(value: Any) -> Any:
@@ -88,6 +89,7 @@ def to_data(graph: Graph) -> GraphData:
         list(graph.symbols),
         {op.target: op.schema for op in graph.body if op.schema is not None},
         graph.imported_ir,
+        [i for i, op in enumerate(graph.placeholders) if op.is_zero],
     )
 
 
@@ -128,6 +130,8 @@ def from_data(data: GraphData) -> Graph:
         table[op.name] = op
         graph.add_node(op, NodeType(next(kinds)) if node.op == "PlaceholderOp" else NodeType.OtherNode)
     graph.mutated, graph.symbols, graph.imported_ir = tuple(data.mutated), tuple(data.symbols), data.imported_ir
+    for i in data.zeros:
+        graph.placeholders[i].is_zero = True
     return graph
 
 

@@ -82,16 +82,22 @@ def _window(node: Op, first: int, weight: Op) -> SlidingWindow:
 
 @dataclass(frozen=True)
 class ConvolutionSetup:
-    """The window, the number of groups, and the element type of the operands of a convolution."""
+    """The window, the number of groups, and the element type of the operands of a convolution.
+
+    `kernel_dtype` is the kernel's element type if it is another one, and `sums` that of the sums if it is not that of
+    accumulators for `dtype`.
+    """
 
     window: SlidingWindow
     groups: int
     dtype: TensorDType
+    kernel_dtype: TensorDType | None = None
+    sums: TensorDType | None = None
 
     @property
     def accumulator(self) -> TensorDType:
         """The element type of the sums."""
-        return accumulator_type(self.dtype)
+        return self.sums or accumulator_type(self.dtype)
 
     @property
     def spatial(self) -> int:
@@ -110,12 +116,12 @@ def slide(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]
     The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
     """
     window, groups, dtype = setup.window, setup.groups, setup.dtype
-    spatial, wide = setup.spatial, setup.accumulator
+    spatial, wide, kernel_dtype = setup.spatial, setup.accumulator, setup.kernel_dtype or dtype
     group_size = [groups] if groups > 1 else []
     if group_size:
         (n, c, *space), (o, i, *size) = st.shape_of(value), st.shape_of(kernel)
         value = st.reshape(value, [n, groups, c // groups, *space], dtype)
-        kernel = st.reshape(kernel, [groups, o // groups, i, *size], dtype)
+        kernel = st.reshape(kernel, [groups, o // groups, i, *size], kernel_dtype)
     grouped_shape = [shape[0], *group_size, shape[1] // groups, *shape[2:]]
     # The numbers of the loops.
     parallel, out_channel = len(grouped_shape), 1 + len(group_size)
@@ -125,7 +131,7 @@ def slide(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]
     iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
 
     def body(x: Any, weight: Any, total: Any) -> list[Any]:
-        wide_x, wide_weight = (cast(Scalar(operand, dtype), wide) for operand in (x, weight))
+        wide_x, wide_weight = cast(Scalar(x, dtype), wide), cast(Scalar(weight, kernel_dtype), wide)
         return [(Scalar(total, wide) + wide_x * wide_weight).value]
 
     out, dims = st.filled(0, grouped_shape, wide), [value_dims, kernel_dims]

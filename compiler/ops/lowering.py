@@ -31,7 +31,7 @@ from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
-from buddy.compiler.ops.precision import MULTIPLYING_OPS, PrecisionRequest, requested_precision
+from buddy.compiler.ops.precision import INTEGER_PRODUCTS, MULTIPLYING_OPS, PrecisionRequest, requested_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.sizes import (
     RESULT_SIZES,
@@ -209,6 +209,7 @@ class _Lowerer:
                     return Assignment(
                         node.stable, key, choices, "", "; ".join(reasons), paths.slow_path, paths.error_path,
                         tuple(rejections.items()), _multiplies_float32(node), precision, why_not,
+                        "int8" if name in INTEGER_PRODUCTS else "",
                     )  # fmt: skip
                 if key in candidates or (has_lowering and key in (self._first_registry, choice)):
                     reasons.append(f"{key}: {error}")

@@ -43,6 +43,10 @@ MULTIPLYING_OPS = frozenset({
 })  # fmt: skip
 
 
+# The op classes that multiply the 8-bit integers of a quantised program.
+INTEGER_PRODUCTS = frozenset({"IntMatmulOp", "IntegerProductOp", "IntegerConvolutionOp"})
+
+
 class _PrecisionError(Exception):
     """A product cannot be computed in the requested precision; the text is the reason."""
 

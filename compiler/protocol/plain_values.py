@@ -81,7 +81,8 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `multiplies` says whether a recipe may select a precision for the node. `precision` is the reduced precision in
     which the node multiplies, "" if it multiplies as the program says; `precision_reason` says why the precision that
-    the recipe selects is not applied.
+    the recipe selects is not applied. `integers` is the type of the integers that a node of a quantised program
+    multiplies, such as "int8"; "" for other nodes.
     """
 
     node: str
@@ -95,6 +96,7 @@ class Assignment(msgspec.Struct, frozen=True, omit_defaults=True):
     multiplies: bool = False
     precision: str = ""
     precision_reason: str = ""
+    integers: str = ""
 
     def rejection(self, choice: str) -> str:
         """The reason why `choice` cannot lower the node, "" if it can or has not been tried."""

@@ -1,4 +1,4 @@
-"""The custom torch ops of compiled graphs: `buddy::observe`, and `buddy::philox32` and `philox64`.
+"""The custom torch ops of compiled graphs: `buddy::observe`, `buddy::philox32` and `philox64`, products of integers.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
 few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
@@ -100,3 +100,47 @@ def _(seed: torch.Tensor, stream: int, size: Sequence[int], word: int = 0) -> to
 @torch.library.register_fake("buddy::philox64", lib=_library)
 def _(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 0) -> torch.Tensor:
     return seed.new_empty(list(size), dtype=torch.int64)
+
+
+# ---- products of dequantised integers --------------------------------------------------------------------------------
+
+_SCALES = "float a_scale, int a_zero, float b_scale, int b_zero, Tensor? b_scales, Tensor? b_zeros"
+_library.define(f"integer_product(Tensor a, Tensor b, Tensor? addend, {_SCALES}) -> Tensor")
+_library.define(
+    "integer_convolution(Tensor x, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, "
+    f"int groups, {_SCALES}) -> Tensor"
+)
+
+
+def _integer_product(
+    a: torch.Tensor, b: torch.Tensor, addend: torch.Tensor | None, a_scale: float, a_zero: int, b_scale: float,
+    b_zero: int, b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    # Sums of these integers are exact in double precision.
+    sums = (a.double() - a_zero) @ (b.double() - (b_zero if b_zeros is None else b_zeros))
+    result = sums.float() * _product_of_scales(a_scale, b_scale, b_scales)
+    return result if addend is None else result + addend
+
+
+def _integer_convolution(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, stride: list[int], padding: list[int],
+    dilation: list[int], groups: int, a_scale: float, a_zero: int, b_scale: float, b_zero: int,
+    b_scales: torch.Tensor | None, b_zeros: torch.Tensor | None,
+) -> torch.Tensor:  # fmt: skip
+    per_channel, spatial = [-1, *[1] * (weight.dim() - 2)], weight.dim() - 2
+    zeros = b_zero if b_zeros is None else b_zeros.reshape(-1, 1, *per_channel[1:])
+    sums = torch.ops.aten.convolution(
+        x.double() - a_zero, weight.double() - zeros, None, stride, padding, dilation, False, [0] * spatial, groups
+    )
+    scale = _product_of_scales(a_scale, b_scale, b_scales)
+    result = sums.float() * (scale.reshape(per_channel) if scale.dim() else scale)
+    return result if bias is None else result + bias.reshape(per_channel)
+
+
+def _product_of_scales(a_scale: float, b_scale: float, b_scales: torch.Tensor | None) -> torch.Tensor:
+    """The product of both scales, rounded to single precision."""
+    return (torch.tensor(b_scale, dtype=torch.float32) if b_scales is None else b_scales) * a_scale
+
+
+_library.impl("integer_product", _integer_product, "CPU")
+_library.impl("integer_convolution", _integer_convolution, "CPU")

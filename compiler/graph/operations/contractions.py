@@ -13,6 +13,21 @@ class IntMatmulOp(Op):
     targets = ("_int_mm.default",)
 
 
+class IntegerProductOp(Op):
+    """Multiplies dequantised matrices of 8-bit integers: `(a - a_zero) (b - b_zero) * (a_scale * b_scale) + addend`.
+
+    The scale and the zero point of `b` are numbers, or have an element for each column. Sums have 32 bits.
+    """
+
+    targets = ("buddy.integer_product.default",)
+
+
+class IntegerConvolutionOp(Op):
+    """Convolves dequantised tensors of 8-bit integers, with scales as `IntegerProductOp`, per output channel."""
+
+    targets = ("buddy.integer_convolution.default",)
+
+
 class GroupedMatmulOp(Op):
     """Multiplies each group of rows by a separate matrix: PyTorch's op, and the fallback in `transformers`."""
 

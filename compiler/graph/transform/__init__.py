@@ -13,6 +13,7 @@ from buddy.compiler.graph.transform.groups import (
     replace_matmul_with_onednn_selective,
     simply_fuse,
 )
+from buddy.compiler.graph.transform.quantisation import integer_products
 from buddy.compiler.graph.transform.rewriting import Note, Transform, TransformError, observe
 from buddy.compiler.graph.transform.simplification import (
     drop_identities,
@@ -34,6 +35,7 @@ __all__ = [
     "flash_attention_prefill",
     "gqa_attention_fusion",
     "graph_pass",
+    "integer_products",
     "maxpool2d_simplify",
     "observe",
     "options_of",
@@ -48,6 +50,7 @@ __all__ = [
 _BUILT_IN_PASSES: tuple[Transform, ...] = (
     drop_identities,
     slice_parts,
+    integer_products,
     maxpool2d_simplify,
     eliminate_transpose,
     eliminate_matmul_transpose_reshape,

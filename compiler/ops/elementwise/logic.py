@@ -6,7 +6,8 @@ import math as pymath
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.node import Op, argument
+from buddy.compiler.graph.operations import ClampOp
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import integers
@@ -20,7 +21,8 @@ from buddy.compiler.ops.elementwise.builder import (
     rounded_operands,
 )
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
-from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, mlir_element_type_get
+from buddy.compiler.ops.structured import pointwise
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, mlir_element_type_get, value_of
 
 BOOL = TensorDType.Bool
 
@@ -74,6 +76,29 @@ def convert(x: Operand, _dtype: object = None) -> Scalar:
         return x
     return as_scalar(x, TensorDType.Float64 if isinstance(x, float) else TensorDType.Int64)
 
+
+_convert = ops_registry["ConvertElementTypeOp"]
+
+
+@ops_registry.lowering("ConvertElementTypeOp")
+def convert_clamped(node: Op, symbol_table: SymbolTable) -> Any:
+    """Converts; floats that are clamped to a range of 32-bit integers become bytes by way of these.
+
+    Processors convert vectors of floats to 32 bits, and some of them none to 64 bits, through which eager converts.
+    """
+    clamp, meta = node.args[0], node.tensor_meta
+    if meta.dtype is not TensorDType.UInt8 or not isinstance(clamp, ClampOp):
+        return _convert(node, symbol_table)
+    bounds = [argument(clamp, 1, "min"), argument(clamp, 2, "max")]
+    dtype = clamp.tensor_meta.dtype
+    if not dtype.is_float or not all(isinstance(x, (int, float)) and abs(x) <= _EXACT_IN_I32 for x in bounds):
+        return _convert(node, symbol_table)
+    operand = (value_of(clamp, symbol_table), dtype)
+    return pointwise([operand], meta.shape, meta.dtype, lambda x: cast(cast(x, TensorDType.Int32), meta.dtype))
+
+
+# Of this magnitude, all floats that are integers fit into 32 bits.
+_EXACT_IN_I32 = 2**30
 
 # The integer type of the same width.
 _INTEGER_TYPES = {
