@@ -490,6 +490,7 @@ _PRECISION = "precision:"
 # The precisions of products, each with its description.
 PRECISION_TEXTS: dict[Precision, str] = {
     "f32": "as the program says",
+    "bf16x3": "both operands as sums of two bfloat16: three products, sums in f32",
     "bf16": "both operands rounded to bfloat16, sums in f32",
     "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
     "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",

@@ -22,11 +22,13 @@ from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
 from buddy.compiler.protocol.recipe import (
     F32,
+    FLOAT_PRECISIONS,
     MAX_THREADS,
     NATIVE,
     OTHER_COMPILERS,
     OpChoice,
     OptionValue,
+    Precision,
     PrecisionChoice,
     Recipe,
     claims,
@@ -35,7 +37,7 @@ from buddy.compiler.protocol.recipe import (
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 from buddy.compiler.protocol.tuning import SpaceError, with_value
 from buddy.compiler.runtime.released_weights import CAN_RELEASE
-from buddy.compiler.support.target import host
+from buddy.compiler.support.target import host, measured_rates, prefers_pairs
 
 Fallback = Literal["eager", "error"]
 # The value of `freeze` that also releases the memory of packed weights.
@@ -114,8 +116,8 @@ class BackendSettings:
         """
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
-        if not self.has_precision and torch.get_float32_matmul_precision() == "medium" and host().rounds_to_bfloat16:
-            recipe = replace(recipe, precision="bf16")
+        if not self.has_precision:
+            recipe = replace(recipe, precision=_precision_of_torch(self.freezes(training)) or recipe.precision)
         if training:
             recipe = _without_integers(recipe)
         return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
@@ -125,10 +127,21 @@ class BackendSettings:
         return self.freeze and not training
 
 
+def _precision_of_torch(frozen: bool) -> Precision | None:
+    """Returns the precision that `torch.set_float32_matmul_precision` allows, if it is faster on this machine.
+
+    Pairs of bfloat16 are faster only for weights that are `frozen`: others would be split in each call.
+    """
+    allowed = torch.get_float32_matmul_precision()
+    if allowed == "medium" and host().rounds_to_bfloat16:
+        return "bf16"
+    return "bf16x3" if allowed == "high" and frozen and prefers_pairs(measured_rates(host())) else None
+
+
 def _without_integers(recipe: Recipe) -> Recipe:
     """Returns a recipe without products in 8-bit integers, after a warning if it has some."""
-    precisions = tuple(choice for choice in recipe.precisions if choice.precision in (F32, "bf16"))
-    precision = recipe.precision if recipe.precision in (F32, "bf16") else F32
+    precisions = tuple(choice for choice in recipe.precisions if choice.precision in FLOAT_PRECISIONS)
+    precision = recipe.precision if recipe.precision in FLOAT_PRECISIONS else F32
     if (precision, precisions) == (recipe.precision, recipe.precisions):
         return recipe
     warnings.warn(
