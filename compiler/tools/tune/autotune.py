@@ -23,7 +23,7 @@ from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune import worker
 from buddy.compiler.tools.tune.cluster import RecipeTrier
-from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRecipe
+from buddy.compiler.tools.tune.messages import LoadBundle, TuningRequest
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
@@ -129,7 +129,7 @@ class _BlockingWorker:
     def __init__(self, trier: RecipeTrier) -> None:
         self._trier = trier
 
-    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TuningRequest) -> Any:
         try:
             return self._trier.ask(request)
         except (RuntimeError, OSError) as error:
