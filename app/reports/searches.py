@@ -211,7 +211,8 @@ def attempt_line(attempt: Attempted) -> str:
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
     """The result of tuning as lines of text, with the choices that are not in `initial`, those of the first recipe."""
     changed = [choice for choice in tuned.choices if choice not in initial]
-    lines = [f"tried {tuned.tried} of {tuned.size:,} recipes in {tuned.seconds:.0f} s"]
+    of_all = "" if tuned.nodes else f" of {tuned.size:,}"
+    lines = [f"tried {tuned.tried}{of_all} recipes in {tuned.seconds:.0f} s"]
     if not changed:
         lines.append("no faster recipe was found")
     elif tuned.gain:

@@ -35,7 +35,7 @@ from buddy.compiler.protocol.recipe import (
     from_toml,
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
-from buddy.compiler.protocol.tuning import SpaceError, with_value
+from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
 from buddy.compiler.runtime.released_weights import CAN_RELEASE
 from buddy.compiler.support.target import host, measured_rates, prefers_pairs
 
@@ -50,7 +50,7 @@ FIELDS = (
     "preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend", "precision",
     "precisions",
 )  # fmt: skip
-OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "max_error", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
@@ -69,7 +69,8 @@ class BackendSettings:
     constants, packed ahead for the kernels, and with `releases` only in packed form in memory; without `freeze`,
     weights are read in place at each call. `base` is the
     recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
-    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
+    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph; with `max_error`, the
+    search chooses the precision of each product within this error of the results, as in `Tune`. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
     and return eager's numbers. With `summary`, one line for each model is logged. Unless `has_precision` (an option
     selects precisions), `torch.set_float32_matmul_precision` does.
@@ -85,6 +86,7 @@ class BackendSettings:
     fallback_random: bool = False
     summary: bool = True
     has_precision: bool = False
+    max_error: float | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
@@ -100,7 +102,8 @@ class BackendSettings:
         settings = cls(
             _parse_fallback(options), bool(freeze), freeze == RELEASE, _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
-            _parse_summary(options), bool({"precision", "precisions", "recipe"} & options.keys()),
+            _parse_summary(options), bool({"precision", "precisions", "recipe", "max_error"} & options.keys()),
+            _parse_max_error(options),
         )  # fmt: skip
         if settings.releases and (settings.tune or settings.verify != "off"):
             raise ValueError(
@@ -225,10 +228,25 @@ def _parse_verify(options: Mapping[str, Any]) -> Verify:
 def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float:
     if mode is not None and mode not in MODES:
         raise ValueError(f"the buddy backend has no mode {mode!r}; it has {' and '.join(MODES)}")
-    seconds = options.get("tune", MODES[mode or "default"])
+    default = default_seconds(options["max_error"], ()) if options.get("max_error") else MODES[mode or "default"]
+    seconds = options.get("tune", default)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
         raise ValueError(f"tune is {seconds!r}; give the number of seconds to search for a faster recipe, or 0")
     return float(seconds)
+
+
+def _parse_max_error(options: Mapping[str, Any]) -> float | None:
+    """Raises `ValueError` for a value that is no error, and without frozen weights, which are rounded once."""
+    error = options.get("max_error")
+    if error is None:
+        return None
+    if not isinstance(error, (int, float)) or isinstance(error, bool) or not 0 <= error < math.inf:
+        raise ValueError(
+            f"max_error is {error!r}; give the largest error of a result, relative to its rms, such as 1e-2"
+        )
+    if not options.get("freeze"):
+        raise ValueError("max_error chooses precisions, whose weights are rounded once: set freeze=True")
+    return float(error)
 
 
 # ---- the recipe ------------------------------------------------------------------------------------------------------

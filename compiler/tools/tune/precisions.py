@@ -21,7 +21,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Attempted, Diagnostic, Frame, Progress, Tune, Tuned
-from buddy.compiler.protocol.recipe import F32, PRECISIONS, Precision, PrecisionChoice, Recipe
+from buddy.compiler.protocol.recipe import F32, Precision, PrecisionChoice, Recipe
 from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
@@ -39,6 +39,8 @@ from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, 
 
 # The parts of the time until which precisions are timed, and errors are measured.
 _TIMED_BY, _MEASURED_BY = 0.4, 0.7
+# The order in which precisions are timed: those that are likely to save the most time first.
+_ORDER: tuple[Precision, ...] = ("f32", "bf16", "int8-dynamic", "bf16x3", "int8-weights")
 # Seconds of errors between two reports.
 _ERRORS_AT_ONCE = 3.0
 # A precision that saves a smaller part of a product's time is left out: so much is noise.
@@ -162,11 +164,11 @@ class PrecisionSearch:
     async def _time_products(self) -> list[NodePrecision]:
         """Returns all products of float32 with the time that each precision saves, without errors."""
         timed: dict[Precision, NodesTimed] = {}
-        for number, precision in enumerate(PRECISIONS):
+        for number, precision in enumerate(_ORDER):
             if number > 1 and self.elapsed > _TIMED_BY * self.frame.seconds:
-                self.notes.append(f"not enough time to measure {', '.join(PRECISIONS[number:])}")
+                self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
-            self._say(f"timing products in {precision}", number / len(PRECISIONS))
+            self._say(f"timing products in {precision}", number / len(_ORDER))
             result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each))
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
@@ -293,7 +295,7 @@ class PrecisionSearch:
         applied = tuple(replace(node, precision=recipe.precision_of(node.node)) for node in nodes)
         return Tuned(
             self.frame.request, recipe, _words(chosen) if is_best else ("the first recipe",), self.count,
-            math.prod(1 + len(node.effects) for node in nodes) if nodes else 1,
+            self.count,
             self.best_ratio if is_best else first.ratio, final.ratio, final.low, final.high, self.elapsed,
             (*self.notes, *notes), applied, estimated_front(steps),
         )  # fmt: skip
