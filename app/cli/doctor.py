@@ -29,7 +29,7 @@ from buddy.app.workspace.workspace import default_store
 from buddy.compiler.protocol import ListPasses, Passes
 from buddy.compiler.protocol.environment import VARIABLES, EnvironmentVariableError, check_variables, torch_warning
 from buddy.compiler.support import disk_cache
-from buddy.compiler.support.target import cores, host, host_features, measured_rates
+from buddy.compiler.support.target import cores, host, host_features, measured_rates, prefers_pairs
 
 Facts = list[tuple[str, str]]
 
@@ -76,6 +76,7 @@ def processor_facts() -> Facts:
         ("features", f"{machine}: {kernel_flags or 'none that has kernels'}"),
         ("kernels", f"for {host().name}: vectors of {host().vector_bytes} bytes, {host().l1 >> 10} KiB of L1 cache"),
         ("", f"products of narrow elements by {', '.join(host().dot_instructions) or 'multiply-adds'}{_rates()}"),
+        ("", f"products of float32, if torch's precision of them is high: {_high_precision()}"),
         ("threads", f"{cores()} of {os.cpu_count()} cores{_cpu_limit()}{load}; {set_variables(_THREAD_VARIABLES)}"),
     ]
 
@@ -84,6 +85,14 @@ def _rates() -> str:
     """The measured rates of instructions, as "; vdpbf16ps 110, vfmadd 55 products of bfloat16 per ns", or ""."""
     rates = ", ".join(f"{name} {rate:.0f}" for name, rate in measured_rates(host()).items())
     return f"; {rates} products of bfloat16 per ns" if rates else ""
+
+
+def _high_precision() -> str:
+    """The precision that `torch.set_float32_matmul_precision("high")` selects on this machine."""
+    rates = measured_rates(host())
+    if prefers_pairs(rates):
+        return "bf16x3 for frozen weights"
+    return "f32, which is faster than bf16x3" if rates else "f32, without products of bfloat16"
 
 
 def _cpu_model() -> str:

@@ -277,7 +277,7 @@ class Tools:
         partition: Literal["layers", "whole"] | None = None,
         threads: int | None = None,
         checks: Literal["eager", "none"] | None = None,
-        precision: Literal["f32", "bf16", "int8-dynamic", "int8-weights"] | None = None,
+        precision: Literal["f32", "bf16x3", "bf16", "int8-dynamic", "int8-weights"] | None = None,
     ) -> Json:
         """Change settings of the recipe. A preset replaces all passes."""
         if threads is not None and not 1 <= threads <= 64:

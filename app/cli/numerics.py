@@ -22,7 +22,7 @@ from buddy.compiler.protocol.numerics import NumericsReport
 from buddy.compiler.protocol.recipe import Recipe
 
 _DEFAULT_TOP = 12
-_LEFT_ALIGNED = frozenset({"node", "op", "result", "seen", "without", "effect of the pass"})
+_LEFT_ALIGNED = frozenset({"node", "op", "result", "seen", "precision", "without", "effect of the pass"})
 
 
 def make_parser() -> arguments.Parser:
@@ -120,15 +120,19 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
     """The summary, and a table of the `top` nodes with the largest errors."""
     rows = numerics.rows_of(info)
     heading = ["node", "op", "result", "seen", "err", "own", "of tolerance"]
+    # The own error of a product in a reduced precision is that of the precision.
+    has_precisions = any(numbers.precision for numbers in report.nodes)
+    heading += ["precision", "its error"] * has_precisions
     cells = []
     for numbers in numerics.worst_nodes(report, top):
         row = rows[numbers.node]
         errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own_error)]
         shares = [numerics.share_text(error) for error in (numbers.error, numbers.own_error) if error is not None]
         result = f"{row.dtype}[{row.shape}]"
-        cells.append(
-            [row.display_name, row.target.removesuffix(".default"), result, numbers.seen, *errors, " / ".join(shares)]
-        )
+        own = f"{numbers.own_error.relative:.1e}" if numbers.precision and numbers.own_error is not None else ""
+        precision = [numbers.precision, own] * has_precisions
+        facts = [row.display_name, row.target.removesuffix(".default"), result, numbers.seen]
+        cells.append([*facts, *errors, " / ".join(shares), *precision])
     return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
 

@@ -12,18 +12,28 @@ from typing import Any
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.cli.recipes import UsageError
-from buddy.app.reports.searches import VariationError, attempt_line, read_variation, tuning_json, tuning_lines
+from buddy.app.reports.formatting import table
+from buddy.app.reports.searches import (
+    VariationError,
+    attempt_line,
+    front_rows,
+    node_rows,
+    read_variation,
+    tuning_json,
+    tuning_lines,
+)
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
+from buddy.compiler.protocol.tuning import default_seconds
 
 EPILOG = """
 WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
 `default` is the pass's default), the lowering of a node (`lowering:NODE=linalg,eager`), the precision of its products
 (`precision:NODE=f32,bf16`), or values of `threads`, `opt-level`, `dialect`, `partition` or `precision`. Without --vary,
-the search varies the block sizes of matrix products and the passes with the largest effect; with --max-error, it varies
-the precision of all products. Recipes whose outputs differ from eager (in a reduced precision, from the same arithmetic
-in PyTorch) are discarded. At the end, the best recipe is timed against the first one again, and is the result only if
-it is clearly faster.
+the search varies the block sizes of matrix products and the passes with the largest effect; with --max-error, it
+chooses the precision of each product, by the time that it saves and the error that it causes. Recipes whose outputs
+differ from eager (in a reduced precision, from the same arithmetic in PyTorch) are discarded. At the end, the best
+recipe is timed against the first one again, and is the result only if it is clearly faster.
 """
 
 
@@ -34,8 +44,8 @@ def make_parser() -> arguments.Parser:
     group.add_argument("--vary", metavar="WHAT=VALUES", action="append", default=[], help=text)
     text = "discard recipes with a larger error: the rms of an output's difference from eager, divided by that of eager"
     group.add_argument("--max-error", type=_error_limit, metavar="ERROR", help=text)
-    text = "start no new recipe after this time (default: 60)"
-    group.add_argument("--within", type=arguments.positive_seconds, default=60.0, metavar="SECONDS", help=text)
+    text = "start no new recipe after this time (default: 60; 300 for the choice of precisions)"
+    group.add_argument("--within", "--seconds", type=arguments.positive_seconds, metavar="SECONDS", help=text)
     text = "time limit of each recipe (default: 30)"
     group.add_argument("--each", type=arguments.positive_seconds, default=30.0, metavar="SECONDS", help=text)
     text = "try N recipes in parallel (default: 1); timings disturb each other on fewer cores"
@@ -62,8 +72,10 @@ def main(words: Sequence[str]) -> int:
 
 async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe = await engine.open_graph(options, script)
+    variations = _variations(options.vary)
+    seconds = options.within or default_seconds(options.max_error, variations)
     frame = Tune(
-        0, recipe, _variations(options.vary), options.within,
+        0, recipe, variations, seconds,
         options.each, options.jobs, options.cluster, options.search_seed, options.max_error,
     )  # fmt: skip
     attempts: list[Attempted] = []
@@ -85,6 +97,12 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     else:
         saved = [f"wrote {options.output}"] if options.output is not None else []
         print("\n".join([*tuning_lines(tuned, attempts[0].choices if attempts else ()), *saved]))
+        if tuned.nodes:
+            names = {row.stable: row.display_name for row in engine.graphs[recipe.graph].rows}
+            print(table(["error", "x eager", "precisions"], front_rows(attempts), frozenset({"precisions"})))
+            nodes = node_rows(tuned, names)
+            heading = ["product", "precision", "saves", "error alone"]
+            print(table(heading, nodes, frozenset({"product", "precision"})) if nodes else "all products stay in f32")
     return 0
 
 

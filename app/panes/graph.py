@@ -62,7 +62,7 @@ class GraphPane(NodeTable):
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
             Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
-            *([Column("precision", 12, self._precision, 60, key=self._sort_precision)] if precisions else []),
+            *(self._precision_columns() if precisions else []),
             *(self._error_columns() if self.state.shown.numbers else []),
             *(self._time_columns() if timed else []),
             *reason_columns,
@@ -74,6 +74,37 @@ class GraphPane(NodeTable):
             Column("module", 0, lambda row: (row.module, "dim"), min_pane_width=136 if reasons else 124),
             Column("line", 20, lambda row: (short_place(row.location), "dim"), min_pane_width=150),
         ]
+
+    def _precision_columns(self) -> list[Column[NodeRow]]:
+        """The precision in which nodes multiply; if they are measured, with the error and the time saved of each."""
+        columns = [Column("precision", 12, self._precision, 60, key=self._sort_precision)]
+        gains = [self._gain(row) for row in self._all_rows()]
+        if any(gain.error is not None for gain in gains):
+            columns.append(self._gain_column("its err", 0, lambda gain: gain.error))
+        if any(gain.saved is not None for gain in gains):
+            columns.append(self._gain_column("saves ms", 1, lambda gain: gain.saved))
+        return columns
+
+    def _gain_column(
+        self, title: str, text: Literal[0, 1], value_of: Callable[[numerics.PrecisionGain], float | None]
+    ) -> Column[NodeRow]:
+        def cell(row: NodeRow) -> Cell:
+            return (self._gain(row).texts[text], "number")
+
+        return Column(title, 8, cell, 70, True, lambda row: value_of(self._gain(row)))
+
+    def _gain(self, row: NodeRow) -> numerics.PrecisionGain:
+        """The error from the precision of a node and the time that it saves, as far as they are measured."""
+        precision, shown = self.precision_of(row), self.state.shown
+        if precision in ("", F32):
+            return numerics.PrecisionGain(None, False, None)
+        node = self.times.get(row.stable)
+        profiled = shown.profiled_recipe
+        is_profiled = node is not None and not node.time.into and profiled is not None
+        is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
+        now = node.time.seconds if is_same and node is not None else None
+        numbers, tuned = shown.numbers.get(row.stable), shown.precisions.get(row.stable)
+        return numerics.precision_gain(precision, numbers, (shown.plain_seconds.get(row.stable), now), tuned)
 
     def _number(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""
@@ -467,7 +498,12 @@ class GraphPane(NodeTable):
             return ""
         is_chosen = any(choice.node == row.stable for choice in self.workspace.recipe.precisions)
         reason = f"; not {self.workspace.recipe.precision_of(row.stable)}: {assignment.precision_reason}"
-        return precision + " (set in the recipe)" * is_chosen + reason * bool(assignment.precision_reason)
+        gain = self._gain(row)
+        error, saved = gain.texts
+        of_what = "its own result" if gain.is_own else "the outputs, alone"
+        facts = [f"error {error} of {of_what}"] * bool(error) + [f"saves {saved} ms"] * bool(saved)
+        measured = "".join(f", {fact}" for fact in facts)
+        return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)
 
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""
@@ -498,6 +534,7 @@ _PRECISION = "precision:"
 # The precisions of products, each with its description.
 PRECISION_TEXTS: dict[Precision, str] = {
     "f32": "as the program says",
+    "bf16x3": "both operands as sums of two bfloat16: three products, sums in f32",
     "bf16": "both operands rounded to bfloat16, sums in f32",
     "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
     "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",

@@ -14,6 +14,7 @@ from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.protocol.numerics import Deviation, NanOrigin, NodeNumbers, NumericsReport
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.tuning import NodePrecision
 
 # The names of the references with which nodes are compared.
 REFERENCES = {"eager": "eager", "float64": "double precision"}
@@ -126,6 +127,43 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
     }
 
 
+class PrecisionGain(NamedTuple):
+    """What the precision of a product costs and saves: a relative error, and seconds of a run; `None` if not measured.
+
+    The error is that of the node's own result if it `is_own`, else that of the outputs if only this node is in the
+    precision.
+    """
+
+    error: float | None
+    is_own: bool
+    saved: float | None
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """The error and the milliseconds as short texts; empty if not measured."""
+        error = f"{self.error:.0e}" if self.error is not None else ""
+        return error, f"{1e3 * self.saved:.3f}" if self.saved is not None else ""
+
+
+def precision_gain(
+    precision: str, numbers: NodeNumbers | None, times: tuple[float | None, float | None], tuned: NodePrecision | None
+) -> PrecisionGain:
+    """The gain of a node in `precision`.
+
+    The error is from the comparison of every node (`numbers`), the time from `times`, those of profiles in f32 and in
+    `precision`; what these lack is from the last search for precisions.
+    """
+    effects = tuned.effects if tuned is not None else ()
+    effect = next((effect for effect in effects if effect.precision == precision), None)
+    own = numbers.own_error if numbers is not None and numbers.precision == precision else None
+    plain, now = times
+    saved = plain - now if plain is not None and now is not None else effect.saved if effect is not None else None
+    if own is not None and own.of_tolerance >= 0:
+        return PrecisionGain(own.relative, True, saved)
+    error = effect.error if effect is not None and 0 <= effect.error < math.inf else None
+    return PrecisionGain(error, False, saved)
+
+
 def _error_series(report: NumericsReport) -> Iterator[tuple[str, Kind, list[tuple[str, Deviation | None]]]]:
     """The label, kind of plot, and errors by node, of nodes in the program and of nodes that are compiled alone."""
     yield "in the program", "line", [(node.node, node.error) for node in report.nodes]
@@ -211,6 +249,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
         "error": _deviation_json(node.error),
         "own": _deviation_json(node.own_error),
         "tolerance": node.tolerance,
+        **({"precision": node.precision} if node.precision else {}),
         **({"eager": {"nans": node.nans, "infs": node.infs}} if node.nans or node.infs else {}),
         **({"why_no_own": node.why} if node.why else {}),
     }

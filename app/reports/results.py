@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from buddy.app.actions import BY_ID
 from buddy.app.reports import formatting, numerics, profile
 from buddy.app.reports.formatting import short_place
-from buddy.app.reports.searches import bisection_lines, tuning_lines
+from buddy.app.reports.searches import bisection_lines, ranked_nodes, saving_text, tuning_lines
 from buddy.compiler.protocol import Attempted, BisectionResult, GraphInfo, NodeRow, ProfileReport, Tuned
 from buddy.compiler.protocol.numerics import Deviation, NumericsReport
 
@@ -225,6 +225,36 @@ def tuning_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool) 
     )
     lines = tuning_lines(tuned, attempts[0].choices if attempts else ())
     return Result("Tuning", tuple(line.strip() for line in lines), tuple(following), sections)
+
+
+def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bool, names: Mapping[str, str]) -> Result:
+    """The recipes by error, and the products by the time that their precisions save; `names` are by stable name."""
+    plain = tuning_result(tuned, attempts, is_better)
+    timed = sorted((attempt for attempt in attempts if not attempt.problem), key=lambda attempt: attempt.error)
+    initial = attempts[0] if attempts and not attempts[0].problem else None
+
+    def name_of(attempt: Attempted) -> str:
+        error = f"{attempt.error:.1e}" if attempt.error > 0 else "no error"
+        return f"{error}: {', '.join(attempt.choices)}"
+
+    nodes = [node for node in ranked_nodes(tuned) if node.effect is not None]
+    most = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
+    entries = tuple(
+        Entry(
+            f"{names.get(node.node, node.node)}: {node.precision}",
+            f"saves {saving_text(node.effect.saved)}",
+            max(0.0, node.effect.saved / most) if most > 0 else 0.0,
+            f"error {node.effect.error:.1e}" if node.effect.error >= 0 else "",
+            Node(node.node),
+        )
+        for node in nodes[:TOP]
+        if node.effect is not None
+    )
+    sections = (
+        Section("recipes by error, time compared with eager", _ratio_entries(timed, initial, name_of)),
+        Section("products that save the most time, with the error of each alone", entries),
+    )
+    return replace(plain, sections=tuple(section for section in sections if section.entries))
 
 
 def _recipe_text(attempt: Attempted) -> str:

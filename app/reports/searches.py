@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -17,6 +17,7 @@ from buddy.compiler.protocol import Attempted, BisectionResult, Criterion, PassI
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import OptionValue, PassStep, is_plain_number, to_toml
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, warn_renamed
+from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
 
 # The number of nodes that are listed of a set.
 _MAX_NODES = 6
@@ -210,7 +211,8 @@ def attempt_line(attempt: Attempted) -> str:
 def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
     """The result of tuning as lines of text, with the choices that are not in `initial`, those of the first recipe."""
     changed = [choice for choice in tuned.choices if choice not in initial]
-    lines = [f"tried {tuned.tried} of {tuned.size:,} recipes in {tuned.seconds:.0f} s"]
+    of_all = "" if tuned.nodes else f" of {tuned.size:,}"
+    lines = [f"tried {tuned.tried}{of_all} recipes in {tuned.seconds:.0f} s"]
     if not changed:
         lines.append("no faster recipe was found")
     elif tuned.gain:
@@ -219,6 +221,52 @@ def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
     else:
         lines.append(f"{tuned.ratio:.3f} x the time of eager")
     return [*lines, *(f"  {choice}" for choice in changed), *(f"note: {note}" for note in tuned.notes)]
+
+
+def saving_text(seconds: float) -> str:
+    """The time that a precision saves in a run, in milliseconds; negative if the node takes longer."""
+    return f"{1e3 * seconds:.3f} ms"
+
+
+def ranked_nodes(tuned: Tuned) -> list[NodePrecision]:
+    """The products of a search for precisions: those that save the most time first, those that stay in f32 last."""
+    return sorted(tuned.nodes, key=lambda node: -(node.effect.saved if node.effect is not None else 0.0))
+
+
+def front_rows(attempts: Sequence[Attempted]) -> list[tuple[str, str, str]]:
+    """The recipes that were timed, by error: each error, time relative to eager, and precisions."""
+    timed = sorted((one for one in attempts if not one.problem), key=lambda one: one.error)
+    return [(f"{one.error:.1e}" if one.error > 0 else "0", f"{one.ratio:.3f}", ", ".join(one.choices)) for one in timed]
+
+
+def node_rows(tuned: Tuned, names: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """The name, precision, time saved and error of the products that are not in f32; `names` are by stable name."""
+    return [
+        (names.get(node.node, node.node), node.precision, saving_text(node.effect.saved), _effect_error(node.effect))
+        for node in ranked_nodes(tuned)
+        if node.effect is not None
+    ]
+
+
+def _effect_error(effect: PrecisionEffect) -> str:
+    return f"{effect.error:.1e}" if effect.error >= 0 else "not measured"
+
+
+def front_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
+    """The time of each recipe over its error, and the estimates of the greedy choice of precisions."""
+    timed = sorted((one for one in attempts if not one.problem), key=lambda one: one.error)
+    tried = Series(
+        "measured", [max(one.error, 0.0) for one in timed], [one.ratio for one in timed], "points",
+        [", ".join(one.choices) for one in timed],
+    )  # fmt: skip
+    plain = next((one for one in timed if one.error <= 0 and one.median), None)
+    series = [tried]
+    if plain is not None and tuned.front:
+        xs = [point.error for point in tuned.front]
+        ys = [plain.ratio * max(0.0, 1 - point.saved / plain.median) for point in tuned.front]
+        series.insert(0, Series("estimated", xs, ys, "line"))
+    note = "root mean square of the difference of an output from eager, relative to that of eager"
+    return Plot("Time over error", tuple(series), PlotAxis("error", log=True), PlotAxis("compiled over eager"), note)
 
 
 def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
@@ -235,6 +283,8 @@ def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
     return {
         "choices": list(tuned.choices), "ratio": tuned.ratio, "gain": gain, "tried": tuned.tried, "size": tuned.size,
         "seconds": tuned.seconds, "notes": list(tuned.notes), "tries": tries,
+        **({"nodes": msgspec.to_builtins(tuned.nodes)} if tuned.nodes else {}),
+        **({"front": msgspec.to_builtins(tuned.front)} if tuned.front else {}),
     }  # fmt: skip
 
 

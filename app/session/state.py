@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -12,8 +12,9 @@ from buddy.app.session.stages import StageBoard
 from buddy.app.workspace.session_file import RunRecord, make_record, with_run, without_content
 from buddy.compiler import protocol as p
 from buddy.compiler.protocol.numerics import NodeNumbers, NumericsReport
-from buddy.compiler.protocol.recipe import NATIVE, Recipe
+from buddy.compiler.protocol.recipe import F32, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
+from buddy.compiler.protocol.tuning import NodePrecision
 
 # Maximum number of stage texts for which a pane caches data: more than a pipeline has.
 MAX_CACHED_TEXTS = 128
@@ -46,10 +47,12 @@ MAX_LOG_ENTRIES = 500
 class GraphState:
     """The state of one graph.
 
-    `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of `report`
-    and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
-    compilation. `newest_request` is the number of the last request that compiles or runs the graph. `restored_run` is
-    the run of an earlier session that `report` is from.
+    `compiled_recipe`, `run_recipe` and `profiled_recipe` are the recipes of the last complete compilation, of
+    `report` and of `profile`; `None` without one, or if the program has changed since. `notes` are those of the
+    compilation. `plain_seconds` are the times of nodes in the last profile in which they multiplied f32, and
+    `precisions` the nodes of the last search for precisions, by stable name. `newest_request` is the number of the
+    last request that compiles or runs the graph. `restored_run` is the run of an earlier session that `report` is
+    from.
     """
 
     board: StageBoard = field(default_factory=StageBoard)
@@ -70,6 +73,8 @@ class GraphState:
     numbers: dict[str, NodeNumbers] = field(default_factory=dict)
     profile: p.ProfileReport | None = None
     profiled_recipe: Recipe | None = None
+    plain_seconds: dict[str, float] = field(default_factory=dict)
+    precisions: dict[str, NodePrecision] = field(default_factory=dict)
 
     def record_start(self, job: Job, request: int, recipe: Recipe) -> None:
         """Record that a request for `recipe` was sent."""
@@ -299,6 +304,13 @@ class State:
         """Record a profile of the graph of `recipe`."""
         graph_state = self.of(report.graph)
         graph_state.profile, graph_state.profiled_recipe = report, recipe
+        for node in report.nodes:
+            if not node.into and recipe.precision_of(node.node) == F32:
+                graph_state.plain_seconds[node.node] = node.seconds
+
+    def record_precisions(self, graph: int, nodes: Iterable[NodePrecision]) -> None:
+        """Record the products of a search for precisions in graph number `graph`."""
+        self.of(graph).precisions = {node.node: node for node in nodes}
 
     def apply(self, frame: p.Frame) -> frozenset[Topic]:
         """Apply a frame. Returns the topics that have changed."""
@@ -354,6 +366,7 @@ class State:
         if frame.graphs != self.graphs:
             for graph_state in self._graph_states.values():
                 graph_state.run_recipe = graph_state.profile = graph_state.profiled_recipe = None
+                graph_state.plain_seconds, graph_state.precisions = {}, {}
         self.graphs, self.notes, self.captured = frame.graphs, frame.notes, True
         self.files, self.restored_at = frame.files, 0.0
         self.record_end(frame.request)

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.connection import ListeningSocket, Peer
 from buddy.compiler.protocol import Diagnostic, Progress, Tune
-from buddy.compiler.protocol.tuning import OF_PRECISION, SpaceError, space_of
+from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.protocol.worker_messages import BeginTuning, Trouble
 from buddy.compiler.support.processes.jobs import Job, JobFailed
-from buddy.compiler.tools.tune.messages import CompareRecipes, TryRecipe, TuningMessage
+from buddy.compiler.tools.tune.messages import TuningMessage, TuningRequest
+from buddy.compiler.tools.tune.precisions import PrecisionSearch
 from buddy.compiler.tools.tune.tuner import Tuner, TuneWorker
 
 if TYPE_CHECKING:
@@ -27,13 +28,16 @@ class TuneHandler:
         self._session, self._send = session, send
 
     async def tune(self, frame: Tune, job: Job) -> None:
+        chooses_precisions = frame.max_error is not None and not frame.variations
         try:
-            variations = frame.variations or (OF_PRECISION if frame.max_error is not None else ())
-            space = space_of(frame.recipe, variations)
+            space = None if chooses_precisions else space_of(frame.recipe, frame.variations)
         except SpaceError as error:
             raise JobFailed(Diagnostic(str(error), "what to vary")) from error
         self._send(Progress(job.request, "preparing"))
         async with self._start_workers(frame, job) as workers:
+            if space is None:
+                self._send(await PrecisionSearch(frame, self._send).run(workers))
+                return
             tuner = Tuner(frame, space, self._send)
             remaining_workers = await tuner.run_workers(workers)
             self._send(await tuner.finish(remaining_workers))
@@ -62,7 +66,7 @@ class _ForkedTuneWorker:
     def __init__(self, peer: Peer) -> None:
         self._peer, self._messages = peer, peer.messages()
 
-    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TuningRequest) -> Any:
         await self._peer.send(request)
         async for message in self._messages:
             if not isinstance(message, Trouble):

@@ -312,7 +312,9 @@ class CompiledGraph:
         self.recipe = recipe = choices_for_graph(graph, settings.recipe(training), is_whole, bool(lowerings))
         make_artifact = build or (lambda graph, recipe: _find_or_compile(graph, recipe, settings, lowerings))
         should_tune = _should_tune(graph, recipe, settings, lowerings, build)
-        self._autotuner: Autotuner | None = hooks.autotuner()(graph, recipe, settings.tune) if should_tune else None
+        self._autotuner: Autotuner | None = None
+        if should_tune:
+            self._autotuner = hooks.autotuner()(graph, recipe, settings.tune, settings.max_error)
         frozen = settings.freezes(training)
         releases = settings.releases and is_whole
         self._make_program = lambda recipe: _load(make_artifact(graph, recipe), frozen, releases)

@@ -22,20 +22,22 @@ from buddy.compiler.protocol.pass_facts import PACK_WEIGHTS
 from buddy.compiler.protocol.presets import default_recipe, without_pack_limit, without_packing
 from buddy.compiler.protocol.recipe import (
     F32,
+    FLOAT_PRECISIONS,
     MAX_THREADS,
     NATIVE,
     OTHER_COMPILERS,
     OpChoice,
     OptionValue,
+    Precision,
     PrecisionChoice,
     Recipe,
     claims,
     from_toml,
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
-from buddy.compiler.protocol.tuning import SpaceError, with_value
+from buddy.compiler.protocol.tuning import SpaceError, default_seconds, with_value
 from buddy.compiler.runtime.released_weights import CAN_RELEASE
-from buddy.compiler.support.target import host
+from buddy.compiler.support.target import host, measured_rates, prefers_pairs
 
 Fallback = Literal["eager", "error"]
 # The value of `freeze` that also releases the memory of packed weights.
@@ -48,7 +50,7 @@ FIELDS = (
     "preset", "dialect", "partition", "steps", "choices", "opt_level", "checks", "threads", "backend", "precision",
     "precisions",
 )  # fmt: skip
-OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "recipe", *FIELDS)
+OPTIONS = ("fallback", "fallback_random", "freeze", "verify", "summary", "tune", "max_error", "recipe", *FIELDS)
 # The default of the option `verify`: "1" or "error", "warn", "0" or "off".
 VERIFY_VARIABLE = "BUDDY_VERIFY"
 _VERIFY: dict[Any, Verify] = {True: "error", False: "off", "warn": "warn"}
@@ -67,7 +69,8 @@ class BackendSettings:
     constants, packed ahead for the kernels, and with `releases` only in packed form in memory; without `freeze`,
     weights are read in place at each call. `base` is the
     recipe, None for the default one. `threads` is the number of threads for compiled code; 0 is torch's number at
-    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph. `verify` says what
+    compile time. `tune` is the search time for a faster recipe in seconds, once for each graph; with `max_error`, the
+    search chooses the precision of each product within this error of the results, as in `Tune`. `verify` says what
     happens if the first call of a compiled graph differs from eager. With `fallback_random`, random ops run in eager
     and return eager's numbers. With `summary`, one line for each model is logged. Unless `has_precision` (an option
     selects precisions), `torch.set_float32_matmul_precision` does.
@@ -83,6 +86,7 @@ class BackendSettings:
     fallback_random: bool = False
     summary: bool = True
     has_precision: bool = False
+    max_error: float | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
@@ -98,7 +102,8 @@ class BackendSettings:
         settings = cls(
             _parse_fallback(options), bool(freeze), freeze == RELEASE, _parse_recipe(options), _parse_threads(options),
             _parse_tuning_seconds(options, mode), _parse_verify(options), _parse_fallback_random(options),
-            _parse_summary(options), bool({"precision", "precisions", "recipe"} & options.keys()),
+            _parse_summary(options), bool({"precision", "precisions", "recipe", "max_error"} & options.keys()),
+            _parse_max_error(options),
         )  # fmt: skip
         if settings.releases and (settings.tune or settings.verify != "off"):
             raise ValueError(
@@ -114,8 +119,8 @@ class BackendSettings:
         """
         threads = self.threads or min(torch.get_num_threads(), MAX_THREADS)
         recipe = replace(self.base or default_recipe(), threads=threads)
-        if not self.has_precision and torch.get_float32_matmul_precision() == "medium" and host().rounds_to_bfloat16:
-            recipe = replace(recipe, precision="bf16")
+        if not self.has_precision:
+            recipe = replace(recipe, precision=_precision_of_torch(self.freezes(training)) or recipe.precision)
         if training:
             recipe = _without_integers(recipe)
         return without_pack_limit(recipe) if self.freezes(training) else without_packing(recipe)
@@ -125,10 +130,21 @@ class BackendSettings:
         return self.freeze and not training
 
 
+def _precision_of_torch(frozen: bool) -> Precision | None:
+    """Returns the precision that `torch.set_float32_matmul_precision` allows, if it is faster on this machine.
+
+    Pairs of bfloat16 are faster only for weights that are `frozen`: others would be split in each call.
+    """
+    allowed = torch.get_float32_matmul_precision()
+    if allowed == "medium" and host().rounds_to_bfloat16:
+        return "bf16"
+    return "bf16x3" if allowed == "high" and frozen and prefers_pairs(measured_rates(host())) else None
+
+
 def _without_integers(recipe: Recipe) -> Recipe:
     """Returns a recipe without products in 8-bit integers, after a warning if it has some."""
-    precisions = tuple(choice for choice in recipe.precisions if choice.precision in (F32, "bf16"))
-    precision = recipe.precision if recipe.precision in (F32, "bf16") else F32
+    precisions = tuple(choice for choice in recipe.precisions if choice.precision in FLOAT_PRECISIONS)
+    precision = recipe.precision if recipe.precision in FLOAT_PRECISIONS else F32
     if (precision, precisions) == (recipe.precision, recipe.precisions):
         return recipe
     warnings.warn(
@@ -212,10 +228,25 @@ def _parse_verify(options: Mapping[str, Any]) -> Verify:
 def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float:
     if mode is not None and mode not in MODES:
         raise ValueError(f"the buddy backend has no mode {mode!r}; it has {' and '.join(MODES)}")
-    seconds = options.get("tune", MODES[mode or "default"])
+    default = default_seconds(options["max_error"], ()) if options.get("max_error") else MODES[mode or "default"]
+    seconds = options.get("tune", default)
     if not isinstance(seconds, (int, float)) or isinstance(seconds, bool) or not 0 <= seconds < math.inf:
         raise ValueError(f"tune is {seconds!r}; give the number of seconds to search for a faster recipe, or 0")
     return float(seconds)
+
+
+def _parse_max_error(options: Mapping[str, Any]) -> float | None:
+    """Raises `ValueError` for a value that is no error, and without frozen weights, which are rounded once."""
+    error = options.get("max_error")
+    if error is None:
+        return None
+    if not isinstance(error, (int, float)) or isinstance(error, bool) or not 0 <= error < math.inf:
+        raise ValueError(
+            f"max_error is {error!r}; give the largest error of a result, relative to its rms, such as 1e-2"
+        )
+    if not options.get("freeze"):
+        raise ValueError("max_error chooses precisions, whose weights are rounded once: set freeze=True")
+    return float(error)
 
 
 # ---- the recipe ------------------------------------------------------------------------------------------------------

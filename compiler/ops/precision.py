@@ -1,13 +1,17 @@
 """Emits products in the precision that the recipe selects for a node: operands in bfloat16, or in 8-bit integers.
 
 - `bf16`: both operands are rounded to bfloat16; sums are in f32.
+- `bf16x3`: each operand is the sum of two bfloat16, `high = round(x)` and `low = round(x - high)`, whose relative error
+  is 2**-17 at most; the sums, in f32, have the products high * high, high * low and low * high. These are one product
+  with three times the depth, of [high, high, low] and [high, low, high].
 - `int8-dynamic`: both operands are rounded to 8-bit integers, with one scale per row of the left and per column of the
   right operand; sums are exact, in 32 bits, and are multiplied by both scales in f32.
 - `int8-weights`: the operand that is a parameter is rounded to 8-bit integers, with one scale per output channel; the
   other operand is multiplied by these integers in f32, and the sums by the scales.
 
 A scale is the largest magnitude of its row or column divided by 127, so a row with NaN or infinity has NaN or infinity
-as its scale, its integers are 0, and its results are NaN. Operands that several nodes read are rounded once.
+as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity makes them NaN, too.
+Operands that several nodes read are rounded once.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from math import prod
 from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import ir
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import argument_attributes
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -33,6 +37,15 @@ _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDT
 LIMIT = 127
 # The largest number of products of two such integers whose sum fits into 32 bits.
 MAX_TERMS = (2**31 - 1) // LIMIT**2
+
+# A product with an operand of at most this many rows is as fast as the other operand is read.
+_FEW_ROWS = 4
+# The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
+_PART = "p"
+# What refusals call precisions in which only products of matrices are computed.
+_NAMES: dict[Precision, str] = {
+    "bf16x3": "pairs of bfloat16", "int8-dynamic": "8-bit integers", "int8-weights": "8-bit integers",
+}  # fmt: skip
 
 # The op classes that users expect to compute in a selected precision, of which those without one are reported.
 MULTIPLYING_OPS = frozenset({
@@ -116,7 +129,7 @@ def narrowed(values: Sequence[ir.Value], dtype: TensorDType, what: str) -> tuple
     if dtype is not _F32:
         request.refusal = f"it multiplies {dtype.value}, and precisions apply to f32"
     elif request.precision != "bf16":
-        request.refusal = f"{what} in 8-bit integers is not supported"
+        request.refusal = f"{what} in {_NAMES[request.precision]} is not supported"
     else:
         request.is_applied = True
         return [_rounded_to_bfloat16(value) for value in values], _BF16
@@ -139,6 +152,25 @@ def _multiply_bfloat16(a: _Operand, b: _Operand, out: str) -> Any:
     return st.contract(a_value, b_value, a.letters, b.letters, out, _F32)
 
 
+def _multiply_pairs(a: _Operand, b: _Operand, out: str) -> Any:
+    _check_rows(a, b, out)
+    a_parts = _split_operand(a, out, "left", low=2)
+    b_parts = _split_operand(b, out, "right", low=1)
+    return st.contract(a_parts.value, b_parts.value, a_parts.letters, b_parts.letters, out, _F32)
+
+
+def _check_rows(a: _Operand, b: _Operand, out: str) -> None:
+    """Raises `_PrecisionError` if one operand has so few rows that the time is that of reading the other one."""
+    for operand, other in ((a, b), (b, a)):
+        sizes = [
+            size
+            for letter, size in zip(operand.letters, st.shape_of(operand.value), strict=True)
+            if letter in out and letter not in other.letters
+        ]
+        if all(isinstance(size, int) for size in sizes) and prod(sizes) <= _FEW_ROWS:
+            raise _PrecisionError("its time is that of reading an operand, which is faster in f32")
+
+
 def _multiply_integers(a: _Operand, b: _Operand, out: str) -> Any:
     _check_terms(a, b, out)
     (a_integers, a_scale), (b_integers, b_scale) = (_quantised(operand, out) for operand in (a, b))
@@ -159,6 +191,7 @@ def _multiply_integer_weights(a: _Operand, b: _Operand, out: str) -> Any:
 
 
 _EMITTERS: dict[Precision, Callable[[_Operand, _Operand, str], Any]] = {
+    "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,
     "int8-dynamic": _multiply_integers,
     "int8-weights": _multiply_integer_weights,
@@ -195,7 +228,7 @@ def _scaled(sums: Any, dtype: TensorDType, out: str, scales: list[_Operand]) -> 
 
 
 # Attribute of an op that rounds an operand: how. Nodes that round the same operand share the op.
-_ROUNDING = "buddy.rounding"
+ROUNDING = "buddy.rounding"
 _RESHAPES = ("tensor.collapse_shape", "tensor.expand_shape")
 
 
@@ -213,6 +246,36 @@ def _rounded_to_bfloat16(value: Any) -> Any:
     if existing is not None:
         return existing.results[0]
     return _marked(cast_tensor(value, _F32, _BF16), "bf16")
+
+
+def _split_operand(operand: _Operand, out: str, side: str, low: int) -> _Operand:
+    """Returns `operand` with a dim of three parts in bfloat16 before its first summed dim: part `low` is the low one.
+
+    The others are the high one. `side` is "left" or "right", and names the order.
+    """
+    owner = _owner(operand.value)
+    if owner is not None and owner.name == "linalg.transpose":
+        return _split_operand(_before_transpose(operand, owner), out, side, low)
+    value, letters = _shared_view(operand.value), operand.letters
+    at = next(i for i, letter in enumerate(letters) if letter not in out)
+    new_letters, key = letters[:at] + _PART + letters[at:], f"bf16x3 {side} at {at}"
+    existing = _existing_rounding(value, key)
+    if existing is not None:
+        return _Operand(existing.results[0], new_letters)
+    loops = list(range(len(new_letters)))
+
+    def body(x: Any, _out: Any) -> list[Any]:
+        number = Scalar(x, _F32)
+        high = cast(number, _BF16)
+        rest = cast(number - cast(high, _F32), _BF16)
+        is_low = arith.cmpi(arith.CmpIPredicate.eq, st.loop_index(at), arith.constant(ir.IndexType.get(), low))
+        return [arith.select(is_low, rest.value, high.value)]
+
+    shape = st.shape_of(value)
+    target = st.empty([*shape[:at], 3, *shape[at:]], _BF16)
+    dims = [loop for loop in loops if loop != at]
+    (parts,) = st.generic([value], [dims], [target], [loops], [st.PARALLEL] * len(loops), body)
+    return _Operand(_marked(parts, key), new_letters)
 
 
 def _quantised(operand: _Operand, out: str) -> tuple[Any, _Operand]:
@@ -274,7 +337,7 @@ def _owner(value: Any) -> Any | None:
 
 
 def _marked(value: Any, key: str) -> Any:
-    value.owner.attributes[_ROUNDING] = ir.StringAttr.get(key)
+    value.owner.attributes[ROUNDING] = ir.StringAttr.get(key)
     return value
 
 
@@ -283,7 +346,7 @@ def _existing_rounding(value: Any, key: str) -> Any | None:
     mark = ir.StringAttr.get(key)
     for use in value.uses:
         op = use.owner.operation
-        if _ROUNDING in op.attributes and op.attributes[_ROUNDING] == mark:
+        if ROUNDING in op.attributes and op.attributes[ROUNDING] == mark:
             return op
     return None
 

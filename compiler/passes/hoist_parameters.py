@@ -23,6 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
+from buddy.compiler.ops.precision import ROUNDING
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.contraction import is_contraction
 from buddy.compiler.passes.kernels.weights import PACK, PARAMETER
@@ -40,8 +41,9 @@ _CREATES = frozenset({"tensor.empty", "linalg.fill", "arith.constant"})
 class HoistParameters(MlirPass):
     """Element-wise ops, reductions and data movement are moved, unless their result has more bytes than the weight.
 
-    Reading a larger result would cost more than computing it again. Without `pack_weights`, nothing is moved, because
-    weights may then change between calls.
+    Reading a larger result would cost more than computing it again, except for operands of products, which are written
+    to memory anyway: those that are rounded in a precision of the recipe are always moved. Without `pack_weights`,
+    nothing is moved, because weights may then change between calls.
     """
 
     name: ClassVar[str] = "hoist-parameters"
@@ -215,7 +217,8 @@ def _values_to_move(derived: dict[Any, int | None], arguments: ir.BlockArgumentL
         if not any(_needs_operands(_in_function(use.owner.operation), derived, needed) for use in value.uses):
             continue
         op = value.owner.operation
-        if number is not None and _computes(op) and bytes_of(value.type) <= bytes_of(arguments[number].type):
+        is_small = number is not None and bytes_of(value.type) <= bytes_of(arguments[number].type)
+        if number is not None and _computes(op) and (is_small or ROUNDING in op.attributes):
             moved.append((value, number))
         else:
             needed.add(value)

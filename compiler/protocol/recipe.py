@@ -31,7 +31,7 @@ Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]
 Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
-Precision = Literal["f32", "bf16", "int8-dynamic", "int8-weights"]
+Precision = Literal["f32", "bf16x3", "bf16", "int8-dynamic", "int8-weights"]
 
 CHECKS: tuple[Checks, ...] = get_args(Checks)
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -41,6 +41,8 @@ PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 EAGER: Lowering = "eager"
 # The precision of products as the program has them. Other precisions apply to products of float32 only.
 F32: Precision = "f32"
+# The precisions whose gradients are those of the same products: numbers are only rounded to floats.
+FLOAT_PRECISIONS: tuple[Precision, ...] = ("f32", "bf16x3", "bf16")
 # The lowering of ops that no registry here lowers.
 TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
 # The frontends whose graphs are lowered here, node by node.
@@ -159,8 +161,9 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detected and rejected; with "none" results are then undefined, but no access is out of bounds.
 
     `precision` is that of all products of float32, except for nodes in `precisions`. "bf16" rounds both operands and
-    adds in f32; "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly;
-    "int8-weights" rounds only parameters.
+    adds in f32; "bf16x3" makes each operand the sum of two bfloat16, and adds three of the four products;
+    "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly; "int8-weights"
+    rounds only parameters.
     """
 
     source: str = ""

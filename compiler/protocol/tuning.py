@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import PASSES
-from buddy.compiler.protocol.recipe import PRECISIONS, OptionValue, PassStep, Recipe
+from buddy.compiler.protocol.recipe import PRECISIONS, OptionValue, PassStep, Precision, Recipe
 
 
 class Variation(msgspec.Struct, frozen=True):
@@ -36,7 +36,8 @@ class Tune(Request["Tuned"], frozen=True):
     No recipe is started after `seconds` seconds; a recipe that takes more than `each` seconds is stopped.
 
     With `max_error`, no recipe is the result whose outputs differ from eager's by more than this, as a root mean square
-    relative to that of eager; without `variations`, the precision of all products is then varied.
+    relative to that of eager. Without `variations`, the precision of each product is then chosen: by the time that it
+    saves and the error that it causes alone, which are measured first. `Progress` says what is measured.
     """
 
     recipe: Recipe
@@ -47,6 +48,48 @@ class Tune(Request["Tuned"], frozen=True):
     cluster: str = ""
     seed: int = 0
     max_error: float | None = None
+
+
+def default_seconds(max_error: float | None, variations: Sequence[Variation]) -> float:
+    """Returns the time of a search for which the user gives none: more for the precision of each product."""
+    return 300.0 if max_error is not None and not variations else 60.0
+
+
+class PrecisionEffect(msgspec.Struct, frozen=True):
+    """The effect of one precision on one node.
+
+    `saved` are the seconds that it saves in a run, negative if the node takes longer. `error` is the greatest
+    difference of an output if this node alone is computed in `precision`, as for `Tune.max_error`, or -1 if it was not
+    measured.
+    """
+
+    precision: Precision
+    saved: float
+    error: float = -1.0
+
+
+class NodePrecision(msgspec.Struct, frozen=True):
+    """A product in a search for precisions: its time in f32 in seconds, the precision of the result, and all effects.
+
+    The times are those of all products of the same kind and shapes, on average.
+    """
+
+    node: str
+    seconds: float
+    precision: Precision
+    effects: tuple[PrecisionEffect, ...]
+
+    @property
+    def effect(self) -> PrecisionEffect | None:
+        """The effect of the precision of the result, or `None` for f32."""
+        return next((effect for effect in self.effects if effect.precision == self.precision), None)
+
+
+class FrontPoint(msgspec.Struct, frozen=True):
+    """An estimate for a recipe: its error, and the seconds that it saves in a run."""
+
+    error: float
+    saved: float
 
 
 class Attempted(Frame, frozen=True):
@@ -77,6 +120,9 @@ class Tuned(Frame, frozen=True):
     `ratio` is the time of that recipe relative to eager, as measured in the search; `gain` is its speedup over the
     first recipe, from final interleaved runs of both, with a 95 % confidence interval (1 if it is the first recipe, 0
     if it cannot be timed). Of the `size` recipes of the space, `tried` were run.
+
+    After a search for the precision of each product, whose `size` is `tried`, `nodes` has the products, and `front` what the greedy choice of
+    precisions estimates, from all products in f32 to the fastest precision of each.
     """
 
     request: int
@@ -90,6 +136,8 @@ class Tuned(Frame, frozen=True):
     gain_high: float
     seconds: float
     notes: tuple[str, ...] = ()
+    nodes: tuple[NodePrecision, ...] = ()
+    front: tuple[FrontPoint, ...] = ()
 
 
 # A choice for each variation of a space, by its index among the variation's values.
@@ -112,9 +160,6 @@ USUAL = (
     ),
     Variation(OPT_LEVEL, (2, 3)),
 )
-# The variations of a search for the fastest precision within a maximum error.
-OF_PRECISION = (Variation(PRECISION, PRECISIONS),)
-
 
 # Values of an option that let the pass choose.
 _CHOSEN_BY_PASS = ("", 0, "auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 import zlib
@@ -203,6 +204,16 @@ def relative_rms(value: torch.Tensor, eager: torch.Tensor) -> float:
     """Returns the root mean square of the difference of two tensors, divided by that of `eager`."""
     difference, size = differences(value, eager).rms, differences(eager, torch.zeros_like(eager)).rms
     return difference / size if size else difference
+
+
+def error_of_results(results: Sequence[Any], expected: Sequence[Any]) -> float:
+    """Returns the greatest `relative_rms` of a tensor among `results`; infinity if other elements are finite."""
+    errors = [0.0]
+    for value, eager in zip(results, expected, strict=True):
+        if isinstance(eager, torch.Tensor):
+            same_finite = torch.equal(value.isfinite(), eager.isfinite())
+            errors.append(relative_rms(value, eager) if same_finite else math.inf)
+    return max(errors)
 
 
 def precision_notes(reference: CapturedGraph, outputs: Sequence[OutputReport]) -> tuple[str, ...]:

@@ -139,6 +139,17 @@ def _in_bfloat16(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) ->
     return _sum(a.bfloat16().to(a.dtype), b.bfloat16().to(b.dtype), product)
 
 
+def _in_pairs(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    return _sum(a_high, b_high, product) + (_sum(a_high, b_low, product) + _sum(a_low, b_high, product))
+
+
+def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns `x` as the sum of two bfloat16, in its own type: rounded, and the rounded rest."""
+    high = x.bfloat16().to(x.dtype)
+    return high, (x - high).bfloat16().to(x.dtype)
+
+
 def quantise(x: torch.Tensor, letters: str, out: str) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns `x` rounded to 8-bit integers, in its own type, and a scale for each index of the letters in `out`.
 
@@ -167,7 +178,9 @@ def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op:
     return _sum(steps, b, product) * _aligned(scale, product.a, product.out)
 
 
-_ARITHMETIC = {"bf16": _in_bfloat16, "int8-dynamic": _in_integers, "int8-weights": _in_integer_weights}
+_ARITHMETIC = {
+    "bf16x3": _in_pairs, "bf16": _in_bfloat16, "int8-dynamic": _in_integers, "int8-weights": _in_integer_weights,
+}  # fmt: skip
 
 
 def _aligned(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:

@@ -211,10 +211,12 @@ PROGRAMS = DiskCache("programs")
 # The passes and dialects of the bindings; listing them takes seconds.
 CATALOGUES = DiskCache("catalogues", 16 << 20)
 TUNED = DiskCache("tuned", 16 << 20)
+# The errors that precisions of single nodes cause, by program, weights and inputs.
+PRECISION_ERRORS = DiskCache("precision-errors", 16 << 20)
 # The programs that the workbench has opened, and compilations with the texts of all stages.
 OPENED = DiskCache("opened", 256 << 20)
 COMPILATIONS = DiskCache("compilations", 256 << 20)
-CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, OPENED, COMPILATIONS)
+CACHES = (OBJECTS, PROGRAMS, CATALOGUES, TUNED, PRECISION_ERRORS, OPENED, COMPILATIONS)
 
 
 def contents() -> dict[str, tuple[int, int]]:

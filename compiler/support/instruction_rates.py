@@ -26,23 +26,36 @@ _STEPS, _TRIES = 10_000, 40
 # in f32 on some processors, and twice as fast on others.
 _FMA = "call <16 x float> @llvm.fma.v16f32(<16 x float> %x, <16 x float> %x, <16 x float> {sum})"
 _DOT = "call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float> {sum}, <32 x bfloat> %w, <32 x bfloat> %w)"
-_DECLARATIONS = """
+_FMA_OR_DOT_DECLARATIONS = """
 declare <16 x float> @llvm.fma.v16f32(<16 x float>, <16 x float>, <16 x float>)
 declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloat>, <32 x bfloat>)
 """
 
+# The instruction on tiles of AMX adds the products of 16 rows of 32 elements and 16 columns to four tiles of sums, as
+# kernels do.
+_TILE = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %x)"
+_TILE_DECLARATIONS = """
+declare x86_amx @llvm.x86.tdpbf16ps.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
+declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
+declare x86_amx @llvm.x86.tileloadd64.internal(i16, i16, ptr, i64)
+declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)
+"""
+_TILES, _TILE_PRODUCTS, _TILE_BYTES = 4, 16 * 16 * 32, 1024
 
-def products_of_bfloat16() -> dict[str, float]:
-    """Returns the products of bfloat16 per nanosecond and thread by `vdpbf16ps`, and by `vfmadd` after widening to f32.
 
-    Requires a processor with AVX-512 and both instructions. The rates are measured once for each model of processor.
+def products_of_bfloat16(instructions: Sequence[str]) -> dict[str, float]:
+    """Returns the products per nanosecond and thread by each of `instructions`, and by `vfmadd`, which multiplies f32.
+
+    They are "vdpbf16ps" and "tdpbf16ps", and require a processor with AVX-512 that has them. The rates are measured
+    once for each model of processor.
     """
     path, model = disk_cache.folder() / _FILE, _model()
+    names = (*instructions, "vfmadd")
     try:
         kept = json.loads(path.read_text())[model]
-        return {name: float(kept[name]) for name in ("vdpbf16ps", "vfmadd")}
+        return {name: float(kept[name]) for name in names}
     except (OSError, ValueError, KeyError, TypeError):
-        rates = _measure()
+        rates = _measure(names)
         _keep(path, {model: rates})
         return rates
 
@@ -61,22 +74,43 @@ def _model() -> str:
     return f"{llvm.get_host_cpu_name()} {llvm.get_host_cpu_features().flatten()}"
 
 
-def _measure() -> dict[str, float]:
-    library = compile_loops(
-        _products_loop("fma", _FMA) + _products_loop("dot", _DOT) + _DECLARATIONS, ["fma", "dot"], "buddy_rates"
-    )
-    memory = ctypes.create_string_buffer(4096)
+def _measure(names: Sequence[str]) -> dict[str, float]:
+    products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
+    library = compile_loops(loops_text(names), [f"{name}_loop" for name in names], "buddy_rates")
+    memory = ctypes.create_string_buffer(2 * _TILES * _TILE_BYTES)
     loops = {
-        name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[name]) for name in ("fma", "dot")
+        name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[f"{name}_loop"]) for name in names
     }  # fmt: skip
+    steps = {name: max(1, _STEPS * SUMS * 16 // products[name]) for name in names}
     seconds = dict.fromkeys(loops, float("inf"))
     for _ in range(_TRIES):
         for name, call in loops.items():
             start = time.perf_counter()
-            call(ctypes.addressof(memory), _STEPS)
+            call(ctypes.addressof(memory), steps[name])
             seconds[name] = min(seconds[name], time.perf_counter() - start)
-    products = 1e-9 * SUMS * 16 * _STEPS
-    return {"vdpbf16ps": 2 * products / seconds["dot"], "vfmadd": products / seconds["fma"]}
+    return {name: 1e-9 * products[name] * steps[name] / seconds[name] for name in names}
+
+
+def loops_text(names: Sequence[str]) -> str:
+    """Returns LLVM IR with a function `NAME_loop(memory, steps)` for each of the instructions `names`."""
+    bodies = {"vfmadd": _FMA, "vdpbf16ps": _DOT}
+    texts = [_tiles_loop() if name == "tdpbf16ps" else _products_loop(f"{name}_loop", bodies[name]) for name in names]
+    declarations = [_FMA_OR_DOT_DECLARATIONS, *([_TILE_DECLARATIONS] if "tdpbf16ps" in names else [])]
+    return "".join([*texts, *declarations])
+
+
+def _tiles_loop() -> str:
+    zero = "call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)"
+    before = ["  %x = call x86_amx @llvm.x86.tileloadd64.internal(i16 16, i16 64, ptr %sink, i64 64)"]
+    before += [f"  %z{i} = {zero}" for i in range(_TILES)]
+    starts = [f"  %s{i} = phi x86_amx [ %z{i}, %entry ], [ %t{i}, %loop ]" for i in range(_TILES)]
+    bodies = [f"  %t{i} = {_TILE.format(sum=f'%s{i}')}" for i in range(_TILES)]
+    stores = [
+        f"  %p{i} = getelementptr i8, ptr %sink, i64 {i * _TILE_BYTES}\n"
+        f"  call void @llvm.x86.tilestored64.internal(i16 16, i16 64, ptr %p{i}, i64 64, x86_amx %t{i})"
+        for i in range(_TILES)
+    ]
+    return loop("tdpbf16ps_loop", "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
 def _products_loop(name: str, product: str) -> str:

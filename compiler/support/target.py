@@ -8,7 +8,7 @@ import platform
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -59,6 +59,7 @@ _OF_AVX512 = {
     "vpdpbusd": {"avx512_vnni"},
     "vpmaddwd": {"avx512bw"},
 }
+_OF_BFLOAT16 = ("tdpbf16ps", "vdpbf16ps")
 _OF_AVX2 = {"vpdpbusd": {"avx_vnni"}, "vpmaddwd": {"avx2"}}
 
 
@@ -91,21 +92,32 @@ def host() -> Target:
 
 def _is_fast(name: str, target: Target) -> bool:
     """True unless plain multiply-adds are faster than the dot-product instruction `name`."""
-    rates = measured_rates(target) if name == "vdpbf16ps" else {}
-    return not rates or rates["vdpbf16ps"] > rates["vfmadd"]
+    rates = measured_rates(target) if name in _OF_BFLOAT16 else {}
+    return name not in rates or rates[name] > rates["vfmadd"]
 
 
 def measured_rates(target: Target) -> dict[str, float]:
     """Returns the measured rates by which instructions of this machine are selected; empty if there is no choice.
 
-    They are the products of bfloat16 per nanosecond and thread, by the name of the instruction.
+    They are the products of bfloat16 per nanosecond and thread, by the name of the instruction; those of "vfmadd" are
+    of f32.
     """
-    features = _cpu_flags()
-    if target.vector_bytes != CACHE_LINE or "avx512_bf16" not in features or "amx_bf16" in features:
+    names = [name for name in _dot_instructions(_cpu_flags(), _OF_AVX512) if name in _OF_BFLOAT16]
+    if target.vector_bytes != CACHE_LINE or not names:
         return {}
     from buddy.compiler.support.instruction_rates import products_of_bfloat16
 
-    return products_of_bfloat16()
+    return products_of_bfloat16(names)
+
+
+# The products of bfloat16 for one of the precision `bf16x3`.
+PRODUCTS_OF_PAIRS = 3
+
+
+def prefers_pairs(rates: Mapping[str, float]) -> bool:
+    """True if a machine with the `rates` multiplies f32 faster as pairs of bfloat16, by the precision `bf16x3`."""
+    fastest = max((rate for name, rate in rates.items() if name in _OF_BFLOAT16), default=0.0)
+    return fastest > PRODUCTS_OF_PAIRS * rates.get("vfmadd", 0.0)
 
 
 # Linux on x86-64: the system call `arch_prctl` with ARCH_REQ_XCOMP_PERM for XFEATURE_XTILEDATA (Documentation/arch/x86/

@@ -189,3 +189,29 @@ def test_torch_selects_bfloat16_where_the_processor_has_it(monkeypatch: pytest.M
             assert precision() == "f32"
     finally:
         torch.set_float32_matmul_precision(previous)
+
+
+@pytest.mark.parametrize(
+    ("rates", "selected"),
+    [
+        ({"vdpbf16ps": 107.0, "vfmadd": 54.0}, "f32"),  # a Zen 4
+        ({"tdpbf16ps": 540.0, "vdpbf16ps": 50.0, "vfmadd": 75.0}, "bf16x3"),  # a Xeon with AMX
+        ({}, "f32"),
+    ],
+)
+def test_torch_selects_pairs_of_bfloat16_where_they_are_faster(
+    rates: dict[str, float], selected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`high` selects them for frozen weights only; others would be split in each call."""
+    from buddy.compiler.frontend import backend_settings
+
+    monkeypatch.setattr(backend_settings, "measured_rates", lambda target: rates)
+    previous = torch.get_float32_matmul_precision()
+    try:
+        torch.set_float32_matmul_precision("high")
+        assert BackendSettings.of({"freeze": True}).recipe().precision == selected
+        assert BackendSettings.of({}).recipe().precision == "f32"
+        assert BackendSettings.of({"freeze": True}).recipe(training=True).precision == "f32"
+        assert BackendSettings.of({"freeze": True, "precision": "f32"}).recipe().precision == "f32"
+    finally:
+        torch.set_float32_matmul_precision(previous)

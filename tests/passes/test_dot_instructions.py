@@ -15,7 +15,8 @@ from buddy.compiler.codegen.llvm_ir import for_older_llvm
 from buddy.compiler.codegen.machines import Machine, optimise, parse_module, target_machine
 from buddy.compiler.mlir.bindings import ir, passmanager
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
-from buddy.compiler.support.target import request_tiles
+from buddy.compiler.support import instruction_rates
+from buddy.compiler.support.target import host, measured_rates, request_tiles
 from tests.passes.products import function
 from tests.support.dot_products import Emulated
 from tests.support.mlir_jit import LOWER, TARGETS, Compiled
@@ -139,6 +140,27 @@ def test_sums_stay_in_registers(case: str, cpu: str) -> None:
     products = loop.count(name)
     assert products >= 8
     assert loop.count("(%rsp)") <= products // 4
+
+
+@pytest.mark.parametrize("name", ["vfmadd", "vdpbf16ps", "tdpbf16ps"])
+def test_the_loops_that_measure_rates_add_in_registers(name: str) -> None:
+    """A loop has only its instruction and a counter, so that its time is that of the instruction."""
+    machine = Machine("x86_64-unknown-linux-gnu", "sapphirerapids")
+    module = parse_module(instruction_rates.loops_text([name]), machine)
+    optimise(module, 3, machine)
+    code = target_machine(machine).emit_assembly(module)
+    loop = max(re.split(r"^\.L\w+:", code, flags=re.MULTILINE)[1:], key=lambda part: part.count(name))
+    body = loop[: loop.index("\tjne\t")].strip().splitlines()
+    assert len(body) - sum(name in line for line in body) <= 2
+    assert sum(name in line for line in body) >= 4
+
+
+def test_the_rates_of_this_machine() -> None:
+    rates = measured_rates(host())
+    if not rates:
+        pytest.skip("this processor has no products of bfloat16")
+    assert all(rate > 1 for rate in rates.values())
+    assert {"tdpbf16ps", "vdpbf16ps"} & rates.keys()
 
 
 def assembly_of(found: Compiled, cpu: str) -> str:

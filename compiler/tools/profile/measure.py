@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.profile import ProfileReport, Sampling
+from buddy.compiler.protocol.profile import NodeTime, ProfileReport, Sampling
 from buddy.compiler.runtime.executable import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import OnProgress, fingerprints, summarize, time_call, with_threads
@@ -23,6 +23,9 @@ from buddy.compiler.tools.profile.hot import CodeRange, sample_instructions
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
 
+_NO_COUNTER = "no known cycle counter on this machine: x86-64 and AArch64 have one"
+# The least runs by which nodes are timed without a profile.
+_MIN_RUNS = 3
 # If more than this share of a run is outside of all regions, a note is added.
 _MAX_OUTSIDE_SHARE = 0.1
 
@@ -46,7 +49,7 @@ def profile(
     report = on_progress or (lambda _text, _done: None)
     counter_info = counter()
     if counter_info is None:
-        raise RuntimeError("no known cycle counter on this machine: x86-64 and AArch64 have one")
+        raise RuntimeError(_NO_COUNTER)
     with with_threads(threads), torch.no_grad():
         report("loading the compiled code", 0.0)
         pair = LoadedProgram(plain, frozen=True, with_addresses=True), LoadedProgram(counted, frozen=True)
@@ -82,6 +85,29 @@ def profile(
         notes=tuple(_notes(counter_info, same, attribution.inside + attribution.outside, whole)),
         load=load,
     )
+
+
+def time_nodes(captured: CapturedGraph, counted: Artifact, seconds: float) -> tuple[NodeTime, ...]:
+    """Returns the times of the nodes of `counted`, an artifact with counters, in runs for about `seconds`.
+
+    The first run, which packs weights, does not count. Raises `RuntimeError` if this machine has no supported counter.
+    """
+    cycle_counter = counter()
+    if cycle_counter is None:
+        raise RuntimeError(_NO_COUNTER)
+    program = LoadedProgram(counted, frozen=True)
+    call = partial(program, captured.tensors, captured.numbers)
+    call()
+    program.take_ticks()
+    tick_rate = TickRate(make_reader(cycle_counter))
+    times, ticks = list[float](), []
+    while len(times) < _MIN_RUNS or sum(times) < seconds:
+        times.append(time_call(call)[1])
+        ticks.append(program.take_ticks())
+    rate, fast_runs = tick_rate.per_second(), _faster_half(times)
+    regions = [_mean(column, fast_runs) / rate for column in zip(*ticks, strict=True)]
+    symbols = bind(counted.symbols, captured.tensors, captured.numbers)
+    return attribute_time(captured.graph, counted.regions, regions, symbols).nodes
 
 
 def _faster_half(seconds: Sequence[float]) -> list[int]:

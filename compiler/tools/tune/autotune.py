@@ -16,14 +16,15 @@ import msgspec
 
 from buddy.compiler.driver import program_cache
 from buddy.compiler.graph.graph import Graph
-from buddy.compiler.protocol import Attempted, Tune, Tuned
-from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol import Attempted, Frame, Tune, Tuned
+from buddy.compiler.protocol.recipe import Recipe, digest
 from buddy.compiler.protocol.tuning import SpaceError, space_of
 from buddy.compiler.support.disk_cache import TUNED
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune import worker
 from buddy.compiler.tools.tune.cluster import RecipeTrier
-from buddy.compiler.tools.tune.messages import CompareRecipes, LoadBundle, TryRecipe
+from buddy.compiler.tools.tune.messages import LoadBundle, TuningRequest
+from buddy.compiler.tools.tune.precisions import PrecisionSearch
 from buddy.compiler.tools.tune.tuner import Tuner
 
 log = logging.getLogger("buddy.tuning")
@@ -42,13 +43,14 @@ class SavedTuning(msgspec.Struct, frozen=True):
 class TunedRecipe:
     """The recipe of one graph: `recipe` is the result of the latest search, or the initial recipe before any.
 
-    The search is skipped if the result of an earlier search of at least `seconds` is cached on disk.
+    With `max_error`, the search chooses the precision of each product. It is skipped if the result of an earlier search
+    of at least `seconds` is cached on disk.
     """
 
-    def __init__(self, graph: Graph, recipe: Recipe, seconds: float) -> None:
-        self._graph, self._base, self._seconds = graph, recipe, seconds
+    def __init__(self, graph: Graph, recipe: Recipe, seconds: float, max_error: float | None = None) -> None:
+        self._graph, self._base, self._seconds, self._max_error = graph, recipe, seconds, max_error
         self._lock = threading.Lock()
-        saved = saved_tuning(graph, recipe)
+        saved = saved_tuning(graph, recipe, max_error)
         self._done = saved is not None and saved.seconds >= seconds
         self.recipe = recipe if saved is None else saved.recipe
 
@@ -73,7 +75,7 @@ class TunedRecipe:
 
     def _search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe:
         try:
-            result = autotune(self._graph, self.recipe, tensors, numbers, self._seconds)
+            result = autotune(self._graph, self.recipe, tensors, numbers, self._seconds, self._max_error)
         except (JobFailed, SpaceError, RuntimeError, OSError) as error:
             warnings.warn(f"the search for a faster recipe failed: {error}", stacklevel=4)
             return self.recipe
@@ -82,13 +84,18 @@ class TunedRecipe:
         )
         log.info("%s: %d recipes tried, %s", self._graph.name, result.tried, outcome)
         saved = SavedTuning(result.recipe, self._seconds, result.gain)
-        TUNED.write(program_cache.program_key(self._graph, self._base), msgspec.json.encode(saved))
+        TUNED.write(_key(self._graph, self._base, self._max_error), msgspec.json.encode(saved))
         return result.recipe
 
 
-def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
+def _key(graph: Graph, recipe: Recipe, max_error: float | None) -> str:
+    key = program_cache.program_key(graph, recipe)
+    return key if max_error is None else digest(key, max_error)
+
+
+def saved_tuning(graph: Graph, recipe: Recipe, max_error: float | None = None) -> SavedTuning | None:
     """Returns the cached result of a search around `recipe` for `graph`, on a CPU like this one, or `None`."""
-    data = TUNED.read(program_cache.program_key(graph, recipe))
+    data = TUNED.read(_key(graph, recipe, max_error))
     try:
         return None if data is None else msgspec.json.decode(data, type=SavedTuning)
     except msgspec.MsgspecError:
@@ -96,9 +103,12 @@ def saved_tuning(graph: Graph, recipe: Recipe) -> SavedTuning | None:
 
 
 def autotune(
-    graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0
-) -> Tuned:
+    graph: Graph, recipe: Recipe, tensors: Sequence[Any], numbers: Sequence[Any] = (), seconds: float = 60.0,
+    max_error: float | None = None,
+) -> Tuned:  # fmt: skip
     """Searches for the fastest recipe around `recipe` for `graph` on the inputs `tensors` and `numbers`.
+
+    With `max_error`, the search chooses the precision of each product, within this error of the results.
 
     A separate process tries recipes. The search takes about `seconds` after that process has started; at least two
     recipes are tried. Raises `JobFailed` if no recipe gives eager's results, `SpaceError` if the recipe has nothing to
@@ -110,7 +120,11 @@ def autotune(
         try:
             if trier.load_problem:
                 raise RuntimeError(trier.load_problem)
-            frame = Tune(0, recipe, seconds=seconds, each=min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds)))
+            each = min(_MAX_RECIPE_SECONDS, max(_MIN_RECIPE_SECONDS, seconds))
+            frame = Tune(0, recipe, seconds=seconds, each=each, max_error=max_error)
+            if max_error is not None:
+                search = PrecisionSearch(frame, _log_attempt)
+                return _run_on_loop(search.run([_BlockingWorker(trier)]), trier)
             return _run_on_loop(
                 _run_search(Tuner(frame, space_of(recipe), _log_attempt, ends_in_time=True), _BlockingWorker(trier)),
                 trier,
@@ -129,7 +143,7 @@ class _BlockingWorker:
     def __init__(self, trier: RecipeTrier) -> None:
         self._trier = trier
 
-    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TuningRequest) -> Any:
         try:
             return self._trier.ask(request)
         except (RuntimeError, OSError) as error:
@@ -147,5 +161,8 @@ def _run_on_loop(work: Coroutine[Any, Any, Tuned], trier: RecipeTrier) -> Tuned:
             raise
 
 
-def _log_attempt(result: Attempted) -> None:
+def _log_attempt(result: Frame) -> None:
+    if not isinstance(result, Attempted):
+        log.debug("%s", getattr(result, "what", result))
+        return
     log.debug("recipe %d: %s", result.number, result.problem or f"{result.ratio:.4g} of eager")

@@ -28,24 +28,22 @@ from buddy.compiler.support.cluster import (
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
-    CompareRecipes,
+    ANSWERS,
     LoadForTuning,
     LoadMessage,
-    RecipesCompared,
-    RecipeTried,
-    TryRecipe,
     TuningMessage,
+    TuningRequest,
 )
 
 _thread_data = threading.local()
 
 
 def answer_tune_request(load_message: bytes, request: bytes) -> bytes:
-    """Answers `request`, a `TryRecipe` or `CompareRecipes`, on the program of `load_message`, a `LoadMessage`.
+    """Answers `request`, a `TuningRequest`, on the program of `load_message`, a `LoadMessage`.
 
     Both messages and the answer are MessagePack. Runs in a thread of a cluster's worker, which keeps the process.
     """
-    decoded = msgspec.msgpack.decode(request, type=TryRecipe | CompareRecipes)
+    decoded = msgspec.msgpack.decode(request, type=TuningRequest)
     process = getattr(_thread_data, "process", None)
     if process is None or process.load_message != load_message or not process.alive:
         if process is not None:
@@ -81,12 +79,11 @@ class RecipeTrier:
         """The reason why the process could not load the program, "" if it has loaded it."""
         return str(self._load_reply.diagnostic) if isinstance(self._load_reply, Refused) else ""
 
-    def ask(self, request: TryRecipe | CompareRecipes) -> Any:
-        """Returns the answer to a request: a `RecipeTried` or `RecipesCompared`."""
+    def ask(self, request: TuningRequest) -> Any:
+        """Returns the answer to a request, of the type in `ANSWERS`."""
         reply = self._load_reply if isinstance(self._load_reply, Refused) else self._send_and_receive(request)
         if isinstance(reply, Refused):
-            answer_type = RecipeTried if isinstance(request, TryRecipe) else RecipesCompared
-            return answer_type(problem=str(reply.diagnostic))
+            return ANSWERS[type(request)](problem=str(reply.diagnostic))
         return reply
 
     def _send_and_receive(self, message: Any) -> Any:
@@ -111,9 +108,8 @@ class ClusterTuneWorker:
     def __init__(self, client: Any, load_message: bytes) -> None:
         self._client, self._begin = client, load_message
 
-    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TuningRequest) -> Any:
         """Returns the answer. Raises `ConnectionError` if the cluster has no worker left."""
-        answer_type: Any = RecipeTried if isinstance(request, TryRecipe) else RecipesCompared
         data = msgspec.msgpack.encode(request)
         future = self._client.submit(answer_tune_request, self._begin, data, pure=False, retries=RETRIES)
         try:
@@ -123,7 +119,7 @@ class ClusterTuneWorker:
             raise
         except Exception as error:
             raise ConnectionError(f"{type(error).__name__}: {error}") from error
-        return msgspec.msgpack.decode(answer, type=answer_type)
+        return msgspec.msgpack.decode(answer, type=ANSWERS[type(request)])
 
 
 @asynccontextmanager

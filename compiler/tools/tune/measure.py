@@ -18,12 +18,22 @@ from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Refused, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
-from buddy.compiler.runtime.measure import relative_rms, time_call, with_threads
+from buddy.compiler.runtime.measure import error_of_results, time_call, with_threads
 from buddy.compiler.runtime.sensitivity import compare_result
 from buddy.compiler.support.processes.channel import Channel
 from buddy.compiler.support.processes.forks import Task, TaskEnd, run_in_child
 from buddy.compiler.tools.bisect.slowness import time_pairs
-from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.messages import (
+    CompareRecipes,
+    ErrorsMeasured,
+    MeasureErrors,
+    NodesTimed,
+    RecipesCompared,
+    RecipeTried,
+    TimeNodes,
+    TryRecipe,
+)
+from buddy.compiler.tools.tune.nodes import ErrorMeter, time_products
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph, Eager
@@ -36,12 +46,30 @@ _MAX_SLOWDOWN = 1.5
 
 
 def serve_attempts(channel: Channel, captured: CapturedGraph) -> None:
-    """Answers `TryRecipe` and `CompareRecipes` with graph `captured`, until the channel closes."""
+    """Answers requests of type `TuningRequest` with graph `captured`, until the channel closes."""
+    meter = ErrorMeter(captured)
     while (request := channel.receive()) is not None:
         if isinstance(request, TryRecipe):
             channel.send(_try_in_child(channel, captured, request))
         elif isinstance(request, CompareRecipes):
             channel.send(_compare_in_child(channel, captured, request))
+        elif isinstance(request, TimeNodes):
+            channel.send(_time_in_child(channel, captured, request))
+        elif isinstance(request, MeasureErrors):
+            channel.send(_measure_errors(meter, request))
+
+
+def _time_in_child(channel: Channel, captured: CapturedGraph, request: TimeNodes) -> Reply:
+    end = _run_in_child(channel, lambda _: time_products(captured, request), NodesTimed, request.each)
+    return end.reply if isinstance(end.reply, NodesTimed) else NodesTimed(problem=_failure_reason(end, request.each))
+
+
+def _measure_errors(meter: ErrorMeter, request: MeasureErrors) -> Reply:
+    """Measures in this process: no compiled code runs, and the values are kept for the next request."""
+    try:
+        return meter.measure(request)
+    except Exception as error:  # any error of an op, which may be the script's own
+        return ErrorsMeasured(problem=f"{type(error).__name__}: {error}")
 
 
 def _try_in_child(channel: Channel, captured: CapturedGraph, request: TryRecipe) -> Reply:
@@ -61,7 +89,7 @@ def _run_in_child(channel: Channel, work: Callable[[Channel], Reply], kind: Any,
     return run_in_child(channel, Task(work, _error_reply(kind), types, lambda _: None, seconds))
 
 
-def _error_reply(kind: type[RecipeTried] | type[RecipesCompared]) -> Callable[[Exception], Reply]:
+def _error_reply(kind: type[RecipeTried] | type[RecipesCompared] | type[NodesTimed]) -> Callable[[Exception], Reply]:
     def reply(error: Exception) -> Reply:
         if isinstance(error, CompilationError):
             return kind(problem=error.diagnostic.what)
@@ -116,7 +144,7 @@ def _error(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> flo
     results = program(captured.tensors, captured.numbers)
     torch.manual_seed(SEED)
     expected = [value for value in eager(captured.tensors) if isinstance(value, torch.Tensor)]
-    return max(relative_rms(*pair) for pair in zip(results, expected, strict=True))
+    return error_of_results(results, expected)
 
 
 def _difference(captured: CapturedGraph, eager: Eager, program: LoadedProgram) -> str:

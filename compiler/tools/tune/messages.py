@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
+
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.worker_messages import Done, LoadProgram, Message, Refused, Reply, Trouble
 
@@ -68,6 +72,64 @@ class RecipesCompared(Reply, frozen=True):
     problem: str = ""
 
 
+class TimeNodes(Message, frozen=True):
+    """Compile a recipe with counters and run it for about `seconds`; answered by `NodesTimed`."""
+
+    recipe: Recipe
+    each: float
+    seconds: float = 1.0
+
+
+class TimedProduct(msgspec.Struct, frozen=True):
+    """The time of a node that multiplies, in seconds; `kind` is its op and shapes, `precision` as in `Assignment`."""
+
+    node: str
+    kind: str
+    precision: str
+    seconds: float
+
+
+class NodesTimed(Reply, frozen=True):
+    """The nodes that multiply float32, without those whose code is timed for another node.
+
+    If the recipe failed, `problem` is the reason.
+    """
+
+    products: tuple[TimedProduct, ...] = ()
+    problem: str = ""
+
+
+class NodeError(msgspec.Struct, frozen=True, order=True):
+    """The error of the outputs if `node` alone is computed in `precision`; -1 if it is not known."""
+
+    node: str
+    precision: str
+    error: float = -1.0
+
+
+class MeasureErrors(Message, frozen=True):
+    """Compute the program in eager with one node at a time in a precision; answered by `ErrorsMeasured`.
+
+    Measures for about `seconds`, in the order of `pairs`. Errors that were measured before, for the same recipe,
+    weights and inputs, are read from the disk.
+    """
+
+    recipe: Recipe
+    pairs: tuple[NodeError, ...]
+    seconds: float
+
+
+class ErrorsMeasured(Reply, frozen=True):
+    """The errors that are known, among them `reused` from the disk; or the `problem`, if the program fails in eager."""
+
+    errors: tuple[NodeError, ...] = ()
+    reused: int = 0
+    problem: str = ""
+
+
 LoadMessage = LoadForTuning | LoadBundle
-TuningRequest = TryRecipe | CompareRecipes
-TuningMessage = Done | RecipeTried | RecipesCompared | Trouble | Refused
+TuningRequest = TryRecipe | CompareRecipes | TimeNodes | MeasureErrors
+TuningMessage = Done | RecipeTried | RecipesCompared | NodesTimed | ErrorsMeasured | Trouble | Refused
+ANSWERS: dict[type[Message], Any] = {
+    TryRecipe: RecipeTried, CompareRecipes: RecipesCompared, TimeNodes: NodesTimed, MeasureErrors: ErrorsMeasured,
+}  # fmt: skip

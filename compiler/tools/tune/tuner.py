@@ -21,7 +21,7 @@ from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
-from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe
+from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
 
 # The number of random points, all tried before, after which the space counts as exhausted.
 _MAX_DRAWS = 200
@@ -92,7 +92,7 @@ def _with_values(point: Point, changes: dict[int, int]) -> Point:
 
 
 # The time limit of the final comparison in seconds, without compiling both recipes, and its usual duration.
-_FINAL_SECONDS, _USUAL_FINAL_SECONDS = 30.0, 6.0
+FINAL_SECONDS, _USUAL_FINAL_SECONDS = 30.0, 6.0
 # The number of recipes that the final comparison compiles, and the minimum number of recipes that a search tries.
 _FINAL_RECIPES, _MIN_RECIPES = 2, 2
 
@@ -100,7 +100,7 @@ _FINAL_RECIPES, _MIN_RECIPES = 2, 2
 class TuneWorker(Protocol):
     """Tries one recipe after another."""
 
-    async def ask(self, request: TryRecipe | CompareRecipes) -> Any:
+    async def ask(self, request: TuningRequest) -> Any:
         """Returns the answer. Raises `ConnectionError` if the worker is lost."""
         ...
 
@@ -191,11 +191,10 @@ class Tuner:
             raise JobFailed(Diagnostic("no recipe of the space gives eager's results", "tuning", todo))
         final = RecipesCompared(1.0, 1.0, 1.0)
         if best != first:
-            each = _FINAL_SECONDS + 2 * self.frame.each
-            final = await self._compare_finally(
-                workers, CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
-            )
-        recipe, notes = self._choose(final, best)
+            each = FINAL_SECONDS + 2 * self.frame.each
+            comparison = CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
+            final = await ask_any(workers, comparison, self._record_loss)
+        recipe, notes = chosen_recipe(self.frame.recipe, self.space.recipe(best), final)
         chosen = best if recipe is not self.frame.recipe else first
         gain = final if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
         return Tuned(
@@ -203,27 +202,31 @@ class Tuner:
             self.ratios[chosen], gain.ratio, gain.low, gain.high, self.elapsed, (*self.notes, *notes),
         )  # fmt: skip
 
-    async def _compare_finally(self, workers: Sequence[TuneWorker], final: CompareRecipes) -> RecipesCompared:
-        """Runs the final comparison on the first worker that is not lost."""
-        for worker in workers:
-            try:
-                result: RecipesCompared = await worker.ask(final)
-                return result
-            except ConnectionError as error:
-                self._record_loss(error)
-        raise _all_lost_error()
 
-    def _choose(self, final: RecipesCompared, best: Point) -> tuple[Recipe, list[str]]:
-        if final.problem:
-            # The first recipe may fail or never end: any correct one is better.
-            return self.space.recipe(best), [f"the first recipe could not be timed for comparison: {final.problem}"]
-        if best == self.space.start:
-            return self.frame.recipe, []
-        if final.low <= 1.0:
-            return self.frame.recipe, [
-                f"the best recipe is not clearly faster ({final.ratio:.3f} times as fast): the first one is kept"
-            ]
-        return self.space.recipe(best), []
+async def ask_any(
+    workers: Sequence[TuneWorker], request: TuningRequest, on_loss: Callable[[ConnectionError], object]
+) -> Any:
+    """Returns the answer of the first worker that is not lost. Raises `JobFailed` if all are lost."""
+    for worker in workers:
+        try:
+            return await worker.ask(request)
+        except ConnectionError as error:
+            on_loss(error)
+    raise _all_lost_error()
+
+
+def chosen_recipe(first: Recipe, best: Recipe, final: RecipesCompared) -> tuple[Recipe, list[str]]:
+    """Returns `best` if it is clearly faster than `first` in the comparison `final`, else `first`, with notes."""
+    if final.problem:
+        # The first recipe may fail or never end: any correct one is better.
+        return best, [f"the first recipe could not be timed for comparison: {final.problem}"]
+    if best == first:
+        return first, []
+    if final.low <= 1.0:
+        return first, [
+            f"the best recipe is not clearly faster ({final.ratio:.3f} times as fast): the first one is kept"
+        ]
+    return best, []
 
 
 def _all_lost_error() -> JobFailed:

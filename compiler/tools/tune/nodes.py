@@ -1,0 +1,154 @@
+"""The time and the error of each product of a program in a precision, measured for the choice of precisions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import torch
+
+from buddy.compiler.driver import program_cache
+from buddy.compiler.driver.compile_graph import compile_graph
+from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.operations.effects import RandomOp
+from buddy.compiler.ops.lowering import LoweredModule
+from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.runtime.graph_interpreter import SEED, compute_node, results_of, symbols_at
+from buddy.compiler.runtime.measure import error_of_results, fingerprints, with_threads
+from buddy.compiler.support.disk_cache import PRECISION_ERRORS
+from buddy.compiler.tools.profile.attribution import with_counting
+from buddy.compiler.tools.profile.measure import time_nodes
+from buddy.compiler.tools.tune.messages import (
+    ErrorsMeasured,
+    MeasureErrors,
+    NodeError,
+    NodesTimed,
+    TimedProduct,
+    TimeNodes,
+)
+
+if TYPE_CHECKING:
+    from buddy.compiler.runtime.captured import CapturedGraph
+
+# If the values of all nodes take more bytes, the whole program is computed for each node.
+_MAX_KEPT_BYTES = 1 << 30
+
+
+def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
+    """Times the products of a recipe, in this process. Raises `CompilationError` and `RuntimeError`."""
+    lowered: list[LoweredModule] = []
+    overrides: Any = captured.user_lowerings()
+    artifact = compile_graph(captured.graph, with_counting(request.recipe), overrides, lowered.append)
+    with with_threads(request.recipe.threads), torch.no_grad():
+        seconds = {node.node: node.seconds for node in time_nodes(captured, artifact, request.seconds) if not node.into}
+    ops = {op.stable: op for op in captured.graph.operations}
+    assignments = {a.node: a for module in lowered for a in module.assignments if a.multiplies and a.node in seconds}
+    return NodesTimed(
+        tuple(TimedProduct(node, _kind(ops[node]), a.precision, seconds[node]) for node, a in assignments.items())
+    )
+
+
+def _kind(op: Op) -> str:
+    """Returns the op and the shapes of a node: nodes of the same kind take the same time."""
+    shapes = [str(meta.shape) for node in (op, *op.parents) for meta in node.metas if meta is not None]
+    return " ".join([str(op.target), *shapes])
+
+
+class ErrorMeter:
+    """Measures the errors of `captured` with single nodes in other precisions, in eager arithmetic.
+
+    The values of all nodes are kept, so that only what depends on the node is computed again. Known errors are on the
+    disk, under a hash of the program, its weights and its inputs, so that a search that was cancelled can be resumed.
+    """
+
+    def __init__(self, captured: CapturedGraph) -> None:
+        self._captured, self._graph = captured, captured.graph
+        self._values: dict[str, Any] = {}
+        self._expected: list[Any] = []
+        self._states: dict[str, torch.Tensor] = {}
+        self._symbols: dict[str, int] = {}
+        self._key = ""
+        self._errors: dict[tuple[str, str], float] = {}
+        self._stored: frozenset[tuple[str, str]] = frozenset()
+
+    def measure(self, request: MeasureErrors) -> ErrorsMeasured:
+        """Answers `request`. Raises what an op raises."""
+        deadline = time.monotonic() + request.seconds
+        with torch.no_grad(), with_threads(1):
+            if not self._key:
+                self._compute_all(request)
+            measured = 0
+            for pair in request.pairs:
+                if (pair.node, pair.precision) in self._errors:
+                    continue
+                if measured and time.monotonic() > deadline:
+                    break
+                self._errors[pair.node, pair.precision] = self._error(pair)
+                measured += 1
+        if measured:
+            data = [NodeError(*pair, error) for pair, error in sorted(self._errors.items())]
+            PRECISION_ERRORS.write(self._key, msgspec.msgpack.encode(data))
+        known = ((pair, self._errors.get((pair.node, pair.precision), -1.0)) for pair in request.pairs)
+        errors = tuple(NodeError(pair.node, pair.precision, error) for pair, error in known if error >= 0)
+        return ErrorsMeasured(errors, sum((pair.node, pair.precision) in self._stored for pair in request.pairs))
+
+    def _compute_all(self, request: MeasureErrors) -> None:
+        """Computes the program in eager, keeps the values of its nodes, and reads the errors that are on the disk."""
+        captured = self._captured
+        self._symbols = symbols_at(self._graph, captured.tensors, captured.numbers)
+        torch.manual_seed(SEED)
+        kept = 0
+        values: dict[str, Any] = dict(zip((op.name for op in self._graph.placeholders), captured.tensors, strict=True))
+        for op in self._graph.operations:
+            if isinstance(op, RandomOp):
+                self._states[op.name] = torch.get_rng_state()
+            values[op.name] = compute_node(op, values, self._symbols)
+            kept += _bytes_of(values[op.name])
+        self._expected = self._results(values)
+        self._values = values if kept <= _MAX_KEPT_BYTES else {}
+        of_results = [fingerprints([value]) for value in self._expected if isinstance(value, torch.Tensor)]
+        self._key = digest(program_cache.program_key(self._graph, request.recipe), str(of_results))
+        try:
+            stored = msgspec.msgpack.decode(PRECISION_ERRORS.read(self._key) or b"\x90", type=list[NodeError])
+        except msgspec.MsgspecError:
+            stored = []
+        self._errors = {(entry.node, entry.precision): entry.error for entry in stored}
+        self._stored = frozenset(self._errors)
+
+    def _results(self, values: Mapping[str, Any]) -> list[Any]:
+        return [values[op.name] if isinstance(op, Op) else op for op in self._graph.results]
+
+    def _error(self, pair: NodeError) -> float:
+        precisions = {pair.node: pair.precision}
+        if self._values:
+            results = self._results({**self._values, **self._changed(precisions)})
+        else:
+            torch.manual_seed(SEED)
+            results = results_of(self._graph, self._captured.tensors, self._captured.numbers, precisions)
+        return error_of_results(results, self._expected)
+
+    def _changed(self, precisions: Mapping[str, str]) -> dict[str, Any]:
+        """Returns the values of the nodes in `precisions`, and of all nodes that depend on them."""
+        changed: dict[str, Any] = {}
+        for op in self._graph.operations:
+            if op.stable in precisions or any(parent.name in changed for parent in op.parents):
+                operands = {p.name: changed.get(p.name, self._values[p.name]) for p in op.parents}
+                with self._random_state(op):
+                    changed[op.name] = compute_node(op, operands, self._symbols, precisions)
+        return changed
+
+    @contextmanager
+    def _random_state(self, op: Op) -> Iterator[None]:
+        """Starts a random op from the state of the generator that it had when all values were computed."""
+        if op.name in self._states:
+            torch.set_rng_state(self._states[op.name])
+        yield
+
+
+def _bytes_of(value: Any) -> int:
+    if isinstance(value, (list, tuple)):
+        return sum(map(_bytes_of, value))
+    return value.numel() * value.element_size() if isinstance(value, torch.Tensor) else 0

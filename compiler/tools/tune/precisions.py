@@ -1,0 +1,339 @@
+"""Chooses the precision of each product within an error of the outputs.
+
+First, all products are timed in each precision, in the whole program. Then the error of the outputs is measured with
+one product at a time in each precision that saves time. Errors of different products are nearly independent, so their
+squares add up; the products are put into precisions in the order of the time that they save per squared error. The
+whole program is then compiled, and its true error decides: as long as it is beyond the limit, or well within it, the
+budget of the choice is scaled.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, zip_longest
+from typing import NamedTuple
+
+from msgspec.structs import replace
+
+from buddy.compiler.protocol import Attempted, Diagnostic, Frame, Progress, Tune, Tuned
+from buddy.compiler.protocol.recipe import F32, Precision, PrecisionChoice, Recipe
+from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
+from buddy.compiler.support.processes.jobs import JobFailed
+from buddy.compiler.tools.tune.messages import (
+    CompareRecipes,
+    ErrorsMeasured,
+    MeasureErrors,
+    NodeError,
+    NodesTimed,
+    RecipesCompared,
+    RecipeTried,
+    TimeNodes,
+    TryRecipe,
+)
+from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, chosen_recipe
+
+# The parts of the time until which precisions are timed, and errors are measured.
+_TIMED_BY, _MEASURED_BY = 0.4, 0.7
+# The order in which precisions are timed: those that are likely to save the most time first.
+_ORDER: tuple[Precision, ...] = ("f32", "bf16", "int8-dynamic", "bf16x3", "int8-weights")
+# Seconds of errors between two reports.
+_ERRORS_AT_ONCE = 3.0
+# A precision that saves a smaller part of a product's time is left out: so much is noise.
+_LEAST_SAVING = 0.02
+# The search for the budget ends at an error of this part of the limit, or after this many recipes.
+_NEAR_LIMIT, _MAX_RECIPES = 0.8, 8
+# The factor by which a budget is scaled beyond what the error asks for, because the error is not quite proportional.
+_MARGIN = 0.95
+# Further points of the front: parts of the budget.
+_FRONT_PARTS = (1 / 3, 1 / 10)
+
+
+class Step(NamedTuple):
+    """One step of the greedy choice: a precision for a node, which adds `squared_error` and saves `saved` seconds."""
+
+    node: str
+    precision: Precision
+    squared_error: float
+    saved: float
+
+
+def greedy_steps(nodes: Sequence[NodePrecision]) -> list[Step]:
+    """Returns the steps from f32 to the fastest precisions, by decreasing time saved per squared error.
+
+    The steps of a node are the upper convex hull of its precisions: each saves less time per error than the one before.
+    """
+    steps = [step for node in nodes for step in _steps_of(node)]
+    return sorted(steps, key=_gain, reverse=True)
+
+
+def _gain(step: Step) -> float:
+    return step.saved / step.squared_error if step.squared_error else math.inf
+
+
+def _steps_of(node: NodePrecision) -> Iterator[Step]:
+    options = [effect for effect in node.effects if 0 <= effect.error < math.inf and effect.saved > 0]
+    error, saved = 0.0, 0.0
+    while True:
+        further = [
+            Step(node.node, effect.precision, max(0.0, effect.error**2 - error), effect.saved - saved)
+            for effect in options
+            if effect.saved > saved
+        ]
+        if not further:
+            return
+        step = max(further, key=lambda step: (_gain(step), step.saved))
+        yield step
+        error, saved = error + step.squared_error, saved + step.saved
+
+
+def choose_within(steps: Sequence[Step], budget: float) -> dict[str, Precision]:
+    """Returns the precision of each node that the greedy choice changes within an error of `budget`.
+
+    A step that does not fit is left out, with the later steps of its node.
+    """
+    chosen: dict[str, Precision] = {}
+    closed: set[str] = set()
+    left = budget**2
+    for step in steps:
+        if step.node in closed or step.squared_error > left:
+            closed.add(step.node)
+            continue
+        left -= step.squared_error
+        chosen[step.node] = step.precision
+    return chosen
+
+
+def estimated_front(steps: Sequence[Step]) -> tuple[FrontPoint, ...]:
+    """Returns the estimates of all prefixes of `steps`."""
+    errors = accumulate((step.squared_error for step in steps), initial=0.0)
+    savings = accumulate((step.saved for step in steps), initial=0.0)
+    return tuple(FrontPoint(math.sqrt(error), saved) for error, saved in zip(errors, savings, strict=True))
+
+
+@dataclass
+class PrecisionSearch:
+    """One search for the request `frame`, whose `max_error` is the limit; calls `report` with progress and results."""
+
+    frame: Tune
+    report: Callable[[Frame], None]
+    start_time: float = field(default_factory=time.monotonic)
+    notes: list[str] = field(default_factory=list)
+    count: int = 0
+    max_trial_seconds: float = 0.0
+    workers: Sequence[TuneWorker] = ()
+    best_ratio: float = math.inf
+    chosen: dict[str, Precision] | None = None
+
+    @property
+    def elapsed(self) -> float:
+        return time.monotonic() - self.start_time
+
+    @property
+    def limit(self) -> float:
+        assert self.frame.max_error is not None
+        return self.frame.max_error
+
+    @property
+    def plain(self) -> Recipe:
+        """The recipe with all products in f32."""
+        return replace(self.frame.recipe, precision=F32, precisions=())
+
+    async def run(self, workers: Sequence[TuneWorker]) -> Tuned:
+        """Searches by the first of `workers`, or the next one if it is lost. Raises `JobFailed` if all are lost."""
+        self.workers = workers
+        first = await self._try(self.frame.recipe, ("the first recipe",))
+        if first.problem:
+            await self._try_choice({})
+        else:
+            self.best_ratio = first.ratio
+        nodes = await self._measure_errors(await self._time_products())
+        steps = greedy_steps(nodes)
+        if steps:
+            await self._search_budget(steps)
+        elif nodes:
+            self.notes.append("no precision within reach makes a product faster here")
+        return await self._finish(first, nodes, steps)
+
+    # ---- measurements ------------------------------------------------------------------------------------------------
+
+    async def _time_products(self) -> list[NodePrecision]:
+        """Returns all products of float32 with the time that each precision saves, without errors."""
+        timed: dict[Precision, NodesTimed] = {}
+        for number, precision in enumerate(_ORDER):
+            if number > 1 and self.elapsed > _TIMED_BY * self.frame.seconds:
+                self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
+                break
+            self._say(f"timing products in {precision}", number / len(_ORDER))
+            result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each))
+            if result.problem:
+                self.notes.append(f"products in {precision} were not timed: {result.problem}")
+            else:
+                timed[precision] = result
+        if F32 not in timed:
+            return []
+        times = {precision: _times_by_kind(result, precision) for precision, result in timed.items()}
+        applied = {
+            precision: {product.node for product in result.products if product.precision == precision}
+            for precision, result in timed.items()
+        }
+        nodes = []
+        for product in timed[F32].products:
+            seconds = times[F32][product.kind]
+            effects = tuple(
+                PrecisionEffect(precision, seconds - times[precision][product.kind])
+                for precision in timed
+                if precision != F32 and product.node in applied[precision]
+            )
+            nodes.append(NodePrecision(product.node, seconds, F32, effects))
+        return nodes
+
+    async def _measure_errors(self, nodes: Sequence[NodePrecision]) -> list[NodePrecision]:
+        """Returns the nodes with the errors of the precisions that save time, as far as there is time for them."""
+        pairs = _pairs_to_measure(nodes)
+        errors: dict[tuple[str, str], float] = {}
+        reused = 0
+        while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURED_BY * self.frame.seconds):
+            self._say(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
+            result: ErrorsMeasured = await self._ask(MeasureErrors(self.plain, tuple(pairs), _ERRORS_AT_ONCE))
+            if result.problem:
+                self.notes.append(f"errors were not measured: {result.problem}")
+                break
+            errors, reused = {(one.node, one.precision): one.error for one in result.errors}, result.reused
+        if reused:
+            self.notes.append(f"{reused} errors of single products are from an earlier search")
+        if len(errors) < len(pairs):
+            self.notes.append(f"{len(pairs) - len(errors)} of {len(pairs)} errors were not measured: give more time")
+        return [
+            replace(
+                node,
+                effects=tuple(
+                    replace(effect, error=errors.get((node.node, effect.precision), -1.0)) for effect in node.effects
+                ),
+            )
+            for node in nodes
+        ]
+
+    # ---- recipes -----------------------------------------------------------------------------------------------------
+
+    async def _search_budget(self, steps: Sequence[Step]) -> None:
+        """Tries the choices within budgets until the error is near the limit; then some within smaller budgets."""
+        budget, passed, failed = self.limit, 0.0, math.inf
+        tried: list[dict[str, Precision]] = [{}]
+        fastest = choose_within(steps, math.inf)
+        while len(tried) <= _MAX_RECIPES and self._has_time():
+            chosen = choose_within(steps, budget)
+            if chosen in tried:
+                break
+            tried.append(chosen)
+            result = await self._try_choice(chosen)
+            is_within = not result.problem
+            passed, failed = (max(passed, budget), failed) if is_within else (passed, min(failed, budget))
+            if is_within and (chosen == fastest or result.error >= _NEAR_LIMIT * self.limit):
+                break
+            if result.error <= 0:  # it failed for another reason: smaller budgets have fewer such products
+                budget = math.sqrt(passed * failed) if passed else failed / 2
+                continue
+            budget *= _MARGIN * self.limit / result.error
+            if not passed < budget < failed:
+                budget = math.sqrt(passed * failed) if passed and failed < math.inf else budget
+        for part in _FRONT_PARTS:
+            chosen = choose_within(steps, part * (passed or self.limit))
+            if chosen not in tried and self._has_time():
+                tried.append(chosen)
+                await self._try_choice(chosen)
+
+    def _has_time(self) -> bool:
+        """Returns whether there is time to try another recipe, and for the final comparison of two."""
+        return self.elapsed + 3 * self.max_trial_seconds < self.frame.seconds or self.chosen is None
+
+    async def _try_choice(self, chosen: dict[str, Precision]) -> RecipeTried:
+        result = await self._try(self._recipe(chosen), _words(chosen))
+        if not result.problem and result.ratio < self.best_ratio:
+            self.best_ratio, self.chosen = result.ratio, chosen
+        elif self.chosen is None:
+            self.chosen = {}
+        return result
+
+    def _recipe(self, chosen: dict[str, Precision]) -> Recipe:
+        choices = sorted(PrecisionChoice(node, precision) for node, precision in chosen.items())
+        return replace(self.plain, precisions=tuple(choices))
+
+    async def _try(self, recipe: Recipe, words: tuple[str, ...]) -> RecipeTried:
+        self._say(f"recipe {self.count + 1}: {', '.join(words)}")
+        start = self.elapsed
+        request = TryRecipe(recipe, self.frame.each, math.inf, self.frame.recipe.threads, self.limit)
+        result: RecipeTried = await self._ask(request)
+        self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
+        self.report(
+            Attempted(
+                self.frame.request, self.count, words, result.ratio, result.median, result.eager,
+                result.compile_seconds, result.problem, not result.problem and result.ratio < self.best_ratio,
+                self.elapsed, result.error,
+            )
+        )  # fmt: skip
+        self.count += 1
+        return result
+
+    async def _finish(self, first: RecipeTried, nodes: Sequence[NodePrecision], steps: Sequence[Step]) -> Tuned:
+        chosen, final = self.chosen or {}, RecipesCompared(1.0, 1.0, 1.0)
+        best = self._recipe(chosen) if chosen or first.problem else self.frame.recipe
+        if math.isinf(self.best_ratio):
+            todo = "give a larger --max-error, or run the first recipe to see why"
+            raise JobFailed(Diagnostic("no recipe is within the error", "tuning", todo))
+        if best != self.frame.recipe:
+            self._say("comparing the best recipe with the first one")
+            each = FINAL_SECONDS + 2 * self.frame.each
+            final = await self._ask(CompareRecipes(self.frame.recipe, best, each))
+        recipe, notes = chosen_recipe(self.frame.recipe, best, final)
+        is_best = recipe != self.frame.recipe
+        final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
+        applied = tuple(replace(node, precision=recipe.precision_of(node.node)) for node in nodes)
+        return Tuned(
+            self.frame.request, recipe, _words(chosen) if is_best else ("the first recipe",), self.count,
+            self.count,
+            self.best_ratio if is_best else first.ratio, final.ratio, final.low, final.high, self.elapsed,
+            (*self.notes, *notes), applied, estimated_front(steps),
+        )  # fmt: skip
+
+    # ---- messages ----------------------------------------------------------------------------------------------------
+
+    async def _ask(self, request: TimeNodes | MeasureErrors | TryRecipe | CompareRecipes):  # type: ignore[no-untyped-def]
+        return await ask_any(self.workers, request, self._record_loss)
+
+    def _record_loss(self, error: ConnectionError) -> None:
+        self.notes.append(f"a process that tries recipes was lost: {error}")
+        self.workers = self.workers[1:]
+
+    def _say(self, what: str, done: float = -1.0) -> None:
+        self.report(Progress(self.frame.request, what, done))
+
+
+def _times_by_kind(timed: NodesTimed, precision: Precision) -> dict[str, float]:
+    """Returns the mean time of the products of each kind that are computed in `precision`."""
+    seconds = defaultdict[str, list[float]](list)
+    for product in timed.products:
+        if precision in (F32, product.precision):
+            seconds[product.kind].append(product.seconds)
+    return {kind: statistics.fmean(times) for kind, times in seconds.items()}
+
+
+def _pairs_to_measure(nodes: Sequence[NodePrecision]) -> list[NodeError]:
+    """Returns the nodes and precisions that save time: for each node, the fastest precision first."""
+    by_node = []
+    for node in nodes:
+        effects = [effect for effect in node.effects if effect.saved > _LEAST_SAVING * node.seconds]
+        effects.sort(key=lambda effect: -effect.saved)
+        by_node.append([NodeError(node.node, effect.precision) for effect in effects])
+    return [pair for rank in zip_longest(*by_node) for pair in rank if pair is not None]
+
+
+def _words(chosen: dict[str, Precision]) -> tuple[str, ...]:
+    """Returns a choice as text, such as `bf16 for 60 products`."""
+    counts = Counter(chosen.values())
+    words = [f"{precision} for {counts[precision]} product{'s' * (counts[precision] > 1)}" for precision in counts]
+    return tuple(words) or ("f32 for all products",)
