@@ -205,7 +205,10 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--frontend", choices=FRONTENDS, help=text)
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
     add_dialect_option(group, DIALECTS, help=text)
-    text = "the precision of all products of float32 that can be computed in it; int8 is int8-dynamic (default: f32)"
+    text = (
+        "the precision of all products of float32 that can be computed in it; int8 is int8-dynamic, int4 is int4-weights "
+        "(default: f32)"
+    )
     group.add_argument("--precision", type=_precision_name, choices=PRECISIONS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"
     group.add_argument("--target", metavar="TARGET", help=text)
@@ -224,7 +227,7 @@ def add_llvm_options(group: argparse._ArgumentGroup) -> None:
 
 
 def _precision_name(text: str) -> str:
-    return "int8-dynamic" if text == "int8" else text
+    return {"int8": "int8-dynamic", "int4": "int4-weights"}.get(text, text)
 
 
 def add_dialect_option(group: argparse._ActionsContainer, choices: Sequence[str], **options: Any) -> None:

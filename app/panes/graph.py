@@ -538,6 +538,9 @@ PRECISION_TEXTS: dict[Precision, str] = {
     "bf16": "both operands rounded to bfloat16, sums in f32",
     "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
     "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",
+    "int4-weights": "weights rounded to 4-bit integers, one scale per channel and 128 along K; sums in f32",
+    "int4-weights-64": "4-bit weights, one scale per channel and 64 along K: more exact, larger",
+    "int4-weights-32": "4-bit weights, one scale per channel and 32 along K: most exact, largest",
 }
 
 # The lowerings of nodes, each with its description.

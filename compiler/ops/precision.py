@@ -8,10 +8,13 @@
   right operand; sums are exact, in 32 bits, and are multiplied by both scales in f32.
 - `int8-weights`: the operand that is a parameter is rounded to 8-bit integers, with one scale per output channel; the
   other operand is multiplied by these integers in f32, and the sums by the scales.
+- `int4-weights`, `int4-weights-64`, `int4-weights-32`: the operand that is a parameter is rounded to 4-bit integers, with
+  one scale for each group of 128, 64 or 32 of them along K and each output channel. With few rows of the other operand,
+  the sum of each group is multiplied by its scale; with more rows, the integers are multiplied by their scales first.
 
-A scale is the largest magnitude of its row or column divided by 127, so a row with NaN or infinity has NaN or infinity
-as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity makes them NaN, too.
-Operands that several nodes read are rounded once.
+A scale is the largest magnitude of its row, column or group divided by 127 (4 bits: 7), so a row with NaN or infinity
+has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity
+makes them NaN, too. Operands that several nodes read are rounded once.
 """
 
 from __future__ import annotations
@@ -30,11 +33,15 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
-from buddy.compiler.protocol.recipe import F32, Precision
+from buddy.compiler.protocol.recipe import F32, GROUP_SIZES, Precision
 
 _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDType.Int8, TensorDType.Int32
 # The largest 8-bit integer that is used: the range is symmetric.
 LIMIT = 127
+# The largest 4-bit integer that is used, for the same reason.
+LIMIT_OF_4_BITS = 7
+# With at most this many rows of activations, 4-bit weights are read as they are: the time is that of reading them.
+_FEW_ROWS = 4
 # The largest number of products of two such integers whose sum fits into 32 bits.
 MAX_TERMS = (2**31 - 1) // LIMIT**2
 
@@ -190,11 +197,79 @@ def _multiply_integer_weights(a: _Operand, b: _Operand, out: str) -> Any:
     return _scaled(sums, _F32, out, [scale])
 
 
+def _multiply_grouped_weights(group_size: int) -> Callable[[_Operand, _Operand, str], Any]:
+    """Returns the emitter of products with 4-bit weights in groups of `group_size` along K."""
+
+    def emit(a: _Operand, b: _Operand, out: str) -> Any:
+        if _is_parameter(b.value):
+            weights, other = b, a
+        elif _is_parameter(a.value):
+            weights, other = a, b
+        else:
+            raise _PrecisionError("neither of its operands is a parameter")
+        summed = [letter for letter in weights.letters if letter not in out]
+        if len(summed) != 1:
+            raise _PrecisionError(f"its weights have {len(summed)} dims that it sums over, and groups lie along one")
+        depth = st.shape_of(weights.value)[weights.letters.index(summed[0])]
+        if depth % group_size:
+            raise _PrecisionError(f"it adds {depth} products, which groups of {group_size} do not divide")
+        return _grouped_product(other, weights, summed[0], group_size, out)
+
+    return emit
+
+
+def _grouped_product(x: _Operand, weights: _Operand, summed: str, group_size: int, out: str) -> Any:
+    """Emits a product with 4-bit weights, whose dim `summed` has groups of `group_size` with a scale each."""
+    integers, scale = _quantised_groups(weights, summed, group_size)
+    sizes = dict(zip(x.letters, st.shape_of(x.value), strict=True))
+    rows = [size for letter, size in sizes.items() if letter != summed]
+    has_few_rows = all(isinstance(size, int) for size in rows) and prod(rows) <= _FEW_ROWS
+    if has_few_rows and not set(weights.letters) & set(x.letters) - {summed}:
+        grouped = _split_dim(x, summed, group_size)
+        return scaled_group_sums(grouped, integers, scale, out)
+    loops = list(range(len(integers.letters)))
+    kept = [integers.letters.index(letter) for letter in scale.letters]
+
+    def body(step: Any, factor: Any, _out: Any) -> list[Any]:
+        return [(cast(Scalar(step, _INT8), _F32) * Scalar(factor, _F32)).value]
+
+    target = st.empty(st.shape_of(integers.value), _F32)
+    iterators = [st.PARALLEL] * len(loops)
+    numbers = st.generic([integers.value, scale.value], [loops, kept], [target], [loops], iterators, body)[0]
+    letters = integers.letters.replace(_GROUP_LETTER, "")
+    shape = [st.shape_of(weights.value)[weights.letters.index(letter)] for letter in letters]
+    return st.contract(x.value, st.reshape(numbers, shape, _F32), x.letters, letters, out, _F32)
+
+
+# The letter of the dim over groups; the letter of K then stands for the place in a group.
+_GROUP_LETTER = "G"
+
+
+def scaled_group_sums(x: _Operand, integers: _Operand, scale: _Operand, out: str) -> Any:
+    """Emits the sum over groups of the sums of products of `x` and 4-bit `integers`, times the `scale` of the group.
+
+    Integers are in the low 4 bits of 8. Kernels recognise this op.
+    """
+    letters = out + "".join(c for c in dict.fromkeys(x.letters + integers.letters) if c not in out)
+    sizes = dict(zip(x.letters + integers.letters, (*st.shape_of(x.value), *st.shape_of(integers.value)), strict=True))
+
+    def body(number: Any, byte: Any, factor: Any, total: Any) -> list[Any]:
+        step = arith.sitofp(ir.F32Type.get(), arith.trunci(ir.IntegerType.get_signless(4), byte))
+        return [arith.addf(total, arith.mulf(number, arith.mulf(step, factor)))]
+
+    dims = [[letters.index(letter) for letter in operand.letters] for operand in (x, integers, scale)]
+    iterators = [st.PARALLEL if letter in out else st.REDUCTION for letter in letters]
+    start = st.filled(0, [sizes[letter] for letter in out], _F32)
+    values = [operand.value for operand in (x, integers, scale)]
+    return st.generic(values, dims, [start], [list(range(len(out)))], iterators, body)[0]
+
+
 _EMITTERS: dict[Precision, Callable[[_Operand, _Operand, str], Any]] = {
     "bf16x3": _multiply_pairs,
     "bf16": _multiply_bfloat16,
     "int8-dynamic": _multiply_integers,
     "int8-weights": _multiply_integer_weights,
+    **{name: _multiply_grouped_weights(size) for name, size in GROUP_SIZES.items()},
 }
 
 
@@ -292,31 +367,62 @@ def _quantised(operand: _Operand, out: str) -> tuple[Any, _Operand]:
     existing = _existing_rounding(value, key)
     if existing is not None:
         return existing.results[0], _Operand(existing.operands[1], kept_letters)
-    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept])
-    loops = list(range(len(letters)))
+    scale = _scale_of(value, [i for i in range(len(letters)) if i not in kept], LIMIT)
+    return _marked(_integers_of(value, scale, kept, LIMIT), key), _Operand(scale, kept_letters)
+
+
+def _quantised_groups(operand: _Operand, summed: str, group_size: int) -> tuple[_Operand, _Operand]:
+    """Returns `operand` as 4-bit integers in bytes, with a dim of groups before the dim `summed`, and their scales."""
+    owner = _owner(operand.value)
+    if owner is not None and owner.name == "linalg.transpose":
+        return _quantised_groups(_before_transpose(operand, owner), summed, group_size)
+    whole = _Operand(_shared_view(operand.value), operand.letters)
+    grouped = _split_dim(whole, summed, group_size)
+    value = _shared_view(grouped.value)
+    summed_dim = grouped.letters.index(summed)
+    kept = [i for i in range(len(grouped.letters)) if i != summed_dim]
+    kept_letters = grouped.letters.replace(summed, "")
+    key = f"int4 over {summed_dim}"
+    existing = _existing_rounding(value, key)
+    if existing is not None:
+        return _Operand(existing.results[0], grouped.letters), _Operand(existing.operands[1], kept_letters)
+    scale = _scale_of(value, [summed_dim], LIMIT_OF_4_BITS)
+    integers = _marked(_integers_of(value, scale, kept, LIMIT_OF_4_BITS), key)
+    return _Operand(integers, grouped.letters), _Operand(scale, kept_letters)
+
+
+def _split_dim(operand: _Operand, letter: str, group_size: int) -> _Operand:
+    """Returns `operand` with a dim of groups before the dim `letter`, of which `group_size` elements remain."""
+    dim, shape = operand.letters.index(letter), list(st.shape_of(operand.value))
+    new_shape = [*shape[:dim], shape[dim] // group_size, group_size, *shape[dim + 1 :]]
+    letters = operand.letters[:dim] + _GROUP_LETTER + operand.letters[dim:]
+    return _Operand(st.reshape(operand.value, new_shape, _F32), letters)
+
+
+def _integers_of(value: Any, scale: Any, kept: list[int], limit: int) -> Any:
+    """Returns `value` in steps of `scale`, as bytes; `kept` are the dims of the scale."""
+    loops = list(range(len(st.shape_of(value))))
 
     def body(x: Any, step: Any, _out: Any) -> list[Any]:
-        return [_round_to_integer(Scalar(x, _F32), Scalar(step, _F32)).value]
+        return [_round_to_integer(Scalar(x, _F32), Scalar(step, _F32), limit).value]
 
     target = st.empty(st.shape_of(value), _INT8)
-    iterators = [st.PARALLEL] * len(letters)
-    integers = st.generic([value, scale], [loops, kept], [target], [loops], iterators, body)[0]
-    return _marked(integers, key), _Operand(scale, kept_letters)
+    return st.generic([value, scale], [loops, kept], [target], [loops], [st.PARALLEL] * len(loops), body)[0]
 
 
-def _scale_of(value: Any, axes: list[int]) -> Any:
-    """Returns the largest magnitude over `axes`, divided by `LIMIT`; NaN if there is one."""
+def _scale_of(value: Any, axes: list[int], limit: int) -> Any:
+    """Returns the largest magnitude over `axes`, divided by `limit`; NaN if there is one."""
     largest = st.reduce(
         [(value, _F32)], st.shape_of(value), axes, False, 0.0, _F32,
         lambda x, greatest: s.maximum(greatest, s.absolute(x)),
     )  # fmt: skip
-    return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(LIMIT))
+    return st.pointwise([(largest, _F32)], st.shape_of(largest), _F32, lambda x: x / float(limit))
 
 
-def _round_to_integer(x: Scalar, scale: Scalar) -> Scalar:
-    """Returns `x / scale` rounded to an 8-bit integer, ties to even; 0 for a quotient of 0/0 or with NaN."""
+def _round_to_integer(x: Scalar, scale: Scalar, limit: int) -> Scalar:
+    """Returns `x / scale` rounded to an integer of at most `limit`, ties to even; 0 for a quotient of 0/0 or NaN."""
     steps = s.roundeven(x / scale)
-    clamped = s.fmin(s.fmax(steps, -float(LIMIT)), float(LIMIT))
+    clamped = s.fmin(s.fmax(steps, -float(limit)), float(limit))
     return cast(s.select(steps.compare("eq", steps), clamped, 0.0), _INT8)
 
 

@@ -31,7 +31,9 @@ Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]
 Checks = Literal["eager", "none"]
 Dialect = Literal["linalg", "tosa", "stablehlo"]
 Frontend = Literal["dynamo", "export", "torch-mlir"]
-Precision = Literal["f32", "bf16x3", "bf16", "int8-dynamic", "int8-weights"]
+Precision = Literal[
+    "f32", "bf16x3", "bf16", "int8-dynamic", "int8-weights", "int4-weights", "int4-weights-64", "int4-weights-32"
+]  # fmt: skip
 
 CHECKS: tuple[Checks, ...] = get_args(Checks)
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
@@ -43,6 +45,8 @@ EAGER: Lowering = "eager"
 F32: Precision = "f32"
 # The precisions whose gradients are those of the same products: numbers are only rounded to floats.
 FLOAT_PRECISIONS: tuple[Precision, ...] = ("f32", "bf16x3", "bf16")
+# The number of 4-bit weights along K that share a scale.
+GROUP_SIZES: dict[Precision, int] = {"int4-weights": 128, "int4-weights-64": 64, "int4-weights-32": 32}
 # The lowering of ops that no registry here lowers.
 TORCH_MLIR: Literal["torch-mlir"] = "torch-mlir"
 # The frontends whose graphs are lowered here, node by node.
@@ -163,7 +167,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     `precision` is that of all products of float32, except for nodes in `precisions`. "bf16" rounds both operands and
     adds in f32; "bf16x3" makes each operand the sum of two bfloat16, and adds three of the four products;
     "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly; "int8-weights"
-    rounds only parameters.
+    rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale for 128 along K and each output
+    channel ("int4-weights-64", "int4-weights-32": for 64 or 32).
     """
 
     source: str = ""

@@ -6,7 +6,7 @@ type of the operands, which is float64 in a reference in double precision.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -14,8 +14,10 @@ import torch
 from buddy.compiler.graph.node import Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.ops.attention_blocks import RowBlocks, block_sizes, split_rows
+from buddy.compiler.protocol.recipe import GROUP_SIZES
 
 LIMIT = 127
+LIMIT_OF_4_BITS = 7
 
 
 class _Product(NamedTuple):
@@ -150,17 +152,19 @@ def _split(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return high, (x - high).bfloat16().to(x.dtype)
 
 
-def quantise(x: torch.Tensor, letters: str, out: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns `x` rounded to 8-bit integers, in its own type, and a scale for each index of the letters in `out`.
+def quantise(x: torch.Tensor, letters: str, out: str, limit: int = LIMIT) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns `x` rounded to integers of at most `limit`, in its own type, and their scales.
+
+    There is a scale for each index of the letters in `out`.
 
     Dims of other letters have size 1 in the scale.
     """
     dims = [i for i, letter in enumerate(letters) if letter not in out]
     magnitude = x.abs()
     largest = magnitude.amax(dims, keepdim=True) if x.numel() else magnitude.sum(dims, keepdim=True)
-    scale = largest / LIMIT
+    scale = largest / limit
     steps = torch.round(x / scale)
-    return torch.where(steps.isnan(), 0.0, steps.clamp(-LIMIT, LIMIT)), scale
+    return torch.where(steps.isnan(), 0.0, steps.clamp(-limit, limit)), scale
 
 
 def _in_integers(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
@@ -178,9 +182,33 @@ def _in_integer_weights(a: torch.Tensor, b: torch.Tensor, product: _Product, op:
     return _sum(steps, b, product) * _aligned(scale, product.a, product.out)
 
 
+def _in_grouped_weights(group_size: int) -> Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]:
+    """Returns the arithmetic of products with 4-bit weights in groups of `group_size` along K."""
+
+    def compute(a: torch.Tensor, b: torch.Tensor, product: _Product, op: Op) -> torch.Tensor:
+        if _is_parameter(op.args[product.first + 1]):
+            return _sum(a, _round_groups(b, product.b, product.out, group_size), product)
+        return _sum(_round_groups(a, product.a, product.out, group_size), b, product)
+
+    return compute
+
+
+def _round_groups(weights: torch.Tensor, letters: str, out: str, group_size: int) -> torch.Tensor:
+    """Returns `weights` rounded to steps of 4 bits, with a scale for each group along the dim that is not in `out`."""
+    dim = next(i for i, letter in enumerate(letters) if letter not in out)
+    grouped = weights.unflatten(dim, (-1, group_size))
+    grouped_letters = f"{letters[:dim]}g{letters[dim:]}"
+    steps, scale = quantise(grouped, grouped_letters, f"{out}g", LIMIT_OF_4_BITS)
+    return (steps * scale).flatten(dim, dim + 1)
+
+
 _ARITHMETIC = {
-    "bf16x3": _in_pairs, "bf16": _in_bfloat16, "int8-dynamic": _in_integers, "int8-weights": _in_integer_weights,
-}  # fmt: skip
+    "bf16x3": _in_pairs,
+    "bf16": _in_bfloat16,
+    "int8-dynamic": _in_integers,
+    "int8-weights": _in_integer_weights,
+    **{name: _in_grouped_weights(size) for name, size in GROUP_SIZES.items()},
+}
 
 
 def _aligned(scale: torch.Tensor, letters: str, out: str) -> torch.Tensor:

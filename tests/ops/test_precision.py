@@ -56,6 +56,12 @@ def integer_weights(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     return (x @ steps.float().t()) * scale
 
 
+def grouped_weights(x: torch.Tensor, w: torch.Tensor, group_size: int = 128) -> torch.Tensor:
+    groups = w.unflatten(1, (-1, group_size))
+    scale = groups.abs().amax(2, keepdim=True) / 7
+    return x @ (torch.round(groups / scale).nan_to_num().clamp(-7, 7) * scale).flatten(1).t()
+
+
 REFERENCES: dict[Precision, Products] = {
     "bf16x3": pairs, "bf16": bfloat16, "int8-dynamic": dynamic_integers, "int8-weights": integer_weights,
 }  # fmt: skip
@@ -98,6 +104,24 @@ def test_linear_layers(m: int, k: int, n: int, precision: Precision) -> None:
         assert text.endswith("stays in f32: its time is that of reading an operand, which is faster in f32")
         return
     assert_equal(computed(layer, x, precision=precision), REFERENCES[precision](x, layer.weight.detach()), precision)
+
+
+@pytest.mark.parametrize(("group_size", "k"), [(128, 768), (128, 128), (64, 192), (32, 96)])
+@pytest.mark.parametrize(("m", "n"), [(1, 96), (1, 33), (2, 200), (3, 7), (4, 64), (9, 40), (64, 96)])
+def test_linear_layers_with_4_bit_weights(m: int, n: int, group_size: int, k: int) -> None:
+    precision: Precision = {128: "int4-weights", 64: "int4-weights-64", 32: "int4-weights-32"}[group_size]
+    layer, x = nn.Linear(k, n, bias=False).eval(), torch.randn(m, k)
+    reference = grouped_weights(x, layer.weight.detach(), group_size)
+    torch.testing.assert_close(computed(layer, x, precision=precision), reference)
+
+
+def test_4_bit_weights_on_the_left_or_stored_by_columns() -> None:
+    weights, x = nn.Parameter(torch.randn(12, 128)), torch.randn(128, 2)
+    ours = computed(lambda x: weights @ x, x, precision="int4-weights")
+    torch.testing.assert_close(ours, grouped_weights(x.t(), weights.detach()).t())
+    columns = nn.Parameter(weights.detach().t().contiguous())
+    ours = computed(lambda x: x.t() @ columns, x, precision="int4-weights")
+    torch.testing.assert_close(ours, grouped_weights(x.t(), weights.detach()))
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
