@@ -13,6 +13,8 @@ from transformers import DynamicCache, GPT2Config, GPT2LMHeadModel
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--tiny", action="store_true", help="2 layers, 64 wide, 16 tokens")
 parser.add_argument("--decode", action="store_true", help="one token on a key-value cache instead of the prefill")
+parser.add_argument("--batch", type=int, default=1, help="how many rows of tokens in the prefill (1)")
+parser.add_argument("--tokens", type=int, default=0, help="how many tokens in each row (128, or 16 with --tiny)")
 options = parser.parse_args()
 
 
@@ -37,14 +39,14 @@ TINY = {"n_layer": 2, "n_embd": 64, "n_head": 4, "vocab_size": 1000, "n_position
 torch.manual_seed(0)
 config = GPT2Config(**(TINY if options.tiny else {}), use_cache=options.decode)
 lm = GPT2LMHeadModel(config).eval()
-tokens = 16 if options.tiny else 128
+tokens = options.tokens or (16 if options.tiny else 128)
 if options.decode:
     model: nn.Module = Decode(lm).eval()
     past = (config.n_layer, 1, config.n_head, tokens, config.n_embd // config.n_head)
     example_inputs = (torch.randint(config.vocab_size, (1, 1)), torch.randn(past), torch.randn(past))
 else:
     model = lm
-    example_inputs = (torch.randint(config.vocab_size, (1, tokens)),)
+    example_inputs = (torch.randint(config.vocab_size, (options.batch, tokens)),)
 
 if __name__ == "__main__":
     with torch.no_grad():

@@ -49,12 +49,13 @@ class ResNet18(nn.Module):
 
 parser = argparse.ArgumentParser(description=__doc__)
 parser.add_argument("--tiny", action="store_true", help="an eighth of the channels, a 64x64 image")
+parser.add_argument("--batch", type=int, default=1, help="how many images (1)")
 options = parser.parse_args()
 
 torch.manual_seed(0)
 model = ResNet18(8 if options.tiny else 64).eval()
 size = 64 if options.tiny else 224
-example_inputs = torch.randn(1, 3, size, size)
+example_inputs = torch.randn(options.batch, 3, size, size)
 
 if __name__ == "__main__":
     with torch.no_grad():

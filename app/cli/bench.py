@@ -14,6 +14,8 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.support.cluster import ClusterError
 from buddy.compiler.tools.bench import report, session
 from buddy.compiler.tools.bench.plan import (
+    ALL,
+    BENCH_PRECISIONS,
     DEFAULT_SIDES,
     OURS,
     SIDES,
@@ -22,26 +24,30 @@ from buddy.compiler.tools.bench.plan import (
     BenchSubject,
     check_sides,
     read_suite,
+    with_precisions,
 )
 
 EPILOG = """
 A subject is a program to time, a side is a compiler or runtime that runs it. SUITE is a TOML file with a table
-`[[subject]]` for each program (name, source, arguments). SOURCE is one script that defines `model` and
-`example_inputs`; words after `--` are its arguments. Each side runs in a separate process with empty caches. Rounds of
-the sides are interleaved. In a round, each side is called once, or repeatedly for 30 ms if a call is shorter; the
-median over the rounds is reported. Writes bench.json and bench.md after each subject, so that --resume can continue
-after an interruption, and bench.svg at the end if matplotlib is installed.
+`[[subject]]` for each program (name, source, arguments, group, task, precisions). SOURCE is one script that defines
+`model` and `example_inputs`; words after `--` are its arguments. Each side runs in a separate process with empty
+caches, and makes the model of a precision as its users do (docs/explanation/measurements.md). Rounds of the sides are
+interleaved. In a round, each side is called once, or repeatedly for 30 ms if a call is shorter; the median over the
+rounds is reported, with the error against eager in float32. Writes bench.json and bench.md after each subject, so that
+--resume can continue after an interruption, and bench.svg at the end if matplotlib is installed.
 """
 
 
 def make_parser() -> arguments.Parser:
     parser = arguments.Parser("bench", VERBS["bench"], EPILOG)
     parser.add_argument("source", metavar="SUITE|SOURCE", help="a suite (.toml) or a script (.py)")
-    text = f"sides to time, from {', '.join(SIDES)} (default: {', '.join(DEFAULT_SIDES)})"
+    text = f"sides to time, from {', '.join(SIDES)}, or {ALL} (default: {', '.join(DEFAULT_SIDES)})"
     parser.add_argument("--sides", default=",".join(DEFAULT_SIDES), metavar="A,B", help=text)
     parser.add_argument(
         "--threads", default="1", metavar="N,M", help="thread counts, each measured separately (default: 1)"
     )
+    text = f"precisions of every program, from {', '.join(BENCH_PRECISIONS)} (default: the suite's, or f32)"
+    parser.add_argument("--precisions", default="", metavar="A,B", help=text)
     parser.add_argument("--only", default="", metavar="A,B", help="only the subjects with these names")
     parser.add_argument(
         "--rounds", type=arguments.positive_number, default=15, metavar="N", help="timed rounds (default: 15)"
@@ -49,6 +55,8 @@ def make_parser() -> arguments.Parser:
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S", help="stop timing a subject after S seconds (default: 60)"
     )
+    text = "leave out a side that is not ready after S seconds (default: 900)"
+    parser.add_argument("--prepare-seconds", type=float, default=900.0, metavar="S", help=text)
     parser.add_argument(
         "--resume",
         action="store_true",
@@ -92,7 +100,7 @@ def _measure(
 
     The files are written after each subject, so that an interruption loses the measurements of at most one subject.
     """
-    results: dict[str, Any] = previous or {"limits": {}, "subjects": []}
+    results: dict[str, Any] = previous or {"limits": {}, "subjects": [], "summary": {}}
     output: Path = options.output
     if options.cluster:
         output.mkdir(parents=True, exist_ok=True)
@@ -136,7 +144,9 @@ def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPla
             raise BenchPlanError(f"{path} has no subject {name!r}; it has {', '.join(s.name for s in subjects)}")
     threads = tuple(_parse_thread_count(text) for text in options.threads.split(","))
     selected = tuple(subject for subject in subjects if not names or subject.name in names)
-    return BenchPlan(selected, check_sides(options.sides.split(",")), threads, options.rounds, options.seconds)
+    selected = with_precisions(selected, [name for name in options.precisions.split(",") if name])
+    sides = check_sides(options.sides.split(","))
+    return BenchPlan(selected, sides, threads, options.rounds, options.seconds, options.prepare_seconds)
 
 
 def _parse_thread_count(text: str) -> int:

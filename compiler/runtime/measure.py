@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import MemoryUse, OutputReport, RunReport, Timing
 from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import NodeCounts, SideReport
 from buddy.compiler.runtime.compare import unchecked_report
 from buddy.compiler.runtime.executable import Loaded, load
@@ -114,8 +115,34 @@ def run_and_compare(
         after = fingerprints(captured.tensors)
         beside = tuple(_side_reports(sides, captured, reference, expected, side_seconds, threads, equal_nan))
     thread_notes = _thread_notes(artifact, program)
-    compiled = summarize(compiled_seconds, 1 if thread_notes else threads)
-    eager = summarize(eager_seconds if captured.eager else (), threads)
+    report = make_report(
+        captured, graph, outputs, summarize(compiled_seconds, 1 if thread_notes else threads),
+        summarize(eager_seconds, threads), nodes, (before, after),
+        (*precision_notes(reference, outputs), *thread_notes, *program.notes()),
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        report,
+        compile_seconds=compile_seconds,
+        load_seconds=load_seconds,
+        memory=_memory(program, captured, artifact, first_peak, eager_peak),
+        beside=beside,
+        load=machine_load,
+        equal_nan=equal_nan,
+        slow_paths=nodes.slow_paths,
+        error_paths=nodes.error_paths,
+    )
+
+
+def make_report(
+    captured: CapturedGraph, graph: int, outputs: tuple[OutputReport, ...], compiled: Timing, eager: Timing,
+    nodes: NodeCounts, fingerprints: tuple[Sequence[int], Sequence[int]], notes: Sequence[str],
+) -> RunReport:  # fmt: skip
+    """Returns what each report of a run has: results, times and their ratio, and whether inputs are as before.
+
+    `fingerprints` are those of the tensors before and after the run. Without an eager program, eager has no time.
+    """
+    before, after = fingerprints
+    eager = eager if captured.eager else summarize((), eager.threads)
     return RunReport(
         graph,
         outputs,
@@ -123,24 +150,17 @@ def run_and_compare(
         eager,
         nodes_compiled=nodes.compiled,
         nodes_eager=nodes.eager,
-        compile_seconds=compile_seconds,
-        load_seconds=load_seconds,
+        compile_seconds=0.0,
         ratio=compiled.median / eager.median if eager.median else 0.0,
         inputs_unchanged=before == after,
-        notes=(
-            *precision_notes(reference, outputs),
-            *thread_notes,
-            *program.notes(),
-            *changed_tensors(captured, before, after),
-        ),
-        memory=_memory(program, captured, artifact, first_peak, eager_peak),
-        beside=beside,
+        notes=(*notes, *changed_tensors(captured, before, after)),
         compared=captured.eager is not None,
-        load=machine_load,
-        equal_nan=equal_nan,
-        slow_paths=nodes.slow_paths,
-        error_paths=nodes.error_paths,
     )
+
+
+def error_text(error: Exception) -> str:
+    """Returns the text of an error of a side: this project's own as they are, others with their type."""
+    return str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
 
 
 def _side_reports(

@@ -6,11 +6,11 @@ import contextlib
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import torch
 
 from buddy.compiler.protocol.artifact import from_bytes
 from buddy.compiler.protocol.catalogue import COMPILER_NAMES
-from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import NATIVE
 from buddy.compiler.protocol.run_report import NodeCounts, RunReport, SideReport
 from buddy.compiler.runtime.executable import load
@@ -18,10 +18,11 @@ from buddy.compiler.runtime.forked_program import ForkedProgram
 from buddy.compiler.runtime.graph_interpreter import SEED
 from buddy.compiler.runtime.measure import (
     OnProgress,
-    changed_tensors,
     compare_with_reference,
     eager_results,
+    error_text,
     fingerprints,
+    make_report,
     precision_notes,
     run_to_time,
     summarize,
@@ -75,24 +76,14 @@ def run_beside_native(
         after = fingerprints(captured.tensors)
         reference = captured.in_precisions(dict(nodes.precisions))
         outputs = compare_with_reference(captured, reference, results, expected, equal_nan)
-    compiled, eager = summarize(seconds[0], threads), summarize(seconds[-1] if captured.eager else (), threads)
-    return RunReport(
-        graph,
-        outputs,
-        compiled,
-        eager,
-        nodes_compiled=nodes.compiled,
-        nodes_eager=nodes.eager,
+    report = make_report(
+        captured, graph, outputs, summarize(seconds[0], threads), summarize(seconds[-1], threads), nodes,
+        (before, after), (*precision_notes(reference, outputs), *process.notes()),
+    )  # fmt: skip
+    return msgspec.structs.replace(
+        report,
         compile_seconds=compile_seconds,
         load_seconds=load_seconds,
-        ratio=compiled.median / eager.median if eager.median else 0.0,
-        inputs_unchanged=before == after,
-        notes=(
-            *precision_notes(reference, outputs),
-            *process.notes(),
-            *changed_tensors(captured, before, after),
-        ),
-        compared=captured.eager is not None,
         backend=process.backend,
         beside=(native_code.report(captured, reference, expected, seconds[1:-1], threads, equal_nan),),
         load=machine_load,
@@ -122,7 +113,7 @@ class _Native:
         try:
             yield
         except Exception as error:
-            self._problem = str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
+            self._problem = error_text(error)
 
     def report(
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],

@@ -139,6 +139,34 @@ def host_features() -> str:
     return " ".join([platform.machine(), *sorted(_cpu_flags())])
 
 
+def has_features(*names: str) -> bool:
+    """Returns whether this CPU has all features `names`, named as in Linux."""
+    return set(names) <= _cpu_flags()
+
+
+# Extensions that decide how fast narrow elements are, with the flags in Linux of processors that have them.
+_EXTENSIONS = {
+    "AVX2": ("avx2",),
+    "AVX-512": ("avx512f",),
+    "AVX-VNNI": ("avx_vnni",),
+    "AVX-512 VNNI": ("avx512_vnni",),
+    "AVX-512 BF16": ("avx512_bf16",),
+    "AMX": ("amx_bf16",),
+}
+
+
+def cpu_name() -> str:
+    """Returns the name of this CPU, with the extensions that decide how fast narrow elements are."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    extensions = [name for name, flags in _EXTENSIONS.items() if has_features(*flags)]
+    name = names[0] if names else platform.processor() or platform.machine()
+    return f"{name} ({', '.join(extensions) or 'none of ' + ', '.join(_EXTENSIONS)})"
+
+
 _AMX = {"amx_tile", "amx_bf16", "amx_int8"}
 
 

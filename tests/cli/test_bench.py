@@ -6,12 +6,27 @@ import json
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.support.target import has_features
 from buddy.compiler.tools.bench import report, session
-from buddy.compiler.tools.bench.plan import BenchPlan, BenchPlanError, BenchSubject, check_sides, read_suite
+from buddy.compiler.tools.bench.plan import (
+    BENCH_PRECISIONS,
+    SIDES,
+    BenchCase,
+    BenchPlan,
+    BenchPlanError,
+    BenchPrecision,
+    BenchSubject,
+    check_sides,
+    read_suite,
+    why_not,
+)
 from buddy.compiler.tools.bench.report import geometric_mean, interval
+from buddy.compiler.tools.runtimes import sessions
 
 ROOT = Path(__file__).resolve().parents[2]
 Bench = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -23,6 +38,9 @@ example_inputs = torch.randn(4, 16)
 """
 
 
+FULL = pytest.mark.full("one side in one precision, of which some always run")
+
+
 @pytest.fixture
 def bench(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Bench:
     return lambda *words: cli("bench", *words)
@@ -32,6 +50,14 @@ def bench(cli: Callable[..., subprocess.CompletedProcess[str]]) -> Bench:
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "small.py"
     path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture
+def wide_script(tmp_path: Path) -> Path:
+    """Layers that are wide enough for groups of weights."""
+    path = tmp_path / "wide.py"
+    path.write_text(SMALL.replace("16, 8", "256, 128").replace("4, 16", "4, 256"))
     return path
 
 
@@ -66,6 +92,153 @@ def test_another_runtime_is_a_side(script: Path, tmp_path: Path, runtime: str) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("side", "precision", "packages"),
+    [
+        ("buddy-frozen", "bf16", ()),
+        ("buddy-frozen", "int8-weights", ()),
+        pytest.param("eager", "int8-static", ("torchao",), marks=FULL),
+        pytest.param("inductor", "int8-weights", ("torchao",), marks=FULL),
+        ("torchscript", "int8-dynamic", ()),
+        pytest.param("torchscript", "bf16", (), marks=FULL),
+        pytest.param("onnxruntime", "int8-dynamic", ("onnx", "onnxruntime", "onnxscript"), marks=FULL),
+        ("onnxruntime", "int8-static", ("onnx", "onnxruntime", "onnxscript")),
+        pytest.param("openvino", "int8-weights", ("onnx", "onnxscript", "openvino", "nncf"), marks=FULL),
+    ],
+)
+def test_a_side_makes_the_model_of_a_precision(
+    wide_script: Path, tmp_path: Path, side: str, precision: BenchPrecision, packages: tuple[str, ...]
+) -> None:
+    """Its results differ from float32 as much as the precision rounds, neither less nor more."""
+    for package in packages:
+        pytest.importorskip(package)
+    case = BenchCase(BenchSubject("wide", str(wide_script)), precision, 1)
+    contestant = session.Contestant(side, case, tmp_path)
+    try:
+        found = contestant.report(300)
+        assert 1e-4 < found["relative_error"] < 5e-2
+        assert contestant.seconds() > 0
+    finally:
+        contestant.close()
+
+
+def test_a_side_that_takes_too_long_is_named(script: Path, tmp_path: Path) -> None:
+    contestant = session.Contestant("eager", BenchCase(BenchSubject("small", str(script)), "f32", 1), tmp_path)
+    try:
+        with pytest.raises(session.ContestantError, match=r"not ready after 0 s; see .*small-f32-1-eager\.log"):
+            contestant.report(0.01)
+    finally:
+        contestant.close()
+
+
+def test_openvino_is_asked_which_precision_it_computes_in(tmp_path: Path) -> None:
+    """Without the instruction, it computes in float32 although bfloat16 is requested."""
+    onnx = pytest.importorskip("onnx")
+    pytest.importorskip("openvino")
+    value = [onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [64, 64]) for name in "xyz"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("MatMul", ["x", "y"], ["z"])], "g", value[:2], value[2:])
+    path = tmp_path / "model.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)]), path)
+    assert sessions.load_openvino(path, 1, "f32")[1] == "f32"
+    if has_features("avx512_bf16") or has_features("amx_bf16"):
+        assert sessions.load_openvino(path, 1, "bf16")[1] == "bf16"
+    else:
+        with pytest.raises(BuddyError, match="OpenVINO computes in f32 on this CPU, although bf16 was requested"):
+            sessions.load_openvino(path, 1, "bf16")
+
+
+@pytest.mark.slow
+def test_training_steps_and_several_sizes_are_timed(tmp_path: Path) -> None:
+    train, sizes = tmp_path / "train.py", tmp_path / "sizes.py"
+    train.write_text(
+        "import torch\ntorch.manual_seed(0)\n"
+        "model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, 4))\n"
+        "example_inputs = torch.randn(4, 8)\n"
+        "def loss(output):\n    return output.square().mean()\n"
+    )
+    sizes.write_text(SMALL.replace("torch.randn(4, 16)", "[torch.randn(n, 16) for n in (4, 7, 9)]"))
+    subjects = (BenchSubject("train", str(train), task="training"), BenchSubject("sizes", str(sizes), task="dynamic"))
+    *_, found = session.run(BenchPlan(subjects, ("buddy", "buddy-frozen", "eager"), rounds=5), tmp_path)
+    trained, several = found["subjects"]
+    assert trained["fastest"] == several["fastest"] == "eager"
+    assert trained["sides"]["buddy"]["relative_error"] < 1e-5
+    assert trained["sides"]["buddy-frozen"]["error"] == "training changes weights, which are constants here"
+    assert several["flops"] == 2 * (4 + 7 + 9) * 16 * 8
+    assert several["sides"]["buddy-frozen"]["error_of"] < 1e-5
+    assert set(found["summary"]["1"]) == {"training", "dynamic"}
+
+
+@pytest.mark.slow
+@pytest.mark.full("all models to train, in eager")
+@pytest.mark.parametrize("name", ["mlp", "resnet18", "gpt2", "bert", "vit", "unet"])
+def test_the_models_to_train_have_gradients(tmp_path: Path, name: str) -> None:
+    subject = BenchSubject(name, str(ROOT / "benchmarks/programs/train.py"), (name, "--tiny"), task="training")
+    contestant = session.Contestant("eager", BenchCase(subject, "f32", 1), tmp_path)
+    try:
+        assert contestant.report(300)["relative_error"] == 0
+        assert contestant.seconds() > 0
+    finally:
+        contestant.close()
+
+
+def test_reasons_that_the_kind_of_a_side_tells() -> None:
+    model = BenchSubject("m", "m.py")
+    assert why_not("onnxruntime", BenchCase(model, "bf16", 1)) == (
+        "onnxruntime has no bf16: its kernels for CPUs have no bfloat16"
+    )
+    assert why_not("freezing", BenchCase(BenchSubject("t", "t.py", task="training"), "f32", 1))
+    assert all(not why_not(side, BenchCase(model, "f32", 1)) for side in SIDES)
+
+
+def test_each_precision_has_its_table() -> None:
+    subject = BenchSubject("m", "m.py")
+    found = [subject.table(precision) for precision in BENCH_PRECISIONS]
+    assert found == ["f32", "bf16", "int8", "int8", "int8", "int4"]
+    assert BenchSubject("m", "m.py", group="decode").table("int8-weights") == "decode"
+    assert set(found) | {"decode", "dynamic", "training"} == set(report.TABLES)
+
+
+def test_a_report_has_the_machine_the_errors_and_the_means_of_each_table() -> None:
+    def subject(name: str, precision: str, table: str, ratio: float) -> dict[str, Any]:
+        timed = {"seconds": {"median": 0.01}, "relative_error": 4.2e-3, "aten_seconds": 1.0}
+        frozen = {"fastest": "openvino", "ratio": ratio, "interval": [ratio, ratio]}
+        return {
+            "name": name, "group": "model", "table": table, "precision": precision, "threads": 1, "flops": 0,
+            "sides": {"buddy": timed, "openvino": timed | {"note": "floats are bf16"}, "iree": {"error": "no"}},
+            "fastest": None, "ratio": None, "interval": None, "frozen": frozen,
+        }  # fmt: skip
+
+    subjects = [
+        subject("a", "f32", "f32", 3.0), subject("a", "int8-static", "int8", 2.0),
+        subject("b", "int8-static", "int8", 8.0),
+    ]  # fmt: skip
+    text = report.markdown(
+        {
+            "machine": "Some CPU (AVX2)", "limits": {"1": {"gflops": 50.0, "gbytes": 9.0}}, "subjects": subjects,
+            "summary": {"1": session.summary(subjects, 1)},
+        }
+    )  # fmt: skip
+    floats, integers = text.split("### 8-bit integers, 1 thread")
+    assert "Some CPU (AVX2): 50 GFLOP/s in float32" in floats
+    assert "| 10 (4e-03) |" in floats
+    assert "3.00 × the fastest of all others" in floats
+    assert "4.00 × the fastest of all others, weights frozen (2 models)" in integers
+    assert "- iree, a in int8-static, b in int8-static: no" in integers
+    assert "- openvino, a in int8-static, b in int8-static: floats are bf16" in integers
+    assert "| iree |" not in text
+
+
+def test_a_precision_and_a_task_that_do_not_fit_are_refused(bench: Bench, script: Path, tmp_path: Path) -> None:
+    done = bench(script, "--precisions", "int9")
+    assert done.returncode == 2
+    assert "unknown precision 'int9'; the precisions are f32, bf16, int8-dynamic" in done.stderr
+    suite = tmp_path / "suite.toml"
+    suite.write_text('[[subject]]\nname = "a"\nsource = "a.py"\ntask = "training"\nprecisions = ["bf16"]\n')
+    with pytest.raises(BenchPlanError, match="subject 'a' of task 'training' is measured in f32 only"):
+        read_suite(suite)
+
+
+@pytest.mark.slow
 @pytest.mark.full("compiles three times; one whose results are wrong is always tried")
 def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_path: Path) -> None:
     broken = BenchSubject("broken", str(script.with_name("absent.py")))
@@ -76,9 +249,9 @@ def test_a_side_that_fails_is_named_and_the_others_are_timed(script: Path, tmp_p
     assert "absent.py" in failed["sides"]["buddy"]["error"]
     assert failed["ratio"] is None
     assert timed["ratio"] > 0
-    assert found["summary"]["1"]["not_timed"] == ["broken"]
+    assert found["summary"]["1"]["f32"]["not_timed"] == ["broken"]
     text = report.markdown(found)
-    assert "- broken, eager:" in text
+    assert "- eager, broken:" in text
 
 
 @pytest.mark.slow
@@ -100,7 +273,7 @@ def test_an_interrupted_benchmark_goes_on(bench: Bench, script: Path, tmp_path: 
     found = json.loads((out / "bench.json").read_text())
     assert [subject["name"] for subject in found["subjects"]] == ["first", "second"]
     assert found["subjects"][0] == measured
-    assert found["summary"]["1"]["models"] == 2
+    assert found["summary"]["1"]["f32"]["models"] == 2
     done = bench(suite, "--resume", "--sides", "eager,inductor", "-o", out)
     assert done.returncode == 2
     assert "was measured with other sides" in done.stderr
@@ -124,7 +297,7 @@ def test_unknown_sides_and_threads_are_refused(bench: Bench, script: Path) -> No
     assert "--threads" in done.stderr
 
 
-@pytest.mark.parametrize("name", ["models", "ops"])
+@pytest.mark.parametrize("name", ["models", "narrow", "ops", "shapes", "training"])
 def test_the_suites_name_scripts_that_are_there(name: str) -> None:
     subjects = read_suite(ROOT / "benchmarks" / f"{name}.toml")
     assert len({subject.name for subject in subjects}) == len(subjects)

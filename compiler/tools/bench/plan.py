@@ -8,11 +8,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal, get_args
 
 import msgspec
 
 from buddy.compiler.protocol.errors import BuddyError
-from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO, RUNTIMES
+from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,43 +23,111 @@ else:
 # This compiler's sides.
 OURS, OURS_FROZEN = "buddy", "buddy-frozen"
 EAGER = "eager"
+INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER = "inductor", "freezing", "max-autotune", "cpp-wrapper"
+TORCHSCRIPT, ZENTORCH, IREE = "torchscript", "zentorch", "iree"
 SIDES = {
     OURS: "torch.compile with this compiler, with its defaults: weights are read in place at each call",
     OURS_FROZEN: "torch.compile with this compiler's option `freeze`: weights are constants, packed once",
     EAGER: "PyTorch without compilation",
-    "inductor": "torch.compile as PyTorch ships it, which reads weights in place",
-    "freezing": "torch.compile with inductor's option `freezing`, which packs weights",
-    "iree": "IREE for this CPU, from torch-mlir's import (extra `iree`)",
-    ONNX_RUNTIME: "ONNX Runtime, from PyTorch's export to ONNX (extra `runtimes`)",
-    OPENVINO: "OpenVINO in float32, from the same export (extra `runtimes`)",
+    INDUCTOR: "torch.compile as PyTorch ships it, which reads weights in place",
+    FREEZING: "torch.compile with inductor's option `freezing`, which packs weights",
+    MAX_AUTOTUNE: "inductor with `freezing` and `max_autotune`, which times kernels for each product",
+    CPP_WRAPPER: "inductor with `freezing` and `cpp_wrapper`, which calls kernels from C++",
+    TORCHSCRIPT: "a frozen trace of TorchScript with oneDNN's fusion",
+    ZENTORCH: "torch.compile with AMD's backend, for CPUs with AVX-512 (extra `zentorch`)",
+    IREE: "IREE for this CPU, from torch-mlir's import (extra `iree`)",
+    ONNX_RUNTIME: "ONNX Runtime with all optimisations, from PyTorch's export to ONNX (extra `bench`)",
+    OPENVINO: "OpenVINO with one stream and the hint LATENCY, from the same export (extra `bench`)",
 }
-# The sides of a benchmark that names none: other runtimes are not among them.
-DEFAULT_SIDES = tuple(name for name in SIDES if name not in RUNTIMES)
+# Sides that compile by `torch.compile` with Inductor.
+INDUCTORS = (INDUCTOR, FREEZING, MAX_AUTOTUNE, CPP_WRAPPER)
+# The sides of a benchmark that names none.
+DEFAULT_SIDES = (OURS, OURS_FROZEN, EAGER, INDUCTOR, FREEZING, IREE)
+# Selects all sides.
+ALL = "all"
 # Sides that treat weights as constants and pack them before the calls; they are only compared with one another.
-CONSTANT_WEIGHTS = frozenset({OURS_FROZEN, "freezing", "iree", *RUNTIMES})
+CONSTANT_WEIGHTS = frozenset(SIDES) - {OURS, EAGER, INDUCTOR}
+
+BenchPrecision = Literal["f32", "bf16", "int8-dynamic", "int8-static", "int8-weights", "int4-weights"]
+BENCH_PRECISIONS: tuple[BenchPrecision, ...] = get_args(BenchPrecision)
+# What a call computes: the results of one input, those of several inputs whose sizes differ, or a training step.
+Task = Literal["inference", "dynamic", "training"]
+# The tables of a report, in order, with their titles.
+TABLES = {
+    "f32": "float32",
+    "bf16": "bfloat16",
+    "int8": "8-bit integers",
+    "int4": "4-bit weights",
+    "decode": "Decoding, one token",
+    "dynamic": "Dynamic shapes, float32",
+    "training": "Training steps, float32",
+}
+# The group of subjects that decode one token; they have a table of their own for all precisions.
+DECODE = "decode"
+# The group of subjects that geometric means leave out.
+OP = "op"
 
 
 class BenchSubject(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A program to time: a script that defines `model` and `example_inputs`, with its arguments.
 
-    The geometric mean includes only subjects of the `group` "model".
+    It is measured once in each of the `precisions`. For the task "dynamic", `example_inputs` is a list of inputs, whose
+    sizes may differ. For "training", the model returns a tensor, or a script's `loss(*results)` does, and a call is a
+    step of the script's `optimizer` (default: SGD).
     """
 
     name: str
     source: str
     arguments: tuple[str, ...] = ()
     group: str = "model"
+    task: Task = "inference"
+    precisions: tuple[BenchPrecision, ...] = ("f32",)
+
+    def table(self, precision: str) -> str:
+        """Returns the key in `TABLES` of the table with this subject in `precision`."""
+        if self.task != "inference":
+            return self.task
+        return DECODE if self.group == DECODE else precision.partition("-")[0]
+
+
+class BenchCase(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One measurement of a benchmark: a subject in a precision, on a number of threads."""
+
+    subject: BenchSubject
+    precision: BenchPrecision
+    threads: int
+
+    @property
+    def key(self) -> tuple[str, str, int]:
+        return self.subject.name, self.precision, self.threads
+
+    def __str__(self) -> str:
+        return f"{self.subject.name} in {self.precision}, {self.threads} thread{'s' * (self.threads != 1)}"
 
 
 class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything that one run of the benchmark measures."""
+    """Everything that one run of the benchmark measures.
+
+    The rounds of a subject end after `seconds`, but it has at least `session.MIN_ROUNDS`. A side that is not ready
+    after `prepare_seconds` is left out.
+    """
 
     subjects: tuple[BenchSubject, ...]
     sides: tuple[str, ...] = DEFAULT_SIDES
     threads: tuple[int, ...] = (1,)
     rounds: int = 15
     seconds: float = 60.0
-    """The rounds of a subject end after this many seconds, but it has at least `MIN_ROUNDS` rounds."""
+    prepare_seconds: float = 900.0
+
+    @property
+    def cases(self) -> tuple[BenchCase, ...]:
+        """All measurements, in order."""
+        return tuple(
+            BenchCase(subject, precision, threads)
+            for threads in self.threads
+            for subject in self.subjects
+            for precision in subject.precisions
+        )
 
 
 class BenchPlanError(BuddyError):
@@ -78,6 +147,9 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
         suite = msgspec.convert(tomllib.loads(path.read_text()), _Suite)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise BenchPlanError(f"{path}: {error}") from error
+    for subject in suite.subject:
+        if subject.task != "inference" and subject.precisions != ("f32",):
+            raise BenchPlanError(f"{path}: subject {subject.name!r} of task {subject.task!r} is measured in f32 only")
     return tuple(
         msgspec.structs.replace(subject, source=str((path.parent / subject.source).resolve()))
         for subject in suite.subject
@@ -85,8 +157,57 @@ def read_suite(path: Path) -> tuple[BenchSubject, ...]:
 
 
 def check_sides(names: Sequence[str]) -> tuple[str, ...]:
-    """Returns the sides `names`, after this compiler's. Raises `BenchPlanError` for an unknown side."""
+    """Returns the sides `names`, after this compiler's; `ALL` is all. Raises `BenchPlanError` for unknown ones."""
+    names = [side for name in names for side in (SIDES if name == ALL else (name,))]
     for name in names:
         if name not in SIDES:
             raise BenchPlanError(f"unknown side {name!r}; the sides are {', '.join(SIDES)}")
     return tuple(dict.fromkeys((OURS, *names)))
+
+
+def with_precisions(subjects: Sequence[BenchSubject], names: Sequence[str]) -> tuple[BenchSubject, ...]:
+    """Returns the subjects with the precisions `names` instead of their own, if there are some.
+
+    Subjects of other tasks than inference are measured in float32 only. Raises `BenchPlanError` for unknown precisions.
+    """
+    found = []
+    for name in names:
+        if name not in BENCH_PRECISIONS:
+            raise BenchPlanError(f"unknown precision {name!r}; the precisions are {', '.join(BENCH_PRECISIONS)}")
+        found.append(name)
+    if not found:
+        return tuple(subjects)
+    return tuple(
+        msgspec.structs.replace(subject, precisions=tuple(found)) if subject.task == "inference" else subject
+        for subject in subjects
+    )
+
+
+def why_not(side: str, case: BenchCase) -> str:
+    """Returns the reason why a side cannot run a case, as far as its kind tells; "" if it may."""
+    task, precision = case.subject.task, case.precision
+    if task == "training":
+        if side in (ZENTORCH, IREE, ONNX_RUNTIME, OPENVINO):
+            return f"{side} has no training"
+        return "training changes weights, which are constants here" if side in _FROZEN_IN_TRAINING else ""
+    if task == "dynamic" and side in (TORCHSCRIPT, IREE):
+        return f"{side} compiles for the sizes of one input here"
+    if precision not in _PRECISIONS_OF.get(side, BENCH_PRECISIONS):
+        return f"{side} has no {precision}: {_NOT_IN_PRECISION.get(side, 'its models here are float32')}"
+    return ""
+
+
+_FROZEN_IN_TRAINING = (OURS_FROZEN, FREEZING, TORCHSCRIPT)
+_PRECISIONS_OF: dict[str, tuple[BenchPrecision, ...]] = {
+    TORCHSCRIPT: ("f32", "bf16", "int8-dynamic"),
+    ZENTORCH: ("f32", "bf16"),
+    IREE: ("f32",),
+    ONNX_RUNTIME: ("f32", "int8-dynamic", "int8-static", "int8-weights", "int4-weights"),
+    **dict.fromkeys((EAGER, *INDUCTORS), ("f32", "bf16", "int8-dynamic", "int8-static", "int8-weights")),
+}
+_NOT_IN_PRECISION = {
+    ONNX_RUNTIME: "its kernels for CPUs have no bfloat16",
+    TORCHSCRIPT: "a trace has no such model",
+    ZENTORCH: "it reads models that AMD Quark quantised",
+    **dict.fromkeys((EAGER, *INDUCTORS), "torchao has no 4-bit weights for CPUs"),
+}

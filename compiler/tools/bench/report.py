@@ -5,11 +5,25 @@ from __future__ import annotations
 import math
 import random
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
+from buddy.compiler.protocol.run_report import ONNX_RUNTIME, OPENVINO
+from buddy.compiler.tools.bench.plan import (
+    CPP_WRAPPER,
+    DECODE,
+    EAGER,
+    FREEZING,
+    INDUCTOR,
+    IREE,
+    MAX_AUTOTUNE,
+    OURS,
+    OURS_FROZEN,
+    TABLES,
+    TORCHSCRIPT,
+    ZENTORCH,
+)
 
 _RESAMPLES = 2000
 
@@ -46,74 +60,124 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 _COLOURS = {
-    OURS: "#2166ac", OURS_FROZEN: "#92c5de", EAGER: "#b2182b", "inductor": "#ef8a62", "freezing": "#fddbc7",
-    "iree": "#999999",
+    OURS: "#2166ac", OURS_FROZEN: "#92c5de", EAGER: "#b2182b", INDUCTOR: "#ef8a62", FREEZING: "#fddbc7",
+    IREE: "#999999", MAX_AUTOTUNE: "#d6604d", CPP_WRAPPER: "#b35806", TORCHSCRIPT: "#fdb863", ZENTORCH: "#542788",
+    ONNX_RUNTIME: "#1b7837", OPENVINO: "#7fbf7b",
 }  # fmt: skip
 
 
 def markdown(results: dict[str, Any]) -> str:
-    """Returns the results of a benchmark as Markdown, one table per number of threads.
+    """Returns the results of a benchmark as Markdown: for each number of threads, the tables of `plan.TABLES`.
 
-    Times are medians in ms, ratios are medians over rounds; compile times run from the ATen graph to a callable. The
-    first ratio is the speedup of this compiler over the fastest other side that reads weights in place, the second that
-    of this compiler with frozen weights over the fastest of all other sides.
+    Times are medians in ms, with the error against float32 eager in brackets: the norm of the difference of an output,
+    divided by its norm. Ratios are medians over rounds; compile times run from the ATen graph to a callable. The first
+    ratio is the speedup of this compiler over the fastest other side that reads weights in place, the second that of
+    this compiler with frozen weights over the fastest of all other sides, each in the same precision.
     """
-    parts = [_section(results, threads) for threads in results["limits"]]
+    parts = []
+    for threads in results["limits"]:
+        subjects = _subjects_with(results, threads)
+        for table, title in TABLES.items():
+            if rows := [subject for subject in subjects if table_of(subject) == table]:
+                mean = results["summary"][threads].get(table, {})
+                parts.append(_section(f"{title}, {_threads(threads)}", rows, _machine(results, threads), mean, table))
     return "\n".join(parts)
 
 
-def _section(results: dict[str, Any], threads: str) -> str:
-    limits, subjects = results["limits"][threads], _subjects_with(results, threads)
+def table_of(subject: dict[str, Any]) -> str:
+    """Returns the key in `TABLES` of the table of a result; results of earlier versions are in float32."""
+    return str(subject.get("table", "f32"))
+
+
+def _threads(count: str) -> str:
+    return f"{count} thread{'s' * (count != '1')}"
+
+
+def _machine(results: dict[str, Any], threads: str) -> dict[str, Any]:
+    return {"name": results.get("machine", "unknown CPU"), **results["limits"][threads]}
+
+
+def _section(
+    title: str, subjects: Sequence[dict[str, Any]], machine: dict[str, Any], mean: dict[str, Any], table: str
+) -> str:
     sides = list(dict.fromkeys(side for subject in subjects for side in subject["sides"]))
+    # A side without any time takes no column: its reasons are below the table.
+    sides = [side for side in sides if any("seconds" in subject["sides"].get(side, {}) for subject in subjects)]
+    precisions = list(dict.fromkeys(subject.get("precision", "f32") for subject in subjects))
+    with_precision, with_peak = len(precisions) > 1 or table == DECODE, precisions == ["f32"]
     head = [
         "",
+        *(["precision"] if with_precision else []),
         *sides,
         "fastest in place",
         "ratio (95 %)",
         "fastest other",
         "frozen: ratio (95 %)",
-        "of FMA peak",
-        "compile: cold / warm / inductor, s",
+        *(["of FMA peak", "compile: cold / warm / inductor, s"] if with_peak else []),
     ]
-    rows = [_row(subject, sides, limits) for subject in subjects]
-    mean = results["summary"][threads]
+    rows = []
+    for subject in subjects:
+        times = [_cell(subject["sides"].get(side, {})) for side in sides]
+        ratios = [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
+        precision = [subject.get("precision", "f32")] if with_precision else []
+        rows.append([subject["name"], *precision, *times, *ratios, *(_float_cells(subject, machine) * with_peak)])
     lines = [
-        f"### {threads} thread{'s' * (threads != '1')}: {limits['gflops']:.0f} GFLOP/s, {limits['gbytes']:.1f} GB/s",
+        f"### {title}",
+        "",
+        f"{machine['name']}: {machine['gflops']:.0f} GFLOP/s in float32, {machine['gbytes']:.1f} GB/s. Times in ms, in "
+        f"brackets the error relative to float32 eager.{_loads(subjects)}",
         "",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
-    if mean["geometric_mean"]:
-        text = f"Geometric mean over {mean['models']} models: {mean['geometric_mean']:.2f} × the fastest other side"
-        frozen = mean.get("frozen_geometric_mean")
-        tail = f"; with frozen weights {frozen:.2f} × the fastest of all others" if frozen else ""
-        lines += ["", f"{text}, weights read in place{tail}."]
+    means = list(_mean_texts(mean))
+    lines += ["", f"Geometric means: {'; '.join(means)}."] if means else []
+    notes = _grouped(subjects, "note")
+    lines += ["", "Settings read back:", "", *notes] if notes else []
+    failures = _grouped(subjects, "error")
+    return "\n".join([*lines, *(["", "Not timed:", "", *failures] if failures else []), ""])
+
+
+def _mean_texts(mean: dict[str, Any]) -> Iterator[str]:
+    if mean.get("geometric_mean"):
+        yield f"{mean['geometric_mean']:.2f} × the fastest other side, weights read in place ({mean['models']} models)"
+    if mean.get("frozen_geometric_mean"):
+        count = mean.get("frozen_models", mean["models"])
+        yield f"{mean['frozen_geometric_mean']:.2f} × the fastest of all others, weights frozen ({count} models)"
+
+
+def _loads(subjects: Sequence[dict[str, Any]]) -> str:
     loads = [subject["load"] for subject in subjects if "load" in subject]
-    if loads:
-        lines += ["", f"Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}."]
-    failures = [
-        f"- {subject['name']}, {side}: {figures['error']}"
-        for subject in subjects
-        for side, figures in subject["sides"].items()
-        if "error" in figures
-    ]
-    return "\n".join([*lines, *(["", "Not timed:", *failures] if failures else []), ""])
+    return f" Load of the machine before each was timed: {min(loads):.1f} to {max(loads):.1f}." if loads else ""
+
+
+def _grouped(subjects: Sequence[dict[str, Any]], field: str) -> list[str]:
+    """Returns a line for each side and text of a field, with the subjects that it applies to."""
+    names: dict[tuple[str, str], list[str]] = {}
+    for subject in subjects:
+        for side, figures in subject["sides"].items():
+            if text := figures.get(field):
+                names.setdefault((side, text), []).append(_name(subject))
+    return [f"- {side}, {', '.join(found)}: {text}" for (side, text), found in names.items()]
+
+
+def _name(subject: dict[str, Any]) -> str:
+    precision = subject.get("precision", "f32")
+    return str(subject["name"]) if precision == "f32" else f"{subject['name']} in {precision}"
 
 
 def _subjects_with(results: dict[str, Any], threads: str) -> list[dict[str, Any]]:
     return [subject for subject in results["subjects"] if str(subject["threads"]) == threads]
 
 
-def _row(subject: dict[str, Any], sides: Sequence[str], limits: dict[str, float]) -> list[str]:
+def _float_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
+    """Returns the share of the machine's rate of multiply-adds, and compile times."""
     figures = subject["sides"]
-    times = [_milliseconds(figures.get(side, {})) for side in sides]
-    ours, inductor = figures.get(OURS, {}), figures.get("inductor", {})
+    ours, inductor = figures.get(OURS, {}), figures.get(INDUCTOR, {})
     share = "–"
     if "seconds" in ours and subject["flops"]:
-        share = f"{subject['flops'] / ours['seconds']['median'] / limits['gflops'] / 1e9:.0%}"
+        share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
     spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
-    compiling = " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)
-    ratios = [*_ratio_cells(subject), *_ratio_cells(subject.get("frozen") or {})]
-    return [subject["name"], *times, *ratios, share, compiling]
+    return [share, " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)]
 
 
 def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
@@ -124,8 +188,12 @@ def _ratio_cells(comparison: dict[str, Any]) -> tuple[str, str]:
     return comparison["fastest"], f"{comparison['ratio']:.2f} ({low:.2f}–{high:.2f})"
 
 
-def _milliseconds(side: dict[str, Any]) -> str:
-    return f"{side['seconds']['median'] * 1e3:.3g}" if "seconds" in side else "–"
+def _cell(side: dict[str, Any]) -> str:
+    """Returns the time of a side in ms, with its error."""
+    if "seconds" not in side:
+        return "–"
+    error = f" ({side['relative_error']:.0e})" if "relative_error" in side else ""
+    return f"{side['seconds']['median'] * 1e3:.3g}{error}"
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
@@ -154,7 +222,7 @@ def _panel(axes: Any, subjects: Sequence[dict[str, Any]]) -> None:
         )
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks([i + 0.4 - width / 2 for i in range(len(subjects))])
-    axes.set_xticklabels([subject["name"] for subject in subjects], rotation=30, ha="right")
+    axes.set_xticklabels([_name(subject) for subject in subjects], rotation=30, ha="right")
     axes.set_ylabel("speed, eager = 1")
     axes.legend(ncols=len(sides) or 1, frameon=False)
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -18,8 +19,20 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.cluster import map_on_cluster
 from buddy.compiler.support.processes.interpreters import BlockingWorker, call_and_wait
-from buddy.compiler.tools.bench.plan import CONSTANT_WEIGHTS, OURS, OURS_FROZEN, BenchPlan, BenchSubject
-from buddy.compiler.tools.bench.report import geometric_mean, interval, ratios, spread
+from buddy.compiler.support.target import cpu_name
+from buddy.compiler.tools.bench.plan import (
+    CONSTANT_WEIGHTS,
+    OP,
+    OURS,
+    OURS_FROZEN,
+    BenchCase,
+    BenchPlan,
+    BenchPrecision,
+    Task,
+    why_not,
+)
+from buddy.compiler.tools.bench.report import geometric_mean, interval, ratios, spread, table_of
+from buddy.compiler.tools.runtimes.sessions import NO_TELEMETRY
 
 
 class PrepareSide(Message, frozen=True):
@@ -28,6 +41,8 @@ class PrepareSide(Message, frozen=True):
     side: str
     source: str
     arguments: tuple[str, ...]
+    task: Task
+    precision: BenchPrecision
     threads: int
 
 
@@ -58,21 +73,22 @@ class ContestantError(BuddyError):
 
 
 class Contestant:
-    """One side of a subject in a separate process, with empty caches, on `threads` threads."""
+    """One side of a case in a separate process, with empty caches."""
 
-    def __init__(self, side: str, subject: BenchSubject, threads: int, folder: Path) -> None:
+    def __init__(self, side: str, case: BenchCase, folder: Path) -> None:
         self.side = side
+        subject = case.subject
         self._caches = tempfile.TemporaryDirectory(prefix="buddy-bench-", ignore_cleanup_errors=True)
-        self._log: TextIO = (folder / f"{subject.name}-{threads}-{side}.log").open("w")
+        self._log: TextIO = (folder / f"{subject.name}-{case.precision}-{case.threads}-{side}.log").open("w")
         self._worker = BlockingWorker(
             "buddy.compiler.tools.bench.worker:serve", SidePrepared | SideFailed | BlockTimed, self._log,
-            _environment(threads, self._caches.name),
+            _environment(case.threads, self._caches.name),
         )  # fmt: skip
-        self._send(PrepareSide(side, subject.source, subject.arguments, threads))
+        self._send(PrepareSide(side, subject.source, subject.arguments, subject.task, case.precision, case.threads))
 
-    def report(self) -> dict[str, Any]:
-        """Waits for the preparation, and returns its report. Raises `ContestantError`."""
-        answer = self._answer()
+    def report(self, timeout: float) -> dict[str, Any]:
+        """Waits for the preparation, and returns its report. Raises `ContestantError`, also after `timeout` seconds."""
+        answer = self._answer(timeout)
         if isinstance(answer, SideFailed):
             raise ContestantError(answer.error)
         return dict(answer.report)
@@ -92,8 +108,11 @@ class Contestant:
         with contextlib.suppress(BrokenPipeError):
             self._worker.send(message)
 
-    def _answer(self) -> Any:
-        answer = self._worker.receive()
+    def _answer(self, timeout: float = math.inf) -> Any:
+        try:
+            answer = self._worker.receive(timeout)
+        except TimeoutError as error:
+            raise ContestantError(f"it was not ready after {timeout:.0f} s; see {self._log.name}") from error
         if answer is None:
             raise ContestantError(f"its process exited with status {self._worker.wait()}; see {self._log.name}")
         return answer
@@ -103,14 +122,15 @@ def _environment(threads: int, caches: str) -> dict[str, str]:
     """Returns the environment of a side: the same number of threads for every library, and empty caches."""
     counts = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     fresh = {"BUDDY_CACHE": caches, "TORCHINDUCTOR_CACHE_DIR": caches, "TORCHINDUCTOR_FORCE_DISABLE_CACHES": "1"}
-    return {**counts, **fresh}
+    return {**counts, **fresh, **NO_TELEMETRY}
 
 
 OnProgress = Callable[[str], None]
 MIN_ROUNDS = 5
-# The maximum relative error of a side that is timed. Sums in another order differ by 1e-5 of the output's scale after
-# fifty layers.
-_MAX_ERROR = 1e-3
+# The maximum error of a side that is timed. In float32 it is the largest difference of an element: sums in another
+# order differ by 1e-5 of the output's scale after fifty layers. In other precisions it is relative to the norm of an
+# output, and no measure of quality: an output of zeros has an error of 1, one of unrelated numbers of 1.4.
+_MAX_ERRORS = {"f32": 1e-3, "bf16": 0.1, "int8": 0.2, "int4": 0.5}
 # The pause before a block: threads of the previous side's runtime spin after a call, and would slow down the block.
 _PAUSE_SECONDS = 0.01
 # The time limit for measuring the peak rates, which takes two seconds on an idle machine.
@@ -129,13 +149,18 @@ def run(
     those of a run with the same sides, are not measured again.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    results: dict[str, Any] = {"limits": {}, "subjects": [], **(earlier_results or {})}
-    for threads, subject in _unmeasured(plan, results):
-        if str(threads) not in results["limits"]:
+    results = _empty_results() | dict(earlier_results or {})
+    for case in _unmeasured(plan, results):
+        threads = str(case.threads)
+        if threads not in results["limits"]:
             on_progress(f"measuring the machine on {threads} threads")
-            results["limits"][str(threads)] = _limits(threads)
-        results["subjects"].append(_SubjectRun(subject, plan, threads, folder, on_progress).run())
+            results["limits"][threads] = _limits(case.threads)
+        results["subjects"].append(_CaseRun(case, plan, folder, on_progress).run())
         yield _with_summary(results)
+
+
+def _empty_results() -> dict[str, Any]:
+    return {"machine": cpu_name(), "limits": {}, "subjects": []}
 
 
 def run_on_cluster(
@@ -149,30 +174,36 @@ def run_on_cluster(
     A worker should have one thread, so that it measures one subject at a time. Logs are not kept. Raises
     `ClusterError`.
     """
-    results: dict[str, Any] = {"limits": {}, "subjects": [], **(earlier_results or {})}
+    results = _empty_results() | dict(earlier_results or {})
     replace, missing = msgspec.structs.replace, _unmeasured(plan, results)
-    jobs = [msgspec.json.encode(replace(plan, subjects=(subject,), threads=(n,))) for n, subject in missing]
+    jobs = [
+        msgspec.json.encode(
+            replace(plan, subjects=(replace(case.subject, precisions=(case.precision,)),), threads=(case.threads,))
+        )
+        for case in missing
+    ]
     done = len(results["subjects"])
-    for _, (limits, subject) in map_on_cluster(address, measure_job, jobs, on_progress):
+    for _, (limits, machine, subject) in map_on_cluster(address, measure_job, jobs, on_progress):
         results["limits"].setdefault(str(subject["threads"]), limits)
+        results["machine"] = machine
         results["subjects"].append(subject)
         on_progress(f"{len(results['subjects']) - done} of {len(jobs)} measured: {subject['name']}")
         yield _with_summary(results)
 
 
-def measure_job(job: bytes) -> tuple[dict[str, float], dict[str, Any]]:
-    """Measures `job`, a plan of one subject, on a worker of a cluster; returns the peak rates and the result."""
+def measure_job(job: bytes) -> tuple[dict[str, float], str, dict[str, Any]]:
+    """Measures `job`, a plan of one case, on a worker of a cluster; returns its peak rates, its CPU and the result."""
     plan = msgspec.json.decode(job, type=BenchPlan)
-    (subject,), (threads,) = plan.subjects, plan.threads
+    (case,) = plan.cases
     with tempfile.TemporaryDirectory(prefix="buddy-bench-") as folder:
-        results = _SubjectRun(subject, plan, threads, Path(folder), lambda _text: None).run()
-    return _limits(threads), results | {"worker": platform.node()}
+        results = _CaseRun(case, plan, Path(folder), lambda _text: None).run()
+    return _limits(case.threads), cpu_name(), results | {"worker": platform.node()}
 
 
-def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[tuple[int, BenchSubject]]:
-    """Returns the subjects of `plan` that `results` does not have, each with the number of threads."""
-    done = {(subject["name"], subject["threads"]) for subject in results["subjects"]}
-    return [(n, subject) for n in plan.threads for subject in plan.subjects if (subject.name, n) not in done]
+def _unmeasured(plan: BenchPlan, results: Mapping[str, Any]) -> list[BenchCase]:
+    """Returns the cases of `plan` that `results` does not have."""
+    done = {(subject["name"], subject.get("precision", "f32"), subject["threads"]) for subject in results["subjects"]}
+    return [case for case in plan.cases if case.key not in done]
 
 
 def _with_summary(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -184,14 +215,12 @@ def _limits(threads: int) -> dict[str, float]:
     return call_and_wait("buddy.compiler.tools.bench.limits:measure", threads, dict[str, float], _LIMITS_SECONDS)
 
 
-class _SubjectRun:
-    """The measurement of one subject on one number of threads."""
+class _CaseRun:
+    """One measurement: all sides of a case."""
 
-    def __init__(
-        self, subject: BenchSubject, plan: BenchPlan, threads: int, folder: Path, on_progress: OnProgress
-    ) -> None:
-        self.subject, self.plan, self.threads, self.folder = subject, plan, threads, folder
-        self.on_progress = lambda text: on_progress(f"{subject.name}, {threads} threads: {text}")
+    def __init__(self, case: BenchCase, plan: BenchPlan, folder: Path, on_progress: OnProgress) -> None:
+        self.case, self.plan, self.folder = case, plan, folder
+        self.on_progress = lambda text: on_progress(f"{case}: {text}")
 
     def run(self) -> dict[str, Any]:
         contestants: dict[str, Contestant] = {}
@@ -209,9 +238,12 @@ class _SubjectRun:
     def _prepare(self, side: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]) -> None:
         """Prepares a side, and waits until it is ready, so that the compile time of the next side is not disturbed."""
         self.on_progress(f"preparing {side}")
-        contestants[side] = Contestant(side, self.subject, self.threads, self.folder)
+        if reason := why_not(side, self.case):
+            reports[side] = {"error": reason}
+            return
+        contestants[side] = Contestant(side, self.case, self.folder)
         try:
-            reports[side] = contestants[side].report()
+            reports[side] = contestants[side].report(self.plan.prepare_seconds)
         except ContestantError as error:
             reports[side] = {"error": str(error)}
             contestants.pop(side).close()
@@ -238,7 +270,17 @@ class _SubjectRun:
                 seconds = self._time_block(name, contestants, reports)
                 if seconds is not None:
                     times[name].append(seconds)
-        return {name: times[name] for name in names if "error" not in reports[name] and _matches_eager(reports[name])}
+        return {name: times[name] for name in names if not self._problem(reports[name])}
+
+    def _problem(self, report: dict[str, Any]) -> str:
+        """Returns the reason why a side has no time, "" if it has one."""
+        if "error" in report:
+            return str(report["error"])
+        maximum = _MAX_ERRORS[self.case.precision.partition("-")[0]]
+        # Gradients are small, so their largest element says less.
+        whole = self.case.precision != "f32" or self.case.subject.task == "training"
+        error = report["relative_error"] if whole else report["error_of"]
+        return "" if error <= maximum else f"its results differ from eager's by {error:.1e}"
 
     def _time_block(
         self, name: str, contestants: dict[str, Contestant], reports: dict[str, dict[str, Any]]
@@ -255,39 +297,38 @@ class _SubjectRun:
     def _result(self, reports: dict[str, dict[str, Any]], times: dict[str, list[float]]) -> dict[str, Any]:
         # All reports have the same numbers for the subject.
         valid_report = next((report for report in reports.values() if "error" not in report), {})
-        sides = {name: _side_result(reports[name], times.get(name)) for name in reports}
+        sides = {name: self._side_result(report, times.get(name, ())) for name, report in reports.items()}
+        subject, precision = self.case.subject, self.case.precision
         return {
-            "name": self.subject.name,
-            "group": self.subject.group,
-            "threads": self.threads,
+            "name": subject.name,
+            "group": subject.group,
+            "table": subject.table(precision),
+            "precision": precision,
+            "threads": self.case.threads,
             "flops": valid_report.get("flops", 0),
             "parameter_bytes": valid_report.get("parameter_bytes", 0),
             "sides": sides,
-            **compare_with_peers(times),
+            # No side freezes weights in training.
+            **compare_with_peers(times, () if subject.task == "training" else CONSTANT_WEIGHTS),
         }
 
-
-def _matches_eager(report: dict[str, Any]) -> bool:
-    return bool(report["error_of"] <= _MAX_ERROR)
-
-
-def _side_result(report: dict[str, Any], seconds: Sequence[float] | None) -> dict[str, Any]:
-    if "error" in report:
-        return {"error": report["error"]}
-    if not _matches_eager(report):
-        return {"error": f"its results differ from eager's by {report['error_of']:.1e}"}
-    assert seconds
-    names = [name for name in report if name.endswith("_seconds") or name in ("error_of", "peak_rss")]
-    return {"seconds": spread(seconds), **{name: report[name] for name in names}}
+    def _side_result(self, report: dict[str, Any], seconds: Sequence[float]) -> dict[str, Any]:
+        if problem := self._problem(report):
+            return {"error": problem}
+        names = [name for name in report if name.endswith("_seconds")]
+        names += ["error_of", "relative_error", "peak_rss", *(["note"] if report["note"] else [])]
+        return {"seconds": spread(seconds), **{name: report[name] for name in names}}
 
 
-def compare_with_peers(times: dict[str, list[float]]) -> dict[str, Any]:
+def compare_with_peers(
+    times: dict[str, list[float]], constant_weights: Collection[str] = CONSTANT_WEIGHTS
+) -> dict[str, Any]:
     """Returns the speedups of this compiler over the other sides that read weights in place.
 
     The entry `frozen` has the speedups of this compiler with frozen weights over all other sides.
     """
     others = {name: values for name, values in times.items() if name not in (OURS, OURS_FROZEN)}
-    in_place = {name: values for name, values in others.items() if name not in CONSTANT_WEIGHTS}
+    in_place = {name: values for name, values in others.items() if name not in constant_weights}
     return {**_speedups(times.get(OURS), in_place), "frozen": _speedups(times.get(OURS_FROZEN), others)}
 
 
@@ -309,14 +350,25 @@ def _speedups(ours: list[float] | None, others: dict[str, list[float]]) -> dict[
     }
 
 
-def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, Any]:
-    """Returns the geometric mean of the speedups over the timed models, and the models that were not timed."""
-    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] == "model"]
+def summary(subjects: Sequence[dict[str, Any]], threads: int) -> dict[str, dict[str, Any]]:
+    """Returns for each table the geometric mean of the speedups over the timed models, and the models without a time.
+
+    In tables of several precisions, each entry counts.
+    """
+    models = [subject for subject in subjects if subject["threads"] == threads and subject["group"] != OP]
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for model in models:
+        tables.setdefault(table_of(model), []).append(model)
+    return {table: _means(models) for table, models in tables.items()}
+
+
+def _means(models: Sequence[dict[str, Any]]) -> dict[str, Any]:
     timed = [model["ratio"] for model in models if model["ratio"]]
     frozen = [model["frozen"]["ratio"] for model in models if (model.get("frozen") or {}).get("ratio")]
     return {
         "geometric_mean": geometric_mean(timed) if timed else None,
         "frozen_geometric_mean": geometric_mean(frozen) if frozen else None,
         "models": len(timed),
+        "frozen_models": len(frozen),
         "not_timed": [model["name"] for model in models if not model["ratio"]],
     }

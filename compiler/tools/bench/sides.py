@@ -3,43 +3,58 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 import torch._inductor.config
-from torch.utils import _pytree as pytree
 
-from buddy.compiler.codegen.iree import options
-from buddy.compiler.codegen.iree.installed import TODO, missing_packages
-from buddy.compiler.codegen.iree.runtime import IreeModule
 from buddy.compiler.frontend import backend
-from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
-from buddy.compiler.importers.sources.pretrained import offline_models
-from buddy.compiler.importers.sources.script import execute, prepare, script_environment
-from buddy.compiler.mlir.bindings import torch_fx
-from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import RUNTIMES
-from buddy.compiler.protocol.source_files import locate
-from buddy.compiler.support import files
-from buddy.compiler.support.files import scratch_folder
-from buddy.compiler.tools.bench.plan import EAGER, OURS, OURS_FROZEN
-from buddy.compiler.tools.runtimes import sessions
-from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
+from buddy.compiler.support.target import has_features
+from buddy.compiler.tools.bench import runtimes
+from buddy.compiler.tools.bench.plan import (
+    CPP_WRAPPER,
+    EAGER,
+    FREEZING,
+    INDUCTOR,
+    INDUCTORS,
+    IREE,
+    MAX_AUTOTUNE,
+    OURS,
+    OURS_FROZEN,
+    TORCHSCRIPT,
+    ZENTORCH,
+    BenchPrecision,
+)
+from buddy.compiler.tools.bench.subjects import (
+    FlatModel,
+    LoadedModel,
+    SideError,
+    SubjectCall,
+    in_precision,
+    quantized_linears,
+)
 
-SubjectCall = Callable[[], Any]
-
-
-class SideError(BuddyError):
-    """A side cannot run a subject; the text is the reason."""
+# Inductor's settings for its sides, besides those that a user has set.
+_SETTINGS: dict[str, dict[str, bool]] = {
+    INDUCTOR: {},
+    FREEZING: {"freezing": True},
+    MAX_AUTOTUNE: {"freezing": True, "max_autotune": True},
+    CPP_WRAPPER: {"freezing": True, "cpp_wrapper": True},
+}
+# This compiler's precisions of a float32 model; in the others, the model itself is converted.
+_OPTION_PRECISIONS = ("int8-dynamic", "int8-weights", "int4-weights")
+# TorchScript profiles the first calls, and optimises in the next one.
+_TORCHSCRIPT_CALLS = 3
 
 
 @dataclass
 class PreparedSide:
-    """A call that computes the subject once, and its compile times.
+    """A call that computes the subject once, its compile times, and a note for the report.
 
     `compile_seconds` is the time from Dynamo's graph to a callable; `aten_seconds` is the time from the ATen graph, and
     thus without AOTAutograd. The `warm` times are those of a second compilation, with the caches of the first one.
@@ -50,59 +65,61 @@ class PreparedSide:
     aten_seconds: float = 0.0
     warm_seconds: float = 0.0
     warm_aten_seconds: float = 0.0
+    note: str = ""
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """The subject's model with its example inputs, in eager."""
+def prepare_side(side: str, loaded: LoadedModel, precision: BenchPrecision, threads: int) -> PreparedSide:
+    """Compiles `loaded` by `side` in a precision, as a user of both does. Raises `SideError` and errors of the side.
 
-    model: Callable[..., Any]
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-
-    def __call__(self) -> Any:
-        return self.model(*self.args, **self.kwargs)
-
-
-def load(source: str, arguments: tuple[str, ...]) -> LoadedModel:
-    """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError`."""
-    location, notes = locate(source), list[str]()
-    assert location.path is not None
-    with script_environment(location.path, arguments), offline_models(notes):
-        module = prepare(location.path, "subject")
-        execute(location.path, module)
-    names = vars(module)
-    return LoadedModel(*call_of(names.get(MODEL), names.get(INPUTS), f"{source}:{MODEL}"))
-
-
-def prepare_side(side: str, loaded: LoadedModel, threads: int) -> PreparedSide:
-    """Compiles `loaded` by `side` and calls it once. Raises `SideError`."""
-    if side == EAGER:
-        loaded()
-        return PreparedSide(loaded)
-    if side == "iree":
-        return PreparedSide(prepare_iree(loaded, threads))
+    The model may be converted in place.
+    """
+    if side == IREE:
+        return PreparedSide(runtimes.prepare_iree(loaded, threads))
     if side in RUNTIMES:
-        return PreparedSide(prepare_runtime(side, loaded, threads))
+        call, note = runtimes.prepare_runtime(side, loaded, precision, threads)
+        return PreparedSide(call, note=note)
+    if side == TORCHSCRIPT:
+        return PreparedSide(_prepare_torchscript(loaded, precision))
     # Without this setting, Dynamo runs recurrent networks in eager, for every backend.
     torch._dynamo.config.allow_rnn = True
-    # Dynamo reads this setting too, so it applies to the whole process, which has only one side.
-    torch._inductor.config.freezing = side == "freezing"
-    prepared = _compile_by_torch(side, loaded)
     if side in (OURS, OURS_FROZEN):
-        torch._dynamo.reset()
-        second = _compile_by_torch(side, loaded)
-        prepared.warm_seconds, prepared.warm_aten_seconds = second.compile_seconds, second.aten_seconds
-    return prepared
-
-
-def _compile_by_torch(side: str, loaded: LoadedModel) -> PreparedSide:
-    """Compiles the model by `torch.compile`, as a user does, and times the compiler."""
+        return _prepare_ours(side, loaded, precision)
+    converted = in_precision(loaded, precision, side)
+    if side == EAGER:
+        return PreparedSide(converted)
+    if side == ZENTORCH:
+        return PreparedSide(_prepare_zentorch(converted))
+    assert side in INDUCTORS
+    for name, value in _SETTINGS[side].items():
+        # Dynamo reads these settings too, so they apply to the whole process, which has only one side.
+        setattr(torch._inductor.config, name, value)
     timer = _CompileTimer()
-    backend = _our_backend(timer, side == OURS_FROZEN) if side in (OURS, OURS_FROZEN) else _inductor_backend(timer)
-    call = LoadedModel(torch.compile(loaded.model, backend=backend), loaded.args, loaded.kwargs)
-    call()
+    return _compile_by_torch(converted, timer, _inductor_backend(timer))
+
+
+def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> PreparedSide:
+    options: dict[str, Any] = {"freeze": side == OURS_FROZEN}
+    if precision in _OPTION_PRECISIONS:
+        options["precision"] = precision
+    else:
+        loaded = in_precision(loaded, precision, side)
+    timer = _CompileTimer()
+    prepared = _compile_by_torch(loaded, timer, _our_backend(timer, options))
+    torch._dynamo.reset()
+    second_timer = _CompileTimer()
+    second = _compile_by_torch(loaded, second_timer, _our_backend(second_timer, options))
+    return replace(prepared, warm_seconds=second.compile_seconds, warm_aten_seconds=second.aten_seconds)
+
+
+def _compile_by_torch(loaded: LoadedModel, timer: _CompileTimer, backend: Any) -> PreparedSide:
+    """Compiles the model by `torch.compile`, as a user does, and calls it once for the compile times."""
+    call = replace(loaded, model=torch.compile(loaded.model, backend=backend, dynamic=_is_dynamic(loaded)))
+    call.results()
     return PreparedSide(call, timer.whole, timer.inner)
+
+
+def _is_dynamic(loaded: LoadedModel) -> bool | None:
+    return True if loaded.task == "dynamic" else None
 
 
 @dataclass
@@ -121,14 +138,14 @@ class _CompileTimer:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
-def _our_backend(timer: _CompileTimer, freeze: bool) -> Any:
+def _our_backend(timer: _CompileTimer, options: dict[str, Any]) -> Any:
     def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
         with timer.running("inner"):
             return backend.compile_aten(aten, settings)
 
     def timed(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
         with timer.running("whole"):
-            return backend.buddy_backend(module, inputs, options={"freeze": freeze}, compile_graph=compiled_aten)
+            return backend.buddy_backend(module, inputs, options=options, compile_graph=compiled_aten)
 
     return timed
 
@@ -147,99 +164,29 @@ def _inductor_backend(timer: _CompileTimer) -> Any:
     return timed
 
 
-def results_of(value: Any) -> list[torch.Tensor]:
-    """Returns the tensors of a nested result."""
-    return [leaf for leaf in torch.utils._pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+def _prepare_zentorch(loaded: LoadedModel) -> SubjectCall:
+    """Compiles by AMD's backend, which rewrites weights in place; on other processors it does nothing, as it warns."""
+    if not has_features("avx512f"):
+        raise SideError("zentorch optimises on CPUs with AVX-512 only")
+    if find_spec("zentorch") is None:
+        raise SideError("zentorch is not installed: pip install 'buddy-tui[zentorch]'")
+    import zentorch  # noqa: F401 - registers the backend
+
+    return replace(loaded, model=torch.compile(loaded.model, backend="zentorch", dynamic=_is_dynamic(loaded)))
 
 
-_ENTRY = "main"
-
-
-def prepare_iree(loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
-    """Compiles the subject for IREE, and returns a function that runs it.
-
-    Parameters are constants of the module; inputs are already in device buffers. Raises `SideError` with the first line
-    of the error.
-    """
-    if problem := missing_packages():
-        raise SideError(f"{problem}: {TODO}")
-    try:
-        import iree.compiler as compiler
-
-        with torch.no_grad():
-            module, inputs = _import_flat(loaded)
-        binary = compiler.compile_str(module, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULTS))
-        return _make_call(binary, inputs, threads)
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
-
-
-def prepare_runtime(name: str, loaded: LoadedModel, threads: int) -> Callable[[], list[Any]]:
-    """Exports the subject to ONNX, loads it in runtime `name`, and returns a function that runs it.
-
-    Parameters are constants of the model. Raises `SideError` with the reason.
-    """
-    if problem := sessions.missing_packages(name):
-        raise SideError(f"{problem}: {sessions.TODO}")
-    try:
-        with quiet(), torch.no_grad():
-            exported, inputs = _export_flat(loaded)
-            program = torch.onnx.export(exported, dynamo=True, verbose=False)
-        assert program is not None
-        with scratch_folder(files.RUNTIMES) as folder:
-            program.save(path := Path(folder, "model.onnx"), external_data=True)
-            run = sessions.load_session(name, path, threads)
-        arrays = [as_array(tensor) for tensor in inputs]
-        run(arrays)
-    except Exception as error:
-        lines = [line for line in str(error).splitlines() if line.strip()]
-        raise SideError(f"{type(error).__name__}: {lines[0] if lines else ''}") from error
-    return lambda: [as_tensor(value) for value in run(arrays)]
-
-
-def _import_flat(loaded: LoadedModel) -> tuple[str, list[torch.Tensor]]:
-    """Returns the program in the torch dialect, and its tensor inputs in order."""
-    exported, tensors = _export_flat(loaded)
-    return str(torch_fx().export_and_import(exported, output_type="torch", func_name=_ENTRY)), tensors
-
-
-def _export_flat(loaded: LoadedModel) -> tuple[Any, list[torch.Tensor]]:
-    """Returns the program with flat inputs and outputs, exported by PyTorch, and its tensor inputs in order."""
-    leaves, spec = pytree.tree_flatten((loaded.args, loaded.kwargs))
-    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-
-    class Flat(torch.nn.Module):
-        """The model with flat tensors as inputs and outputs."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.inner = loaded.model
-
-        def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
-            remaining = iter(given)
-            values = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
-            args, kwargs = pytree.tree_unflatten(values, spec)
-            results = pytree.tree_leaves(self.inner(*args, **kwargs))
-            return tuple(leaf for leaf in results if isinstance(leaf, torch.Tensor))
-
-    flat = Flat()
-    _make_buffers_persistent(flat)
-    return torch.export.export(flat, tuple(tensors)), tensors
-
-
-def _make_buffers_persistent(module: torch.nn.Module) -> None:
-    """Makes all buffers persistent: torch-mlir's importer rejects buffers that `state_dict` leaves out."""
-    for part in module.modules():
-        part._non_persistent_buffers_set.clear()
-
-
-def _make_call(binary: bytes, inputs: list[torch.Tensor], threads: int) -> Callable[[], list[Any]]:
-    module = IreeModule(binary, _ENTRY, options.driver(options.DEFAULTS, threads), threads)
-    buffers = [module.on_device(tensor.numpy()) for tensor in inputs]
-
-    def call() -> list[Any]:
-        return [torch.from_numpy(value) for value in module(buffers)]
-
-    call()
-    return call
+def _prepare_torchscript(loaded: LoadedModel, precision: BenchPrecision) -> SubjectCall:
+    """Traces and freezes the model, with oneDNN's fusion; bfloat16 is autocast's, as PyTorch documents it."""
+    torch.jit.enable_onednn_fusion(True)
+    if precision == "int8-dynamic" and isinstance(loaded.model, torch.nn.Module):
+        loaded = replace(loaded, model=quantized_linears(loaded.model))
+    flat = FlatModel(loaded).eval()
+    (tensors,) = flat.inputs
+    if precision == "bf16":
+        torch._C._jit_set_autocast_mode(False)
+    with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, precision == "bf16", cache_enabled=False):
+        traced = torch.jit.freeze(torch.jit.trace(flat, tuple(tensors), check_trace=False))
+    with torch.no_grad():
+        for _ in range(_TORCHSCRIPT_CALLS):
+            traced(*tensors)
+    return lambda: traced(*tensors)

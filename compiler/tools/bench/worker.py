@@ -8,27 +8,40 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
 # The minimum duration of a block. With a single call of a few milliseconds, a block would mostly measure how long the
 # threads take to wake up after the side's last block, and one interrupt could double its time.
 _MIN_BLOCK_SECONDS = 0.03
+_MAX_REASON_CHARS = 300
 
 
 @serves(PrepareSide | TimeBlock)
 def serve(channel: Channel) -> None:
-    try:
-        prepared, report = _prepare(channel.receive())
-    except Exception as error:
-        channel.send(SideFailed(f"{type(error).__name__}: {str(error)[:500]}"))
-        return
-    channel.send(SidePrepared(report))
     import torch
 
-    with torch.no_grad():
+    try:
+        request = channel.receive()
+        with torch.set_grad_enabled(request.task == "training"):
+            call, report = _prepare(request)
+    except Exception as error:
+        channel.send(SideFailed(_reason(error)))
+        return
+    channel.send(SidePrepared(report))
+    with torch.set_grad_enabled(request.task == "training"):
         while channel.receive() is not None:
-            channel.send(BlockTimed(seconds_per_call(prepared.call)))
+            channel.send(BlockTimed(seconds_per_call(call)))
+
+
+def _reason(error: Exception) -> str:
+    """Returns an error in one line, with its type unless the project raised it."""
+    if isinstance(error, BuddyError):
+        return str(error)
+    # Errors of Dynamo name the first line of the cause first, and then how to see more of it.
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARS]
 
 
 def seconds_per_call(call: Callable[[], Any]) -> float:
@@ -41,28 +54,33 @@ def seconds_per_call(call: Callable[[], Any]) -> float:
     return statistics.median(times)
 
 
-def _prepare(request: PrepareSide) -> tuple[Any, dict[str, Any]]:
+def _prepare(request: PrepareSide) -> tuple[Callable[[], Any], dict[str, Any]]:
     import torch
 
-    from buddy.compiler.tools.bench.sides import load, prepare_side, results_of
+    from buddy.compiler.tools.bench.sides import prepare_side
+    from buddy.compiler.tools.bench.subjects import LoadedModel, load, relative_error, results_of
 
     torch.set_num_threads(request.threads)
     torch.manual_seed(0)
-    loaded = load(request.source, request.arguments)
+    loaded = load(request.source, request.arguments, request.task)
     start = time.perf_counter()
-    with torch.no_grad():
-        expected = results_of(loaded())
-        prepared = prepare_side(request.side, loaded, request.threads)
-        results = results_of(prepared.call())
-    return prepared, {
+    # A side may convert the model in place, or write to its results.
+    expected = [tensor.detach().clone() for tensor in results_of(loaded.results())]
+    flops, parameter_bytes = _flops(loaded), loaded.parameter_bytes
+    prepared = prepare_side(request.side, loaded, request.precision, request.threads)
+    call = prepared.call
+    results = results_of(call.results() if isinstance(call, LoadedModel) else call())
+    return call, {
         "prepare_seconds": time.perf_counter() - start,
         "compile_seconds": prepared.compile_seconds,
         "aten_seconds": prepared.aten_seconds,
         "warm_seconds": prepared.warm_seconds,
         "warm_aten_seconds": prepared.warm_aten_seconds,
         "error_of": _largest_error(results, expected),
-        "flops": _flops(loaded),
-        "parameter_bytes": _parameter_bytes(loaded.model),
+        "relative_error": relative_error(results, expected),
+        "note": prepared.note,
+        "flops": flops,
+        "parameter_bytes": parameter_bytes,
         "peak_rss": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
     }
 
@@ -81,18 +99,9 @@ def _largest_error(results: list[Any], expected: list[Any]) -> float:
 
 def _flops(loaded: Any) -> int:
     """Returns the floating-point operations of matrix products and convolutions, by PyTorch's own counter."""
-    import torch
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    with torch.no_grad(), counter:
-        loaded()
+    with counter:
+        loaded.results()
     return int(counter.get_total_flops())
-
-
-def _parameter_bytes(model: Any) -> int:
-    import torch
-
-    if not isinstance(model, torch.nn.Module):
-        return 0
-    return sum(p.numel() * p.element_size() for p in model.parameters())

@@ -14,7 +14,7 @@ import torch
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import RUNTIMES, Divergence, Mark, OutputReport, SideReport
 from buddy.compiler.runtime.captured import CapturedGraph
-from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, summarize
+from buddy.compiler.runtime.measure import OnProgress, compare_with_reference, error_text, summarize
 from buddy.compiler.support import files
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import Search
@@ -61,7 +61,7 @@ class RuntimeSide:
         try:
             yield
         except Exception as error:
-            self.problem = str(error) if isinstance(error, BuddyError) else f"{type(error).__name__}: {error}"
+            self.problem = error_text(error)
 
     def report(
         self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],

@@ -26,6 +26,8 @@ from buddy.compiler.support.processes.lifetime import describe_exit
 
 TODO = "pip install 'buddy-tui[runtimes]'"
 _PACKAGES = {ONNX_RUNTIME: "onnxruntime", OPENVINO: "openvino"}
+# OpenVINO's tool for quantisation sends statistics unless this is set; the runtime itself sends none.
+NO_TELEMETRY = {"NNCF_CI": "1"}
 # Packages that export a program to ONNX.
 _EXPORTERS = ("onnx", "onnxscript")
 _MAX_MESSAGE_CHARS = 500
@@ -46,38 +48,52 @@ def missing_packages(name: str) -> str:
 
 
 def load_session(name: str, path: Path, threads: int) -> Call:
-    """Returns a function from the model's inputs to its results, both NumPy arrays in order.
+    """Returns a function from the model's inputs to its results, both NumPy arrays in order; it computes in float32.
 
     Raises errors of the runtime.
     """
-    return {ONNX_RUNTIME: _load_onnx_runtime, OPENVINO: _load_openvino}[name](path, threads)
+    return load_onnx_runtime(path, threads) if name == ONNX_RUNTIME else load_openvino(path, threads, "f32")[0]
 
 
-def _load_onnx_runtime(path: Path, threads: int) -> Call:
+def load_onnx_runtime(path: Path, threads: int) -> Call:
+    """Returns a function from inputs to results by ONNX Runtime, with all of its optimisations of graphs."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = _ONLY_ERRORS
     session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
     names = [value.name for value in session.get_inputs()]
     return lambda inputs: list(session.run(None, dict(zip(names, inputs, strict=True))))
 
 
-def _load_openvino(path: Path, threads: int) -> Call:
+def load_openvino(
+    path: Path, threads: int, precision: str = "", change: Callable[[Any], Any] = lambda model: model
+) -> tuple[Call, str]:
+    """Returns a function from inputs to results by OpenVINO, and the precision that it computes floats in.
+
+    `change` gets the model that was read, and returns the one to compile. By default, OpenVINO computes float32 in
+    bfloat16 on processors that have instructions for it, and ignores a request for bfloat16 on others: what is in
+    effect is read back. Raises `RuntimeRunError` if it is not the `precision`, unless that is "".
+    """
     import openvino
 
-    # By default, OpenVINO computes float32 in bfloat16 on processors that have instructions for it.
-    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "INFERENCE_PRECISION_HINT": "f32"}
+    settings = {"INFERENCE_NUM_THREADS": threads, "PERFORMANCE_HINT": "LATENCY", "NUM_STREAMS": 1}
+    if precision:
+        settings["INFERENCE_PRECISION_HINT"] = precision
     core = openvino.Core()
-    compiled = core.compile_model(core.read_model(str(path)), "CPU", settings)
+    compiled = core.compile_model(change(core.read_model(str(path))), "CPU", settings)
+    effective = str(compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name())
+    if precision not in ("", effective):
+        raise RuntimeRunError(f"OpenVINO computes in {effective} on this CPU, although {precision} was requested")
     request = compiled.create_infer_request()
 
     def call(inputs: Sequence[Any]) -> list[Any]:
         results = request.infer(list(inputs), share_inputs=True)
         return [results[output] for output in compiled.outputs]
 
-    return call
+    return call, effective
 
 
 # ---- messages and the worker -----------------------------------------------------------------------------------------
@@ -205,7 +221,7 @@ class RuntimeProcess:
         self._runtime, self._file = runtime, file
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `__exit__`
         counts = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
-        environment = {**counts, "OPENVINO_TELEMETRY": "0"}
+        environment = {**counts, **NO_TELEMETRY}
         self._worker = BlockingWorker(f"{__name__}:serve", ModelCalled | ModelFailed, self._log, environment)
         self._send(LoadModel(runtime, str(file.model), str(file.inputs), file.places, threads))
 

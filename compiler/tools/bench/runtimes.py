@@ -1,0 +1,166 @@
+"""ONNX Runtime, OpenVINO and IREE as sides: exports a model, quantises it by the tools of the runtime, and loads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from buddy.compiler.codegen.iree import options
+from buddy.compiler.codegen.iree.installed import TODO, missing_packages
+from buddy.compiler.codegen.iree.runtime import IreeModule
+from buddy.compiler.mlir.bindings import torch_fx
+from buddy.compiler.protocol.run_report import ONNX_RUNTIME
+from buddy.compiler.support import files
+from buddy.compiler.support.files import scratch_folder
+from buddy.compiler.support.target import has_features
+from buddy.compiler.tools.bench.subjects import FlatModel, LoadedModel, SideError, SubjectCall
+from buddy.compiler.tools.runtimes import sessions
+from buddy.compiler.tools.runtimes.onnx_model import as_array, as_tensor, quiet
+
+_ENTRY = "main"
+# A protocol buffer has at most 2 GiB; ONNX Runtime's tools read larger models from several files only in part.
+_MAX_FILE_BYTES = 1900 << 20
+# The number of weights that share a scale in models with 8-bit and with 4-bit weights.
+_GROUP = 128
+
+
+def prepare_iree(loaded: LoadedModel, threads: int) -> SubjectCall:
+    """Compiles the subject for IREE, and returns a function that runs it.
+
+    Parameters are constants of the module; inputs are already in device buffers. Raises `SideError`.
+    """
+    if problem := missing_packages():
+        raise SideError(f"{problem}: {TODO}")
+    import iree.compiler as compiler
+
+    flat = FlatModel(loaded)
+    # torch-mlir's importer rejects buffers that `state_dict` leaves out.
+    for part in flat.modules():
+        part._non_persistent_buffers_set.clear()
+    (tensors,) = flat.inputs
+    text = str(torch_fx().export_and_import(flat.export(), output_type="torch", func_name=_ENTRY))
+    binary = compiler.compile_str(text, input_type=compiler.InputType.TORCH, extra_args=list(options.DEFAULTS))
+    module = IreeModule(binary, _ENTRY, options.driver(options.DEFAULTS, threads), threads)
+    buffers = [module.on_device(tensor.numpy()) for tensor in tensors]
+    return lambda: [torch.from_numpy(value) for value in module(buffers)]
+
+
+def prepare_runtime(name: str, loaded: LoadedModel, precision: str, threads: int) -> tuple[SubjectCall, str]:
+    """Exports the subject to ONNX, and loads it in runtime `name`, in a precision that the runtime's tools give it.
+
+    Parameters are constants of the model. Returns a function that runs it, and a note. Raises `SideError`.
+    """
+    if problem := sessions.missing_packages(name):
+        raise SideError(f"{problem}: {sessions.TODO}")
+    flat = FlatModel(loaded)
+    with quiet(), torch.no_grad():
+        program = torch.onnx.export(flat.export(), dynamo=True, verbose=False)
+    assert program is not None
+    arrays = [[as_array(tensor) for tensor in tensors] for tensors in flat.inputs]
+    with scratch_folder(files.RUNTIMES) as folder:
+        path = Path(folder, "model.onnx")
+        program.save(path, external_data=sum(map(_bytes, flat.state_dict().values())) > _MAX_FILE_BYTES)
+        if name == ONNX_RUNTIME:
+            run, note = sessions.load_onnx_runtime(_quantize_onnx(path, precision, arrays[0]), threads), ""
+        else:
+            run, note = _load_openvino(path, precision, arrays[0], threads)
+    return lambda: [[as_tensor(value) for value in run(inputs)] for inputs in arrays], note
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+# ---- ONNX Runtime ----------------------------------------------------------------------------------------------------
+
+
+def _quantize_onnx(path: Path, precision: str, inputs: Sequence[Any]) -> Path:
+    """Quantises a model by ONNX Runtime's own tools, and returns the new file; in float32, the model as it is."""
+    if precision == "f32":
+        return path
+    from onnxruntime.quantization import QuantType, quantize_dynamic, quantize_static
+    from onnxruntime.quantization.calibrate import CalibrationDataReader
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared, made = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
+    # The optimisations fold batch norms into convolutions. Symbolic shapes fail on models of the exporter.
+    quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+    # Without an instruction for dot products of bytes, sums of two products saturate at 16 bits: the documentation asks
+    # for weights of 7 bits there.
+    reduce_range = not (has_features("avx512_vnni") or has_features("avx_vnni"))
+    if precision == "int8-dynamic":
+        quantize_dynamic(str(prepared), str(made), per_channel=True, reduce_range=reduce_range)
+    elif precision == "int8-static":
+
+        class Reader(CalibrationDataReader):
+            """The example inputs, once."""
+
+            def __init__(self) -> None:
+                self._calls = iter([dict(zip(_input_names(prepared), inputs, strict=True))])
+
+            def get_next(self) -> dict[str, Any] | None:
+                return next(self._calls, None)
+
+        quantize_static(
+            str(prepared), str(made), Reader(), per_channel=True, reduce_range=reduce_range,
+            activation_type=QuantType.QUInt8,
+        )  # fmt: skip
+    else:
+        _pack_weights(prepared, made, 8 if precision == "int8-weights" else 4)
+    return made
+
+
+def _pack_weights(path: Path, made: Path, bits: int) -> None:
+    """Writes the model with its matrices in groups of small integers, which the op `MatMulNBits` multiplies."""
+    import onnx
+    from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+    int8_products = 4  # the fastest of its accuracy levels: activations are rounded to 8 bits
+    quantizer = MatMulNBitsQuantizer(
+        onnx.load(str(path)), bits=bits, block_size=_GROUP, is_symmetric=True, accuracy_level=int8_products
+    )
+    quantizer.process()
+    quantizer.model.save_model_to_file(str(made), use_external_data_format=True)
+
+
+def _input_names(path: Path) -> list[str]:
+    import onnx
+
+    return [value.name for value in onnx.load(str(path), load_external_data=False).graph.input]
+
+
+# ---- OpenVINO --------------------------------------------------------------------------------------------------------
+
+
+def _load_openvino(path: Path, precision: str, inputs: Sequence[Any], threads: int) -> tuple[sessions.Call, str]:
+    """Loads a model in OpenVINO; NNCF quantises one in integers. Returns a call from inputs to results, and a note.
+
+    With integers, the other ops have the precision that OpenVINO chooses, which the note names.
+    """
+    if precision in ("f32", "bf16"):
+        return sessions.load_openvino(path, threads, precision)[0], ""
+    if find_spec("nncf") is None:
+        raise SideError(f"OpenVINO needs NNCF for {precision}, not installed: pip install 'buddy-tui[bench]'")
+    run, effective = sessions.load_openvino(path, threads, change=lambda model: _compress(model, precision, inputs))
+    return run, f"floats are {effective}"
+
+
+def _compress(model: Any, precision: str, inputs: Sequence[Any]) -> Any:
+    """Quantises OpenVINO's `model` by NNCF; its dynamic quantisation at run time applies to compressed weights."""
+    import nncf
+
+    nncf.set_log_level("ERROR")
+    if precision == "int8-static":
+        kinds = {op.get_type_name() for op in model.get_ops()}
+        attention = kinds & {"Softmax", "ScaledDotProductAttention"}
+        kind = nncf.ModelType.TRANSFORMER if attention else None
+        dataset = nncf.Dataset([list(inputs)], lambda each: each)
+        return nncf.quantize(model, dataset, subset_size=1, model_type=kind)
+    if precision == "int4-weights":
+        mode = nncf.CompressWeightsMode.INT4_SYM
+        return nncf.compress_weights(model, mode=mode, group_size=_GROUP)
+    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM)

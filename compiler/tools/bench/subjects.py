@@ -1,0 +1,195 @@
+"""Subjects in their processes: loads scripts, flattens models for exporters, and converts them to other precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, call_of
+from buddy.compiler.importers.sources.pretrained import offline_models
+from buddy.compiler.importers.sources.script import execute, prepare, script_environment
+from buddy.compiler.protocol.errors import BuddyError
+from buddy.compiler.protocol.source_files import locate
+from buddy.compiler.tools.bench.plan import EAGER, BenchPrecision, Task
+
+SubjectCall = Callable[[], Any]
+# A model's positional and keyword arguments.
+Inputs = tuple[tuple[Any, ...], dict[str, Any]]
+# The names of a training script's loss and optimizer.
+_LOSS, _OPTIMIZER = "loss", "optimizer"
+_LEARNING_RATE = 1e-4
+
+
+class SideError(BuddyError):
+    """A side cannot run a subject; the text is the reason."""
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The subject's model with its inputs, in eager; several inputs if the task is "dynamic".
+
+    A call returns the results of all inputs. For the task "training", it is a step: forward, backward, `optimizer`.
+    """
+
+    model: Callable[..., Any]
+    inputs: tuple[Inputs, ...]
+    task: Task = "inference"
+    loss: Callable[..., torch.Tensor] | None = None
+    optimizer: torch.optim.Optimizer | None = None
+
+    def __call__(self) -> Any:
+        results = self.results()
+        if self.optimizer is not None:
+            self.optimizer.step()
+        return results
+
+    def results(self) -> Any:
+        """Returns what is compared with eager: the results, or the loss and the gradients of all parameters."""
+        if self.optimizer is None:
+            return [self.model(*args, **kwargs) for args, kwargs in self.inputs]
+        ((args, kwargs),) = self.inputs
+        self.optimizer.zero_grad()
+        output = self.model(*args, **kwargs)
+        loss = output if self.loss is None else self.loss(output)
+        loss.backward()
+        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
+        return [loss.detach(), *(p.grad for p in parameters if p.grad is not None)]
+
+    @property
+    def parameter_bytes(self) -> int:
+        if not isinstance(self.model, torch.nn.Module):
+            return 0
+        return sum(p.numel() * p.element_size() for p in self.model.parameters())
+
+
+def load(source: str, arguments: tuple[str, ...], task: Task = "inference") -> LoadedModel:
+    """Runs the script and returns its `model` and `example_inputs`. Raises `SourceError` and `SideError`."""
+    location, notes = locate(source), list[str]()
+    assert location.path is not None
+    with script_environment(location.path, arguments), offline_models(notes):
+        module = prepare(location.path, "subject")
+        execute(location.path, module)
+    names = vars(module)
+    model, given = names.get(MODEL), names.get(INPUTS)
+    if task == "dynamic":
+        if not isinstance(given, list) or not given:
+            raise SideError(f"{source}: `{INPUTS}` of a subject with dynamic shapes is a list of inputs")
+        calls = [call_of(model, each, f"{source}:{MODEL}") for each in given]
+        return LoadedModel(calls[0][0], tuple(call[1:] for call in calls), task)
+    called, args, kwargs = call_of(model, given, f"{source}:{MODEL}")
+    loaded = LoadedModel(called, ((args, kwargs),), task)
+    if task == "inference":
+        return loaded
+    if not isinstance(called, torch.nn.Module):
+        raise SideError(f"{source}: the model of a training step is a torch.nn.Module")
+    optimizer = names.get(_OPTIMIZER) or torch.optim.SGD(called.parameters(), _LEARNING_RATE)
+    return replace(loaded, loss=names.get(_LOSS), optimizer=optimizer)
+
+
+def results_of(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors of a nested result."""
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+class FlatModel(torch.nn.Module):
+    """A subject's model with flat tensors as inputs and results, as exporters and traces need it.
+
+    `inputs` are the tensors of each input, in order.
+    """
+
+    def __init__(self, loaded: LoadedModel) -> None:
+        super().__init__()
+        self.inner = loaded.model
+        flattened = [pytree.tree_flatten(each) for each in loaded.inputs]
+        self._leaves, self._spec = flattened[0]
+        self.inputs = [[leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] for leaves, _ in flattened]
+
+    def forward(self, *given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        remaining = iter(given)
+        values = [next(remaining) if isinstance(leaf, torch.Tensor) else leaf for leaf in self._leaves]
+        args, kwargs = pytree.tree_unflatten(values, self._spec)
+        return tuple(results_of(self.inner(*args, **kwargs)))
+
+    def export(self) -> Any:
+        """Returns the program that PyTorch exports; sizes that differ between the inputs are dynamic."""
+        first, *others = self.inputs
+        sizes = [
+            {d: torch.export.Dim.AUTO for d in range(x.dim()) if any(each[i].shape[d] != x.shape[d] for each in others)}
+            for i, x in enumerate(first)
+        ]
+        with torch.no_grad():
+            return torch.export.export(self, tuple(first), dynamic_shapes=(tuple(sizes),) if others else None)
+
+
+# ---- precisions ------------------------------------------------------------------------------------------------------
+
+
+def in_precision(loaded: LoadedModel, precision: BenchPrecision, side: str) -> LoadedModel:
+    """Converts a subject to a precision as a user of PyTorch does, with its model changed in place.
+
+    bfloat16 is a cast of the model and its inputs. Integers are torchao's; in eager, dynamic quantisation is PyTorch's
+    own, whose kernels are faster there. Raises `SideError`.
+    """
+    if precision == "f32":
+        return loaded
+    model = loaded.model
+    if precision == "bf16":
+        if isinstance(model, torch.nn.Module):
+            model.to(torch.bfloat16)
+        return replace(loaded, inputs=tuple(pytree.tree_map(_as_bfloat16, each) for each in loaded.inputs))
+    if not isinstance(model, torch.nn.Module):
+        raise SideError(f"only modules are quantised, not {type(model).__name__}")
+    if precision == "int8-dynamic" and side == EAGER:
+        return replace(loaded, model=quantized_linears(model))
+    try:
+        if precision == "int8-static":
+            return replace(loaded, model=_static(model, loaded.inputs[0]))
+        from torchao import quantization
+    except ImportError as error:
+        raise SideError(f"{precision} needs torchao, not installed: pip install 'buddy-tui[bench]'") from error
+    if precision == "int8-dynamic":
+        quantization.quantize_(model, quantization.Int8DynamicActivationInt8WeightConfig())
+    else:
+        quantization.quantize_(model, quantization.Int8WeightOnlyConfig())
+    return loaded
+
+
+def quantized_linears(model: torch.nn.Module) -> torch.nn.Module:
+    """Returns the model with PyTorch's own layers of 8-bit weights, which round activations in each call."""
+    from torch.ao.quantization import quantize_dynamic
+
+    layers = {torch.nn.Linear, torch.nn.LSTM, torch.nn.GRU}
+    quantised: torch.nn.Module = quantize_dynamic(model, layers, dtype=torch.qint8)
+    return quantised
+
+
+def _static(model: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
+    """Returns the model with static scales (PT2E, the quantiser for x86), calibrated on `inputs`."""
+    from torchao.quantization.pt2e import move_exported_model_to_eval
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import x86_inductor_quantizer as x86
+
+    args, kwargs = inputs
+    quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
+    prepared = prepare_pt2e(torch.export.export(model, args, kwargs, strict=False).module(), quantizer)
+    prepared(*args, **kwargs)
+    converted: torch.nn.Module = move_exported_model_to_eval(convert_pt2e(prepared))
+    return converted
+
+
+def _as_bfloat16(value: Any) -> Any:
+    return value.to(torch.bfloat16) if isinstance(value, torch.Tensor) and value.dtype == torch.float32 else value
+
+
+def relative_error(results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> float:
+    """Returns the norm of the difference of an output, divided by its norm; the largest one of all outputs."""
+    errors = [0.0]
+    for ours, theirs in zip(results, expected, strict=True):
+        size = theirs.double().norm().item()
+        difference = (ours.double() - theirs.double()).norm().item()
+        errors.append(difference / size if size else difference)
+    return max(errors)
