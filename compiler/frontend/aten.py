@@ -24,6 +24,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
 from torch.fx.node import has_side_effect
+from torch.utils._python_dispatch import _disable_current_modes
 
 import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
@@ -456,7 +457,10 @@ def is_zero(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or isinstance(value, FakeTensor) or value.dtype not in _INTEGERS:
         return False
     is_plain = value.device.type == "cpu" and value.layout == torch.strided
-    return is_plain and 0 < value.numel() <= _MAX_ZERO_POINTS and not bool(value.any())
+    if not is_plain or not 0 < value.numel() <= _MAX_ZERO_POINTS:
+        return False
+    with _disable_current_modes():  # Dynamo captures under a mode that rejects tensors with memory
+        return not bool(value.any())
 
 
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
