@@ -164,8 +164,8 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     `precision` is that of all products of float32, except for nodes in `precisions`. "bf16" rounds both operands and
     adds in f32; "int8-dynamic" rounds both to 8-bit integers with a scale per row and column, and adds exactly;
-    "int8-weights" rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale for 128 along K and each
-    output channel ("int4-weights-64", "int4-weights-32": for 64 or 32).
+    "int8-weights" rounds only parameters, and "int4-weights" rounds them to 4 bits, with a scale for 128 along K and
+    each output channel ("int4-weights-64", "int4-weights-32": for 64 or 32).
     """
 
     source: str = ""
