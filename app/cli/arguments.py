@@ -206,8 +206,8 @@ def add_frontend_options(group: argparse._ArgumentGroup) -> None:
     text = "the dialect that ops are lowered to first; stablehlo only with --frontend torch-mlir"
     add_dialect_option(group, DIALECTS, help=text)
     text = (
-        "the precision of all products of float32 that can be computed in it; int8 is int8-dynamic, int4 is int4-weights "
-        "(default: f32)"
+        "the precision of all products of float32 that can be computed in it; int8 is int8-dynamic, int4 is "
+        "int4-weights (default: f32)"
     )
     group.add_argument("--precision", type=_precision_name, choices=PRECISIONS, help=text)
     text = "the target: aarch64, riscv64, x86-64-v3, NAME:CPU:FEATURES, or a triple (default: the engine's host)"

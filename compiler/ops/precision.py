@@ -8,9 +8,10 @@
   right operand; sums are exact, in 32 bits, and are multiplied by both scales in f32.
 - `int8-weights`: the operand that is a parameter is rounded to 8-bit integers, with one scale per output channel; the
   other operand is multiplied by these integers in f32, and the sums by the scales.
-- `int4-weights`, `int4-weights-64`, `int4-weights-32`: the operand that is a parameter is rounded to 4-bit integers, with
-  one scale for each group of 128, 64 or 32 of them along K and each output channel. With few rows of the other operand,
-  the sum of each group is multiplied by its scale; with more rows, the integers are multiplied by their scales first.
+- `int4-weights`, `int4-weights-64`, `int4-weights-32`: the operand that is a parameter is rounded to 4-bit integers,
+  with one scale for each group of 128, 64 or 32 of them along K and each output channel. With few rows of the other
+  operand, the sum of each group is multiplied by its scale; with more rows, the integers are multiplied by their scales
+  first.
 
 A scale is the largest magnitude of its row, column or group divided by 127 (4 bits: 7), so a row with NaN or infinity
 has NaN or infinity as its scale, its integers are 0, and its results are NaN. In `bf16x3`, infinity minus infinity

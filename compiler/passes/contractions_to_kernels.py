@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-from buddy.compiler.mlir.walk import collect
+from buddy.compiler.mlir.walk import collect, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose_blocking, reads_in_place
@@ -13,6 +13,13 @@ from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
+from buddy.compiler.passes.kernels.gemm.fixed_point import (
+    analyse_grouped,
+    fixed_point_blocking,
+    grouped_function,
+    is_grouped_product,
+    packing_of,
+)
 from buddy.compiler.passes.kernels.packing import panels_of
 from buddy.compiler.passes.kernels.stages import FusedNeighbours, find_neighbours
 from buddy.compiler.passes.kernels.weights import drop_dead_views
@@ -53,8 +60,9 @@ class ContractionsToKernels(MlirPass):
     def run(self, root: ir.Operation, context: PassContext) -> None:
         requested = BlockingInputs(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
-        # The list is complete before the first rewrite, which may erase neighbouring ops.
+        # The lists are complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
+        grouped_products = [op for op in ops if is_grouped_product(op)]
         for op, is_supported in [
             (op, is_contraction(op)) for op in ops if op.name in NAMED_CONTRACTIONS or is_contraction(op)
         ]:
@@ -64,7 +72,43 @@ class ContractionsToKernels(MlirPass):
                 _rewrite(op, calls, context, requested)
             except UnsupportedError as reason:
                 context.remark(self.name, op.location, f"{op.name} unchanged: {reason}")
+        for op in grouped_products:
+            try:
+                _rewrite_grouped(op, calls, context)
+            except UnsupportedError as reason:
+                context.remark(self.name, op.location, f"product with 4-bit weights unchanged: {reason}")
         calls.finish()
+
+
+def _rewrite_grouped(op: ir.Operation, calls: KernelCalls, context: PassContext) -> None:
+    """Replaces a product with 4-bit weights in groups by a call. Raises `UnsupportedError` with the reason."""
+    grouped = analyse_grouped(op)
+    contraction = grouped.contraction
+    blocking = fixed_point_blocking(contraction, context.target, bits=4)
+    if blocking is None:
+        raise UnsupportedError("no kernel of this target reads 4-bit weights, or there are too many rows")
+    rows, weights, scales, result = op.operands
+    parameters = [calls.to_pack(value) for value in (weights, scales)]
+    if parameters[0] is None or parameters[1] is None:
+        raise UnsupportedError("its weights or scales cannot be packed before the calls")
+    packed = [
+        calls.packed(parameters[0], packing_of(contraction, blocking, bits=4), op.location),
+        calls.packed(parameters[1], grouped.scale_panels(blocking), op.location),
+    ]
+    fill = zero_fill_before(op, result)
+    spec = ResultSpec(grouped.result_strides, accumulate=fill is None)
+    calls.call(
+        op, (grouped, blocking, spec.key), f"int4_{_symbol(contraction, spec)}", [rows, *packed, result], op.location,
+        lambda name, types: grouped_function(name, types, grouped, blocking, spec),
+    )  # fmt: skip
+    shape = f"{contraction.m.size}x{contraction.n.size}x{contraction.depth}"
+    description = f"{shape} f32 and 4-bit integers in groups of {grouped.group_size}: {blocking.describe()}"
+    context.remark(ContractionsToKernels.name, op.location, description)
+    op.erase()
+    if fill is not None:
+        fill.erase()
+    for value in (weights, scales):
+        drop_dead_views(value)
 
 
 def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
@@ -76,13 +120,16 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
     b_number = 0 if contraction.swapped else 1
     b = inputs[b_number]
     parameter = calls.to_pack(b)
-    if reads_in_place(contraction):
+    fixed_point = None if parameter is None else fixed_point_blocking(contraction, context.target)
+    if fixed_point is None and reads_in_place(contraction):
         if (read := calls.parameter(b)) is not None:
             calls.mark_streamed(read)
         parameter = None
-    blocking = choose_blocking(contraction, context.target, None if parameter is None else "packed", requested)
+    source: Literal["packed"] | None = None if parameter is None else "packed"
+    blocking = fixed_point or choose_blocking(contraction, context.target, source, requested)
     if parameter is not None:
-        inputs[b_number] = calls.packed(parameter, panels_of(contraction, blocking), op.location)
+        packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
+        inputs[b_number] = calls.packed(parameter, packing, op.location)
     location = context.locations.union([op.location, *fused.locations])
     calls.call(
         op, (contraction, blocking, spec.key), _symbol(contraction, spec), [*inputs, *spec.buffers(result)], location,

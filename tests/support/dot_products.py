@@ -15,6 +15,9 @@ from tests.support.mlir_jit import Compiled
 
 _INTRINSIC = re.compile(r'llvm\.call_intrinsic "llvm\.x86\.([\w.]+)"(\(.*\) : \(.*\) -> vector<(\d+)x\w+>)')
 _GROUPS = {"vpdpbusd": 4, "dpbf16ps": 2, "pmadd": 2}
+# In the name of an instruction that multiplies unsigned with signed bytes and adds pairs in 16 bits; kernels avoid that
+# it saturates.
+_BYTES = "pmaddub"
 _TILE = re.compile(r"!x86\.amx\.tile<[^>]*>|!llvm\.x86_amx")
 _CAST = re.compile(r"builtin\.unrealized_conversion_cast (%\S+) : i64 to i64")
 _LOAD = re.compile(r"x86\.amx\.tile_load (%\S+)\[(%\S+)\], (%\S+) : (memref<.*>) into i64")
@@ -24,11 +27,12 @@ _MULTIPLY = re.compile(r"x86\.amx\.tile_mul([fi]) (%\w+)( zext)?, (%\w+)( zext)?
 
 def _function(name: str, group: int, lanes: int) -> str:
     """An MLIR function that computes an intrinsic: the products of each group of elements, added to the sums."""
-    element = "bf16" if "bf16" in name else "i8" if group == 4 else "i16"
-    total = "f32" if element == "bf16" else "i32"
+    is_of_bytes = _BYTES in name.replace("_", "")
+    element = "bf16" if "bf16" in name else "i8" if group == 4 or is_of_bytes else "i16"
+    total = "f32" if element == "bf16" else "i16" if is_of_bytes else "i32"
     wide, sums, kind = f"vector<{lanes * group}x{total}>", f"vector<{lanes}x{total}>", "f" if total == "f32" else "i"
     left, right = (
-        ("arith.extf",) * 2 if kind == "f" else ("arith.extui" if group == 4 else "arith.extsi", "arith.extsi")
+        ("arith.extf",) * 2 if kind == "f" else ("arith.extui" if element == "i8" else "arith.extsi", "arith.extsi")
     )
     narrow = f"vector<{lanes * group}x{element}>"
     has_sums = "pmadd" not in name

@@ -49,6 +49,7 @@ class GemmBlocking:
     in an iteration of the outer loop, which threads share (0: all rows). With `packs_a`, the kernel copies these rows
     of A, too, and multiplies them with `strip` columns of B. `dot` is the name of the instruction that multiplies
     groups of narrow elements, if any; it reads B from panels, and with `copies_a` the kernel copies all of A first.
+    With `fixed_point`, rows of f32 are converted to bytes, as in `gemm.fixed_point`.
     """
 
     rows: int
@@ -61,6 +62,7 @@ class GemmBlocking:
     strip: int = 0
     dot: str = ""
     copies_a: bool = False
+    fixed_point: bool = False
 
     @property
     def instruction(self) -> DotInstruction | None:
@@ -92,7 +94,9 @@ class GemmBlocking:
             return f"dot products in vectors of {self.lanes}"
         if self.source == "stream":
             return f"rows of B streamed in vectors of {self.lanes}"
-        notes = [f"{self.rows}x{self.columns} register block", f"{self.source} B"]
+        notes = [f"{self.rows}x{self.columns} register block", f"{self.source} B"] + [
+            "fixed-point A"
+        ] * self.fixed_point
         notes += ["packed A"] * self.packs_a + ["copied A"] * self.copies_a + [self.dot] * bool(self.dot)
         return ", ".join(notes)
 

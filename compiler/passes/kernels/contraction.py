@@ -167,13 +167,14 @@ def _multiplies_and_adds(op: ir.Operation) -> bool:
             return False
         extended[cast.operands[0]] = cast.result
     return (
-        _is_pair(product.operands, extended[a], extended[b])
-        and _is_pair(total.operands, product.result, c)
+        is_pair(product.operands, extended[a], extended[b])
+        and is_pair(total.operands, product.result, c)
         and terminator.operands[0] == total.result
     )
 
 
-def _is_pair(operands: ir.OpOperandList, first: ir.Value, second: ir.Value) -> bool:
+def is_pair(operands: ir.OpOperandList, first: ir.Value, second: ir.Value) -> bool:
+    """True if `operands` are `first` and `second`, in any order."""
     left, right = operands
     return (left == first and right == second) or (left == second and right == first)
 

@@ -12,6 +12,7 @@ from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
 from buddy.compiler.passes.kernels.gemm.dot import DotGemm, TileGemm
 from buddy.compiler.passes.kernels.gemm.few_rows import DotProducts, GemmKernel, StreamedRows
+from buddy.compiler.passes.kernels.gemm.fixed_point import FixedPointRows
 from buddy.compiler.passes.kernels.gemm.kernel import BlockedGemm
 from buddy.compiler.passes.kernels.gemm.packed_rows import PackedGemm
 
@@ -20,6 +21,8 @@ __all__ = ["kernel_function"]
 
 def _kernel_class(blocking: GemmBlocking) -> type[GemmKernel]:
     """Returns the class of the kernel with `blocking`."""
+    if blocking.fixed_point:
+        return FixedPointRows
     if blocking.instruction:
         return TileGemm if blocking.instruction.on_tiles else DotGemm
     if blocking.packs_a:
