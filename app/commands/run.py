@@ -199,8 +199,7 @@ class RunCommands:
 
 
 _TUNE_PROMPT = (
-    "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes and the passes with the largest effect), "
-    "or max-error=1e-2 to choose the precision of each product"
+    "seconds, then WHAT=VALUE,VALUE … to vary (default: block sizes, passes), or max-error=1e-2 for precisions"
 )
 _MAX_ERROR = "max-error"
 

@@ -91,7 +91,7 @@ class GraphPane(NodeTable):
         def cell(row: NodeRow) -> Cell:
             return (self._gain(row).texts[text], "number")
 
-        return Column(title, 8, cell, 70, True, lambda row: value_of(self._gain(row)))
+        return Column(title, 8, cell, 68, True, lambda row: value_of(self._gain(row)))
 
     def _gain(self, row: NodeRow) -> numerics.PrecisionGain:
         """The error from the precision of a node and the time that it saves, as far as they are measured."""

@@ -237,6 +237,12 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
         error = f"{attempt.error:.1e}" if attempt.error > 0 else "no error"
         return f"{error}: {', '.join(attempt.choices)}"
 
+    plots = tuple(
+        replace(entry, value="the time of each recipe over its error, and over the search")
+        if entry.key == "p"
+        else entry
+        for entry in plain.next
+    )
     nodes = [node for node in ranked_nodes(tuned) if node.effect is not None]
     most = max((node.effect.saved for node in nodes if node.effect is not None), default=0.0)
     entries = tuple(
@@ -254,7 +260,7 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
         Section("recipes by error, time compared with eager", _ratio_entries(timed, initial, name_of)),
         Section("products that save the most time, with the error of each alone", entries),
     )
-    return replace(plain, sections=tuple(section for section in sections if section.entries))
+    return replace(plain, next=plots, sections=tuple(section for section in sections if section.entries))
 
 
 def _recipe_text(attempt: Attempted) -> str:

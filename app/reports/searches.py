@@ -212,7 +212,8 @@ def tuning_lines(tuned: Tuned, initial: Sequence[str] = ()) -> list[str]:
     """The result of tuning as lines of text, with the choices that are not in `initial`, those of the first recipe."""
     changed = [choice for choice in tuned.choices if choice not in initial]
     of_all = "" if tuned.nodes else f" of {tuned.size:,}"
-    lines = [f"tried {tuned.tried}{of_all} recipes in {tuned.seconds:.0f} s"]
+    recipes = "recipe" if tuned.nodes and tuned.tried == 1 else "recipes"
+    lines = [f"tried {tuned.tried}{of_all} {recipes} in {tuned.seconds:.0f} s"]
     if not changed:
         lines.append("no faster recipe was found")
     elif tuned.gain:
@@ -266,7 +267,7 @@ def front_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
         ys = [plain.ratio * max(0.0, 1 - point.saved / plain.median) for point in tuned.front]
         series.insert(0, Series("estimated", xs, ys, "line"))
     note = "root mean square of the difference of an output from eager, relative to that of eager"
-    return Plot("Time over error", tuple(series), PlotAxis("error", log=True), PlotAxis("compiled over eager"), note)
+    return Plot("Time over error", tuple(series), PlotAxis("error"), PlotAxis("compiled over eager"), note)
 
 
 def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:

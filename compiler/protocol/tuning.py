@@ -121,8 +121,8 @@ class Tuned(Frame, frozen=True):
     first recipe, from final interleaved runs of both, with a 95 % confidence interval (1 if it is the first recipe, 0
     if it cannot be timed). Of the `size` recipes of the space, `tried` were run.
 
-    After a search for the precision of each product, whose `size` is `tried`, `nodes` has the products, and `front` what the greedy choice of
-    precisions estimates, from all products in f32 to the fastest precision of each.
+    After a search for the precision of each product, whose `size` is `tried`, `nodes` has the products, and `front`
+    what the greedy choice of precisions estimates, from all products in f32 to the fastest precision of each.
     """
 
     request: int

@@ -76,6 +76,35 @@ def test_recipes_that_crash_or_differ_are_named_and_never_taken(cli: Verb, progr
     assert found["choices"] == ["crash-on-sqrt=off", "flip-one-sign=off"]
 
 
+WEIGHTED = """
+import torch
+
+torch.manual_seed(0)
+layers = [layer for _ in range(3) for layer in (torch.nn.Linear(96, 96), torch.nn.ReLU())]
+model, example_inputs = torch.nn.Sequential(*layers).eval(), (torch.randn(64, 96),)
+"""
+
+
+def test_precisions_are_chosen_within_an_error_and_measured_once(cli: Verb, tmp_path: Path) -> None:
+    """Whatever is faster on this machine, the outputs of the recipe are within the error."""
+    path, best = tmp_path / "program.py", tmp_path / "best.toml"
+    path.write_text(WEIGHTED)
+    words = "--max-error", "2e-2", "--json", "-o", str(best)
+    first = cli("tune", str(path), *words)
+    assert first.returncode == 0, first.stderr
+    found = json.loads(first.stdout)
+    assert "timing products in f32" in first.stderr
+    assert len(found["nodes"]) == 3
+    assert all(one["error"] <= 2e-2 for one in found["tries"] if not one["problem"])
+    effects = [effect for node in found["nodes"] for effect in node["effects"]]
+    assert {"bf16", "int8-dynamic"} <= {effect["precision"] for effect in effects}
+    run = json.loads(cli("run", str(path), "--recipe", str(best), "--json").stdout)
+    assert run["graphs"][0]["report"]["outputs"][0]["precision_error"] <= 2e-2
+    text = cli("tune", str(path), "--max-error", "2e-2").stdout
+    assert "error  x eager  precisions" in text
+    assert ("from an earlier search" in text) == any(effect["error"] >= 0 for effect in effects)
+
+
 def test_what_cannot_vary_is_refused_in_words(cli: Verb, program: str) -> None:
     done = cli("tune", program, "--vary", "no-such-pass=on,off")
     assert done.returncode == 1

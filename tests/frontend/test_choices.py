@@ -191,6 +191,17 @@ def test_torch_selects_bfloat16_where_the_processor_has_it(monkeypatch: pytest.M
         torch.set_float32_matmul_precision(previous)
 
 
+def test_a_maximum_error_selects_precisions_at_the_first_call() -> None:
+    settings = BackendSettings.of({"max_error": 1e-2, "freeze": True})
+    assert (settings.max_error, settings.tune, settings.has_precision) == (1e-2, 300.0, True)
+    assert BackendSettings.of({"max_error": 1e-2, "freeze": True, "tune": 9}).tune == 9.0
+    for error in ("a bit", -1.0, float("nan"), True):
+        with pytest.raises(ValueError, match="give the largest error of a result"):
+            BackendSettings.of({"max_error": error, "freeze": True})
+    with pytest.raises(ValueError, match="set freeze=True"):
+        BackendSettings.of({"max_error": 1e-2})
+
+
 @pytest.mark.parametrize(
     ("rates", "selected"),
     [

@@ -53,7 +53,8 @@ def time_products(captured: CapturedGraph, request: TimeNodes) -> NodesTimed:
 
 def _kind(op: Op) -> str:
     """Returns the op and the shapes of a node: nodes of the same kind take the same time."""
-    shapes = [str(meta.shape) for node in (op, *op.parents) for meta in node.metas if meta is not None]
+    operands = [argument for argument in op.args if isinstance(argument, Op)]
+    shapes = [str(meta.shape) for node in (op, *operands) for meta in node.metas if meta is not None]
     return " ".join([str(op.target), *shapes])
 
 

@@ -222,7 +222,7 @@ class PrecisionSearch:
 
     async def _search_budget(self, steps: Sequence[Step]) -> None:
         """Tries the choices within budgets until the error is near the limit; then some within smaller budgets."""
-        budget, passed, failed = self.limit, 0.0, math.inf
+        budget, passed, failed = _MARGIN * self.limit, 0.0, math.inf
         tried: list[dict[str, Precision]] = [{}]
         fastest = choose_within(steps, math.inf)
         while len(tried) <= _MAX_RECIPES and self._has_time():
@@ -248,8 +248,12 @@ class PrecisionSearch:
                 await self._try_choice(chosen)
 
     def _has_time(self) -> bool:
-        """Returns whether there is time to try another recipe, and for the final comparison of two."""
-        return self.elapsed + 3 * self.max_trial_seconds < self.frame.seconds or self.chosen is None
+        """Returns whether there is time to try another recipe, and for the final comparison of two if one is found.
+
+        One choice is tried whatever the time.
+        """
+        left = self.frame.seconds - self.elapsed
+        return self.chosen is None or left > (3 if self.chosen else 1) * self.max_trial_seconds
 
     async def _try_choice(self, chosen: dict[str, Precision]) -> RecipeTried:
         result = await self._try(self._recipe(chosen), _words(chosen))

@@ -8,11 +8,25 @@ from typing import Any
 import pytest
 
 from buddy.app.commands.run import parse_tune_request
-from buddy.app.reports.searches import VariationError, attempt_line, tuning_lines, tuning_plot
+from buddy.app.panes.graph import GraphPane
+from buddy.app.reports.numerics import PrecisionGain, precision_gain
+from buddy.app.reports.results import precisions_result
+from buddy.app.reports.searches import (
+    VariationError,
+    attempt_line,
+    front_plot,
+    front_rows,
+    node_rows,
+    tuning_json,
+    tuning_lines,
+    tuning_plot,
+)
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.results import LogScreen, ResultScreen
 from buddy.compiler.protocol import Attempted, Tuned, Variation
+from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
 from buddy.compiler.protocol.recipe import Recipe
+from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
 
 Open = Callable[..., Any]
 TRIES = (
@@ -24,12 +38,14 @@ TRIES = (
 
 
 def test_seconds_and_variations_parse_in_any_order() -> None:
-    assert parse_tune_request("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),))
-    assert parse_tune_request("") == (60.0, ())
-    assert parse_tune_request("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),))
+    assert parse_tune_request("30 fuse-rows=on,off") == (30.0, (Variation("fuse-rows", (True, False)),), None)
+    assert parse_tune_request("") == (60.0, (), None)
+    assert parse_tune_request("threads=1,2 7") == (7.0, (Variation("threads", (1, 2)),), None)
+    assert parse_tune_request("max-error=1e-2") == (300.0, (), 1e-2)
+    assert parse_tune_request("9 max-error=0") == (9.0, (), 0.0)
 
 
-@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a="])
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "a=", "max-error=", "max-error=-1", "max-error=nan"])
 def test_other_words_are_rejected(text: str) -> None:
     with pytest.raises(VariationError):
         parse_tune_request(text)
@@ -55,6 +71,83 @@ def test_the_summary_lists_only_changed_choices() -> None:
         "note: a note",
     ]
     assert tuning_lines(found, found.choices)[1] == "no faster recipe was found"
+
+
+PRECISIONS = (
+    NodePrecision("mm.0", 2e-3, "bf16", (PrecisionEffect("bf16", 1e-3, 2e-3), PrecisionEffect("int8-dynamic", 2e-3))),
+    NodePrecision("mm.1", 2e-3, "f32", (PrecisionEffect("bf16", 1e-4, 9e-3),)),
+)
+PRECISION_TRIES = (
+    Attempted(1, 0, ("the first recipe",), 0.8, 0.008, 0.01, 0.2, best=True, elapsed=1.0),
+    Attempted(1, 1, ("bf16 for 2 products",), problem="error 2e-2 of eager's rms, more than 0.01", error=2e-2),
+    Attempted(1, 2, ("bf16 for 1 product",), 0.7, 0.007, 0.01, 0.2, best=True, elapsed=4.0, error=2e-3),
+)
+OF_PRECISIONS = Tuned(
+    1, Recipe(), ("bf16 for 1 product",), 3, 3, 0.7, 1.14, 1.1, 1.2, 9.0, (), PRECISIONS,
+    (FrontPoint(0.0, 0.0), FrontPoint(2e-3, 1e-3), FrontPoint(9.2e-3, 1.1e-3)),
+)  # fmt: skip
+
+
+def test_precisions_are_listed_by_the_time_that_they_save() -> None:
+    assert node_rows(OF_PRECISIONS, {"mm.0": "first"}) == [("first", "bf16", "1.000 ms", "2.0e-03")]
+    assert front_rows(PRECISION_TRIES) == [
+        ("0", "0.800", "the first recipe"), ("2.0e-03", "0.700", "bf16 for 1 product")
+    ]  # fmt: skip
+    assert tuning_lines(OF_PRECISIONS)[0] == "tried 3 recipes in 9 s"
+    result = precisions_result(OF_PRECISIONS, PRECISION_TRIES, True, {"mm.0": "first"})
+    recipes, products = result.sections
+    assert [entry.name for entry in recipes.entries] == ["no error: the first recipe", "2.0e-03: bf16 for 1 product"]
+    assert [(entry.name, entry.value, entry.change) for entry in products.entries] == [
+        ("first: bf16", "saves 1.000 ms", "error 2.0e-03")
+    ]
+    found = tuning_json(OF_PRECISIONS, PRECISION_TRIES)
+    assert [node["precision"] for node in found["nodes"]] == ["bf16", "f32"]
+    assert found["nodes"][0]["effects"][0] == {"precision": "bf16", "saved": 1e-3, "error": 2e-3}
+    assert len(found["front"]) == 3
+
+
+def test_the_front_is_plotted_as_estimated_and_as_measured() -> None:
+    estimated, measured = front_plot(OF_PRECISIONS, PRECISION_TRIES).series
+    assert list(measured.x) == [0.0, 2e-3]
+    assert list(measured.y) == [0.8, 0.7]
+    assert list(estimated.x) == [0.0, 2e-3, 9.2e-3]
+    assert list(estimated.y) == pytest.approx([0.8, 0.7, 0.69])
+
+
+def test_the_gain_of_a_precision_is_from_profiles_and_comparisons_where_there_are_both() -> None:
+    tuned, nothing = PRECISIONS[0], (None, None)
+    assert precision_gain("bf16", None, nothing, tuned) == PrecisionGain(2e-3, False, 1e-3)
+    own = NodeNumbers("mm.0", "observed", own_error=Deviation(1.0, 3e-3, 0.5), precision="bf16")
+    assert precision_gain("bf16", own, (5e-3, 2e-3), tuned) == PrecisionGain(3e-3, True, pytest.approx(3e-3))
+    assert precision_gain("int8-dynamic", own, (5e-3, None), tuned) == PrecisionGain(None, False, 2e-3)
+    assert precision_gain("int8-weights", None, nothing, None).texts == ("", "")
+    assert precision_gain("bf16", None, nothing, tuned).texts == ("2e-03", "1.000")
+
+
+@pytest.mark.slow
+async def test_the_graph_shows_what_precisions_cost_and_save(workbench: Open) -> None:
+    async with workbench("mlp.py", size=(160, 50)) as bench:
+        app = bench.app
+        await bench.settled()
+        product = next(a.node for a in app.state.shown.assignments.values() if a.multiplies)
+        recipe = app.workspace.recipe.with_precision(product, "bf16")
+        node = NodePrecision(product, 2e-3, "bf16", (PrecisionEffect("bf16", 1.25e-3, 2e-3),))
+        tuned = Tuned(1, recipe, ("bf16 for 1 product",), 2, 2, 0.5, 1.6, 1.4, 1.7, 9.0, (), (node,))
+        app.tune_commands._attempts = list(PRECISION_TRIES)
+        app.tune_commands._show_result(app.workspace.recipe, tuned)
+        await bench.until(lambda: isinstance(app.screen, ResultScreen), "the page")
+        await bench.sees("products that save the most time")
+        await bench.press("u")
+        await bench.settled()
+        graph = app.query_one(GraphPane)
+        columns = {column.title: column for column in graph._columns}
+        row = next(row for row in graph.rows if row.stable == product)
+        assert columns["its err"].cell(row)[0] == "2e-03"
+        assert columns["saves ms"].cell(row)[0] == "1.250"
+        app.context.layout.show_pane("graph")
+        await bench.press("+")  # the columns need a wide pane
+        for text in ("its err", "saves ms", "1.250", "2e-03"):
+            await bench.sees(text)
 
 
 @pytest.mark.slow
