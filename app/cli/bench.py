@@ -31,7 +31,7 @@ EPILOG = """
 A subject is a program to time, a side is a compiler or runtime that runs it. SUITE is a TOML file with a table
 `[[subject]]` for each program (name, source, arguments, group, task, precisions). SOURCE is one script that defines
 `model` and `example_inputs`; words after `--` are its arguments. Each side runs in a separate process with empty
-caches, and makes the model of a precision as its users do (docs/explanation/measurements.md). Rounds of the sides are
+caches, and makes the model of a precision as its users do (docs/how-to/benchmarks.md). Rounds of the sides are
 interleaved. In a round, each side is called once, or repeatedly for 30 ms if a call is shorter; the median over the
 rounds is reported, with the error against eager in float32. Writes bench.json and bench.md after each subject, so that
 --resume can continue after an interruption, and bench.svg at the end if matplotlib is installed.
