@@ -92,7 +92,9 @@ STATEMENTS: Mapping[str, tuple[str, ...]] = {
         *_for_each_name("{x}.@({dim})", _REDUCTIONS),
         *_for_each_name("{x}.@({dim}, keepdim=True)", _REDUCTIONS.replace("count_nonzero", "")),
         *_for_each_name("{x:f}.@({dim}, correction={flag}, keepdim={flag})", "std var"),
-        *_for_each_name("{x}.@({dim})[0]", "max min median nanmedian mode cummax cummin"),
+        *_for_each_name("{x}.@({dim})[0]", "max min mode cummax cummin"),
+        # Eager reads past the end of a dim that is expanded (stride 0).
+        *_for_each_name("{x}.contiguous().@({dim})[0]", "median nanmedian"),
         *_for_each_name("{x}.@({dim})[1]", "max min"),
         "{x:f}.flatten().logsumexp(0)",
         "torch.var_mean({x:f}, {dim})[{flag}]",
