@@ -315,7 +315,9 @@ class Tape:
         With `strict`, it raises for a graph that cannot be captured; otherwise it adds a note.
         """
 
-        def backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object) -> Callable[..., object]:
+        def backend(
+            module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object
+        ) -> Callable[..., Sequence[torch.Tensor]]:
             if len(graphs) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
@@ -341,7 +343,9 @@ class Tape:
 
         return backend
 
-    def _note_first_run(self, forward: Callable[..., Any], graphs: list[CapturedGraph]) -> Callable[..., object]:
+    def _note_first_run(
+        self, forward: Callable[..., Any], graphs: list[CapturedGraph]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         """`forward` of a Dynamo graph, which notes the results of its first run."""
         has_run = False
 
