@@ -5,17 +5,13 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from buddy.compiler.graph.graph import Graph, graph_lowering
 from buddy.compiler.graph.linking import topological_order
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, map_nodes
 from buddy.compiler.graph.partition import Partition, PartitionCall, PartitionFunction
 from buddy.compiler.graph.types import DeviceType, GraphError, NodeType
-
-if TYPE_CHECKING:
-    from buddy.compiler.mlir.bindings import ir
-
 
 # The name of the only subgraph of a graph without `op_groups`.
 _DEFAULT_GROUP = "subgraph0"
@@ -70,15 +66,14 @@ class GraphDriver:
         """Returns the subgraphs' names in topological order."""
         return [unit.name for unit in self._order if unit.name]
 
-    def construct_main_graph(self, do_param_pack: bool = False) -> ir.Module:
+    def construct_main_graph(self, do_param_pack: bool = False) -> Any:
         """Returns the main graph as an MLIR module that calls the subgraphs' functions, declared private.
 
         With `do_param_pack` the parameters are passed as one 1-D tensor per element type, in the order of
         `graph.params`, before the inputs. Raises `CompilationError` for an op that stays in the main graph and cannot
         be lowered.
         """
-        module: ir.Module = self._lower_main(do_param_pack).module
-        return module
+        return self._lower_main(do_param_pack).module
 
     def _lower_main(self, pack: bool) -> Any:
         """Returns the `TopLevel` of the main graph: the MLIR module, and the arguments of its function."""

@@ -10,16 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
 from operator import is_
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import GraphError, NodeType, TensorDType, TensorMeta
-
-if TYPE_CHECKING:
-    pass
-
 
 _META_KEYS = ("shape", "dtype")
 

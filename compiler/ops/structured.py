@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from buddy.compiler.graph.sizes import Dim as Extent
 from buddy.compiler.graph.sizes import is_dynamic, product
@@ -13,9 +13,6 @@ from buddy.compiler.mlir.bindings import arith, ir, linalg, tensor
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, known_shape, record_shape, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
-
-if TYPE_CHECKING:
-    pass
 
 PARALLEL, REDUCTION = "parallel", "reduction"
 

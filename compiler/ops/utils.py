@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_of
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.protocol.errors import BuddyError
-
-if TYPE_CHECKING:
-    pass
 
 # Lowerings also import these functions of the graph package from here.
 __all__ = [
