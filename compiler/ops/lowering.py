@@ -284,10 +284,10 @@ class _Lowerer:
     def _store_results(node: Op, table: Table, results: Results) -> None:
         """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
         values: Sequence[Any]
-        if isinstance(results, ir.Value):
-            values = [results]
+        if isinstance(results, (list, tuple)):
+            values = results
         else:
-            values = results if isinstance(results, Sequence) else list(results.results)
+            values = list(results.results) if hasattr(results, "results") else [results]
         for index, (value, meta) in enumerate(zip(values, node.metas, strict=False)):
             if meta is not None and is_dynamic(meta.shape):
                 value = cast_shape(value, meta.stored)

@@ -115,7 +115,7 @@ def split(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     shape = list(st.shape_of(value))
     is_unbind = node.target.startswith("unbind")
     dim = normalize_dim(argument(node, 1 if is_unbind else 2, "dim", 0), len(shape))
-    pieces = list[ir.Value]()
+    pieces: list[ir.Value] = []
     start: Dim = 0
     for meta in node.metas:
         assert meta is not None
