@@ -185,9 +185,8 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     def segment_range(segment: list[ir.Value], previous_end: ir.Value) -> tuple[ir.Value, ir.Value, Scalar]:
         """Returns start and end of a segment, and whether its length is invalid."""
         if not is_by_length:
-            limit_pair = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
-            first, end = (_clamp(limit, size) for limit in limit_pair)
-            return first, end, number(False, TensorDType.Bool)
+            first, last = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
+            return _clamp(first, size), _clamp(last, size), number(False, TensorDType.Bool)
         length = element(limit_rows, segment, limit_type)
         start = pick(compare("eq", segment[1], 0), 0, previous_end)
         return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)

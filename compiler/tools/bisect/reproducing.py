@@ -111,13 +111,13 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
     return result
 
 
-def _text(module: ir.Module) -> str:
-    return str(module.operation.get_asm(assume_verified=True))
+def _text(module: ir.Operation) -> str:
+    return str(module.get_asm(assume_verified=True))
 
 
-def _functions(module: ir.Module) -> dict[str, str]:
+def _functions(module: ir.Operation) -> dict[str, str]:
     """Returns the texts of the functions and other symbols of a module, by name."""
-    ops = [op.operation for op in module.body]
+    ops = [op.operation for op in module.regions[0].blocks[0]]
     return {
         ir.StringAttr(op.attributes["sym_name"]).value: str(op.get_asm(assume_verified=True))
         for op in ops
