@@ -181,7 +181,7 @@ def open_program(
     return _program(program.graphs, source, program.notes, plugin_problems(loaded))
 
 
-def capture_program(function: Callable[..., Any], *inputs: Any) -> Program:
+def capture_program(function: Callable[..., object], *inputs: object) -> Program:
     """Captures the graphs of a call of a function or module, without gradients. Raises what `function` raises."""
     with torch.no_grad():
         return _program(capture(function, inputs))

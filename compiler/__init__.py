@@ -6,12 +6,14 @@ Importing this package imports nothing heavy; each module names what it needs.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from buddy.compiler.support import hooks, renamed_modules
 
 if TYPE_CHECKING:
     from buddy.compiler.tools.record import Recording
+    from buddy.compiler.tools.tune.autotune import TunedRecipe
 
 if __name__ != "buddy.compiler":
     raise ImportError(f"`import {__name__}` would load a second copy of buddy.compiler: write `import buddy.compiler`")
@@ -19,13 +21,13 @@ if __name__ != "buddy.compiler":
 renamed_modules.install()
 
 
-def _graph_lowering() -> Any:
+def _graph_lowering() -> ModuleType:
     from buddy.compiler.driver import modules
 
     return modules
 
 
-def _autotuner() -> Any:
+def _autotuner() -> type[TunedRecipe]:
     from buddy.compiler.tools.tune.autotune import TunedRecipe
 
     return TunedRecipe

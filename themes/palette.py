@@ -119,7 +119,7 @@ def _make_theme(text: str, entries: dict[str, Any], stem: str, bases: dict[str, 
     return msgspec.convert(data, ThemeData)
 
 
-def _check_entry(text: str, name: str, value: Any, base: ThemeData | None) -> None:
+def _check_entry(text: str, name: str, value: object, base: ThemeData | None) -> None:
     """Raises `TomlError` for an unknown entry, or for an invalid colour or style."""
     if name in TABLES:
         if not isinstance(value, dict):
@@ -139,7 +139,7 @@ def _check_entry(text: str, name: str, value: Any, base: ThemeData | None) -> No
         raise TomlError(f"{name} must be {kind}", line_of(text, [name]))
 
 
-def _table_entry_error(table: str, key: str, value: Any, base_table: dict[str, str] | None) -> str:
+def _table_entry_error(table: str, key: str, value: object, base_table: dict[str, str] | None) -> str:
     """The error message for an entry of a table, "" if it is valid.
 
     A theme with a base may only have entries of the base's table, except that variables may be any of Textual's.

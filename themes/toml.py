@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 _AT_LINE = re.compile(r"at line (\d+)")
 
@@ -18,7 +17,7 @@ class TomlError(ValueError):
         self.what, self.line = what, line
 
 
-def parse_toml(text: str) -> dict[str, Any]:
+def parse_toml(text: str) -> dict[str, object]:
     """Parses `text`. Raises `TomlError` for invalid TOML."""
     if sys.version_info >= (3, 11):
         import tomllib

@@ -11,7 +11,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -36,6 +36,10 @@ from buddy.compiler.protocol import (
 )
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, Recipe, claims, from_toml
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 # Reports what a request does now.
 Report = Callable[[str], object]
@@ -124,9 +128,12 @@ class AgentEngine(Headless):
         self._report = report
 
     async def _follow(
-        self, request: Request[Any], take: Callable[[Any], None], step_limit: Callable[[], float] = lambda: math.inf
+        self,
+        request: Request[Any],
+        take: Callable[[Frame], None],
+        step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        def on_frame(frame: Any) -> None:
+        def on_frame(frame: Frame) -> None:
             if isinstance(frame, Progress):
                 self._report(frame.what)
             else:

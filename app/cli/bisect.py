@@ -9,13 +9,17 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.app.cli import USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
 from buddy.app.reports.searches import bisection_json, bisection_lines, write_bisection
 from buddy.compiler.protocol import Bisect, Criterion, Diagnostic, Progress
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 EPILOG = """
 Of a dump of another compiler, the first stage that shows a failure is searched. The command gets the path of its text
@@ -71,7 +75,7 @@ def criterion_of(options: argparse.Namespace) -> Criterion:
 async def _bisect(engine: Headless, options: argparse.Namespace, script: tuple[str, ...]) -> int:
     recipe, client = await engine.open_graph(options, script), engine.client
 
-    def show_progress(frame: Any) -> None:
+    def show_progress(frame: Frame) -> None:
         if isinstance(frame, Progress):
             engine.console.progress(frame.what)
 

@@ -9,7 +9,6 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.arguments import Parser
@@ -223,5 +222,5 @@ def _counts(contents: Contents) -> dict[str, tuple[int, int]]:
     return counts
 
 
-def _as_json(counts: dict[str, tuple[int, int]]) -> dict[str, Any]:
+def _as_json(counts: dict[str, tuple[int, int]]) -> dict[str, object]:
     return {name: {"files": files, "bytes": size} for name, (files, size) in counts.items()}

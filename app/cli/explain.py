@@ -85,7 +85,7 @@ def _is_script(source: str) -> bool:
 
 async def _explain_fallbacks(
     engine: Headless, options: argparse.Namespace, script: tuple[str, ...]
-) -> tuple[str, dict[str, Any], int]:
+) -> tuple[str, dict[str, object], int]:
     """What is not compiled: as text, as JSON, and the exit code."""
     graphs, errors = [], []
     for recipe in await engine.open_program(options, script):
@@ -99,7 +99,12 @@ async def _explain_fallbacks(
         graphs.append(GraphFacts(recipe.graph, info, assignments, profile))
     rows, line = fallbacks(graphs), summary(graphs)
     names = [{"graph": facts.number, "name": facts.info.name} for facts in graphs]
-    values = {"summary": line, "graphs": names, "rows": as_json(rows), **({"errors": errors} if errors else {})}
+    values: dict[str, object] = {
+        "summary": line,
+        "graphs": names,
+        "rows": as_json(rows),
+        **({"errors": errors} if errors else {}),
+    }
     return as_text(rows, line), values, FAILURE if errors else 0
 
 

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     import asyncio
 
     from buddy.app.session.client import EngineClient
+    from buddy.compiler.protocol.connection import Frame
 
 Answer = TypeVar("Answer")
 
@@ -91,7 +92,7 @@ class CollectedCompilation:
     compiled: Compiled | None = None
     report: RunReport | None = None
 
-    def take(self, frame: Any) -> None:
+    def take(self, frame: Frame) -> None:
         if isinstance(frame, StageDone):
             self.stages[frame.stage.index] = frame.stage
         elif isinstance(frame, Assigned):
@@ -118,7 +119,7 @@ class _Opening:
         self.captured: Captured | None = None
         self.timed_out = False
 
-    def take(self, frame: Any) -> None:
+    def take(self, frame: Frame) -> None:
         if isinstance(frame, Captured):
             self.captured = frame
         elif isinstance(frame, WorkerState) and (frame.worker, frame.state) == ("host", "busy") and not self._timer:
@@ -258,7 +259,7 @@ class Headless:
         assert opening.captured is not None
         return opening.captured
 
-    async def _collect(self, frame: Request[Any]) -> CollectedCompilation:
+    async def _collect(self, frame: Request[Frame]) -> CollectedCompilation:
         compilation = CollectedCompilation()
 
         def seconds_left_for_step() -> float:
@@ -276,7 +277,10 @@ class Headless:
         return compilation
 
     async def _follow(
-        self, request: Request[Any], take: Callable[[Any], None], step_limit: Callable[[], float] = lambda: math.inf
+        self,
+        request: Request[Answer],
+        take: Callable[[Frame], None],
+        step_limit: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """Send `request`, show progress and output, and call `take` with each other frame, up to the answer.
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mcp_types as types
 from mcp.server.mcpserver import MCPServer
@@ -20,6 +20,10 @@ from buddy.app.cli.mcp_tools import Json, Tools
 from buddy.app.session.client import EngineLost
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import to_toml
+
+if TYPE_CHECKING:
+    from pydantic import AnyUrl
+
 
 _INSTRUCTIONS = """\
 Tools to study how a PyTorch program or an MLIR module is compiled. Call open_program first. The program's recipe has
@@ -47,7 +51,7 @@ class AgentServer(MCPServer):
                     raise
                 raise ToolError(_error_text(error)) from error
 
-    async def read_resource(self, uri: Any, context: Context | None = None) -> Any:
+    async def read_resource(self, uri: AnyUrl | str, context: Context | None = None) -> Any:
         async with self._program.busy:
             try:
                 return await super().read_resource(uri, context)

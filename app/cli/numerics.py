@@ -70,7 +70,7 @@ async def _numerics(engine: Headless, options: argparse.Namespace, script: tuple
 
 async def _compare_graph(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, script_path: Path | None
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Compare one graph and print the report. Returns it as JSON. Raises `Failure`.
 
     The first node out of tolerance is written to `script_path`, if there are both.
@@ -138,7 +138,7 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
 
 async def _compare_without_passes(
     engine: Headless, options: argparse.Namespace, recipe: Recipe, report: NumericsReport
-) -> list[dict[str, Any]]:
+) -> list[dict[str, object]]:
     """The error of the outputs with all passes, and without each pass that changes numerics, as JSON.
 
     Prints a table unless the user asks for JSON.

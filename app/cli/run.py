@@ -139,7 +139,7 @@ class _Results:
         else:
             self._graphs.append({"graph": graph, "ok": False, "error": failure_json(failure.diagnostic)})
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         # Without a failure, a program of which not all graphs were compared has the verdict null.
         ok = None if self.ok and not self._all_compared else self.ok
         return {**self._program, "ok": ok, **self._error, "graphs": self._graphs}

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from buddy.app.cli import FAILURE, VERBS, arguments
 from buddy.app.cli.dump import choose_stage
@@ -182,7 +182,7 @@ class _Coverage:
     def __init__(self, stages: Sequence[Stage]) -> None:
         self._stages = stages
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {"coverage": [_coverage_json(stage) for stage in self._stages]}
 
     def as_text(self) -> str:
@@ -214,7 +214,7 @@ def _percent(part: int, total: int) -> str:
     return "100 %" if part == total else f"{min(max(100 * part / total, 0.01), 99.99):.2f} %"
 
 
-def _coverage_json(stage: Stage) -> dict[str, Any]:
+def _coverage_json(stage: Stage) -> dict[str, object]:
     direct, derived, unmapped = stage.origins
     return {
         "stage": stage.name, "phase": stage.phase, "language": stage.language, "of": _coverage_unit(stage),
@@ -228,11 +228,11 @@ class _NodeLines:
     def __init__(self, stages: Sequence[Stage], traced_nodes: Sequence[tuple[NodeRow, dict[str, NodeTrace]]]) -> None:
         self._stages, self._traced_nodes = stages, traced_nodes
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         nodes = [{**node_json(row), "stages": self._stages_json(traces)} for row, traces in self._traced_nodes]
         return {"nodes": nodes}
 
-    def _stages_json(self, traces: dict[str, NodeTrace]) -> list[dict[str, Any]]:
+    def _stages_json(self, traces: dict[str, NodeTrace]) -> list[dict[str, object]]:
         return [
             {
                 "stage": stage.name, "phase": stage.phase, "own": trace.own, "derived": trace.derived,
@@ -287,7 +287,7 @@ class _TwoPipelines:
     def __init__(self, pipelines: Sequence[_PipelineLines]) -> None:
         self.pipelines = pipelines
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "pipelines": [
                 {"pipeline": lines.pipeline.title, "problem": lines.problem, **lines.nodes.as_json()}
@@ -320,7 +320,7 @@ class _LineNodes:
         if not 1 <= lines[0] <= lines[1] or lines[0] > answer.total:
             raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {answer.total}")
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         nodes = [
             {**node_json(self._rows[origin.node]), "own": origin.own, "derived": origin.derived}
             for origin in self._origins

@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.dump import choose_stage
@@ -15,6 +15,9 @@ from buddy.app.cli.recipes import UsageError
 from buddy.app.reports.formatting import table
 from buddy.app.reports.searches import PassPreview, candidates, deltas_text, rank_previews
 from buddy.compiler.protocol import ListPasses, Tried, TryPasses
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
 
 
 def make_parser() -> arguments.Parser:
@@ -47,7 +50,7 @@ async def _try(engine: Headless, options: argparse.Namespace, script: tuple[str,
         raise UsageError(f"unknown pass {' or '.join(options.passes)}: `buddy-tui passes` lists the passes")
     previews: list[PassPreview] = []
 
-    def add_preview(frame: Any) -> None:
+    def add_preview(frame: Frame) -> None:
         if isinstance(frame, Tried):
             previews.append(PassPreview(steps[frame.number], frame))
             engine.console.progress(f"tried {len(previews)} of {len(steps)} passes")

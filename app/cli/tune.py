@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.app.cli import VERBS, arguments
 from buddy.app.cli.headless import Headless, reporting_write_errors, run_verb_on_program
@@ -25,6 +25,10 @@ from buddy.app.reports.searches import (
 from buddy.compiler.protocol import Attempted, Progress, Tune, Variation
 from buddy.compiler.protocol.recipe import to_toml
 from buddy.compiler.protocol.tuning import default_seconds
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 EPILOG = """
 WHAT=VALUES is a pass of the recipe (`fuse-rows=on,off`), a pass option (`contractions-to-kernels.rows=4,6,8`; the value
@@ -80,7 +84,7 @@ async def _tune(engine: Headless, options: argparse.Namespace, script: tuple[str
     )  # fmt: skip
     attempts: list[Attempted] = []
 
-    def show_progress(frame: Any) -> None:
+    def show_progress(frame: Frame) -> None:
         if isinstance(frame, Attempted):
             attempts.append(frame)
             engine.console.progress(attempt_line(frame))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.ir_assembly import AssemblyGutter
@@ -270,7 +269,7 @@ def _fold_lines(symbol: Symbol, language: str) -> Sequence[int]:
     return range(symbol.first, symbol.last + 1) if language == "asm" else (symbol.first, symbol.last)
 
 
-def _symbol_choice(symbol: Symbol, value: Any, marked: bool, note: str = "") -> PickerChoice:
+def _symbol_choice(symbol: Symbol, value: object, marked: bool, note: str = "") -> PickerChoice:
     length = symbol.last - symbol.first + 1
     lines = f"{formatting.count(length)} line{'s' * (length != 1)}"
     summary = f"{symbol.kind}, {lines} from line {formatting.count(symbol.first + 1)}"

@@ -81,11 +81,11 @@ class Jobs:
         """Whether the user waits for a job."""
         return self.wait_count > 0
 
-    def begin(self, group: str, work: Work, *arguments: Any) -> None:
+    def begin(self, group: str, work: Work, *arguments: object) -> None:
         """Run `work` in the background, and cancel the running job of its group."""
         start_worker(self._app, group, work, *arguments)
 
-    def open_after(self, group: str, work: Work, *arguments: Any) -> None:
+    def open_after(self, group: str, work: Work, *arguments: object) -> None:
         """Run `work`, which opens a screen when the engine has answered. Until then, keys wait for that screen."""
         self._opening = (start_worker(self._app, group, work, *arguments), self._app.screen)
 
@@ -105,7 +105,7 @@ class Jobs:
             self._opening[0].cancel()
             self._opening = None
 
-    def later(self, seconds: float, act: Callable[[], Any]) -> Timer:
+    def later(self, seconds: float, act: Callable[[], object]) -> Timer:
         """Call `act` after `seconds`, unless the timer is stopped or the application exits first."""
         return self._app.set_timer(seconds, act)
 
@@ -158,7 +158,7 @@ class SingleJob:
             self._status.say(self._busy_message)
         return not self.running
 
-    def begin(self, work: Work, *arguments: Any) -> None:
+    def begin(self, work: Work, *arguments: object) -> None:
         """Run `work` in the background."""
         self._jobs.begin(self._group, work, *arguments)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from textual import events
 from textual.binding import BindingType
@@ -76,7 +76,7 @@ class PluginPane(LinkedPane):
                 choices.append(PickerChoice("Hide", "hide the pane", HIDE))
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.answer)
 
-    def answer(self, choice: Any) -> None:
+    def answer(self, choice: object) -> None:
         """Show the chosen pane, or hide the one that is shown."""
         if choice is HIDE:
             self.context.layout.show_plugin(False)

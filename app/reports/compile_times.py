@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.app.reports.profile import FlameNode, add_to_flame
 from buddy.compiler.protocol import Compiled, GraphInfo, RunReport, Stage
@@ -48,7 +47,7 @@ def _unique_names(stages: Sequence[Stage]) -> list[str]:
     return names
 
 
-def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, Any]:
+def compile_json(stages: Sequence[Stage], compiled: Compiled, info: GraphInfo) -> dict[str, object]:
     """The times of a compilation as plain values, in seconds."""
     phases: dict[str, float] = {}
     for stage in stages:
@@ -109,7 +108,7 @@ class PipelineFacts:
         """The slowest stage, `None` before the compilation."""
         return max(self.stages, key=lambda stage: stage.milliseconds, default=None)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         """The measurements as plain values. Those of the run are null if the recipe was not run."""
         report = self.report
         return {

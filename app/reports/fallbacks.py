@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from buddy.app.reports import formatting
 from buddy.app.reports.formatting import table
@@ -177,7 +177,7 @@ def explanation(row: Fallback) -> str:
     return " · ".join(part for part in (row.reason, row.fix and f"fix: {row.fix}") if part)
 
 
-def as_json(rows: Sequence[Fallback]) -> list[dict[str, Any]]:
+def as_json(rows: Sequence[Fallback]) -> list[dict[str, object]]:
     """The rows as plain values, without empty fields; `share` is a fraction of the run."""
     keys = ("kind", "graph", "name", "node", "line", "reason", "fix", "share", "bytes")
     values = [{key: getattr(row, key) for key in keys} for row in rows]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -210,7 +210,7 @@ def worst_nodes(report: NumericsReport, count: int) -> list[NodeNumbers]:
     return sorted((node for node in report.nodes if node.error or node.own_error), key=rank)[:count]
 
 
-def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
+def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, object]:
     """The report on a graph as plain values."""
     rows = rows_of(info)
     return {
@@ -232,7 +232,7 @@ def as_json(report: NumericsReport, info: GraphInfo) -> dict[str, Any]:
     }
 
 
-def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, Any] | None:
+def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, object] | None:
     if not report.first:
         return None
     row = rows.get(report.first)
@@ -240,7 +240,7 @@ def _first_json(report: NumericsReport, rows: dict[str, NodeRow]) -> dict[str, A
     return {"node": report.first, "by": report.first_by, **facts, "suspects": list(report.suspects)}
 
 
-def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
+def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
     return {
         "node": node.node,
         "name": row.name if row is not None else "",
@@ -255,7 +255,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, Any]:
     }
 
 
-def _deviation_json(deviation: Deviation | None) -> dict[str, Any] | None:
+def _deviation_json(deviation: Deviation | None) -> dict[str, object] | None:
     if deviation is None:
         return None
     is_finite = deviation.of_tolerance >= 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
@@ -227,7 +226,7 @@ def sampling_text(sampling: Sampling) -> str:
     return f"{share} ({formatting.count(sampling.hertz)} per second of CPU time) in compiled code{rest}"
 
 
-def _sampling_json(sampling: Sampling) -> dict[str, Any]:
+def _sampling_json(sampling: Sampling) -> dict[str, object]:
     return {
         "problem": sampling.problem or None,
         "samples": sampling.samples,
@@ -243,7 +242,7 @@ def _sampling_json(sampling: Sampling) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
+def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, object]:
     """The report on a graph as plain values: seconds, operations, bytes; unknown values are null."""
     names = {row.stable: row.name for row in info.rows}
     timed = {node.time.node: node for node in timed_nodes(report, info)}
@@ -273,7 +272,7 @@ def as_json(report: ProfileReport, info: GraphInfo) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None) -> dict[str, Any]:
+def _node_json(time: NodeTime, names: Mapping[str, str], timed: TimedNode | None) -> dict[str, object]:
     """The time of a node as plain values. `timed` is `None` for a node that was not timed separately."""
     name = names.get(time.node, time.node)
     if timed is None:

@@ -261,7 +261,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _MAX_EXPRESSION else f"{text[: _MAX_EXPRESSION - 1]}…"
 
 
-def dynamo_json(report: DynamoReport) -> dict[str, Any]:
+def dynamo_json(report: DynamoReport) -> dict[str, object]:
     """The report as plain values; `compile` in entries is an index in `compiles`."""
     values: dict[str, Any] = msgspec.to_builtins(report)
     return {"summary": dynamo_summary(report), **values}

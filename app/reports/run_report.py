@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -43,7 +42,7 @@ _MAX_NODES = 5
 _LEFT_ALIGNED = frozenset({"output", "shape", "dtype", "verdict", "first differs at", "values"})
 
 
-def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, Any]:
+def as_json(info: GraphInfo, report: RunReport, assignments: Sequence[Assignment] = ()) -> dict[str, object]:
     """The report on a graph as plain values; times in seconds, non-finite numbers as null."""
     graph_break = {"broke": {"why": info.break_reason, "line": info.break_line}} if info.break_reason else {}
     return {
@@ -142,7 +141,7 @@ def _eager_lines(report: RunReport) -> list[str]:
     return [f"eager    {_timing_text(report.eager)}", ratio]
 
 
-def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
+def _side_json(side: SideReport, eager: Timing) -> dict[str, object]:
     """The results of another backend that ran next to the recipe's backend."""
     if side.problem:
         return {"name": side.name, "problem": side.problem}
@@ -158,7 +157,7 @@ def _side_json(side: SideReport, eager: Timing) -> dict[str, Any]:
     }
 
 
-def _divergence_json(divergence: Divergence) -> dict[str, Any]:
+def _divergence_json(divergence: Divergence) -> dict[str, object]:
     return {
         "node": divergence.node or None,
         "kind": divergence.kind,
@@ -290,14 +289,14 @@ def _reason_lines(title: str, reasons: Mapping[str, str]) -> list[str]:
     return lines + ([f"{title}: and {more} more (--json lists them)"] if more > 0 else [])
 
 
-def failure_json(diagnostic: Diagnostic) -> dict[str, Any]:
+def failure_json(diagnostic: Diagnostic) -> dict[str, object]:
     """A diagnostic as plain values, without empty fields."""
     keys = ("what", "where", "todo", "detail", "step", "node")
     values = {key: getattr(diagnostic, key) for key in keys}
     return {key: value for key, value in values.items() if value not in ("", -1)}
 
 
-def _output_json(output: OutputReport) -> dict[str, Any]:
+def _output_json(output: OutputReport) -> dict[str, object]:
     return {
         "name": output.name,
         "shape": list(output.shape),
@@ -333,7 +332,7 @@ def _output_json(output: OutputReport) -> dict[str, Any]:
     }
 
 
-def _timing_json(timing: Timing) -> dict[str, Any]:
+def _timing_json(timing: Timing) -> dict[str, object]:
     return {
         "median": _number(timing.median),
         "spread": [_number(timing.low), _number(timing.high)],

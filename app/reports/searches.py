@@ -80,7 +80,7 @@ def _node_set_lines(title: str, nodes: tuple[str, ...]) -> list[str]:
     return [f"{title}: {', '.join(nodes[:_MAX_NODES])}{more}"]
 
 
-def bisection_json(result: BisectionResult) -> dict[str, Any]:
+def bisection_json(result: BisectionResult) -> dict[str, object]:
     """The result of a bisection as plain values, without the texts of modules."""
     values: dict[str, Any] = msgspec.to_builtins(result)
     for name in ("before", "after"):
@@ -128,7 +128,7 @@ class PassPreview:
         """The number of ops added or removed."""
         return sum(abs(delta) for _, delta in self.tried.deltas)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         return {
             "pass": self.step.spelling(),
             "anchor": self.step.anchor,
@@ -270,7 +270,7 @@ def front_plot(tuned: Tuned, attempts: Sequence[Attempted]) -> Plot:
     return Plot("Time over error", tuple(series), PlotAxis("error"), PlotAxis("compiled over eager"), note)
 
 
-def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, Any]:
+def tuning_json(tuned: Tuned, attempts: Sequence[Attempted]) -> dict[str, object]:
     """The result of tuning and its attempts as plain values."""
     tries = [
         {

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from msgspec.structs import replace
 
@@ -34,6 +34,10 @@ from buddy.compiler.protocol import (
 from buddy.compiler.protocol.connection import version_of_peer
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 Answer = TypeVar("Answer")
 FrameCallback = Callable[[Any], object]
@@ -179,13 +183,13 @@ class EngineClient:
         self._last_request += 1
         return self._last_request
 
-    def send(self, frame: Any) -> None:
+    def send(self, frame: Frame) -> None:
         """Send a frame. Raises `EngineLost` if no engine is running."""
         if self._lost is not None or self._transport is None:
             raise self._lost or EngineLost("the engine has not been started")
         self._transport.write(encode(frame))
 
-    async def frames(self) -> AsyncIterator[Any]:
+    async def frames(self) -> AsyncIterator[Frame]:
         """Yields the frames that no `request` waits for. Raises `EngineLost` when the engine has exited."""
         frames = self._frames
         while True:
@@ -254,7 +258,7 @@ class EngineClient:
         if not welcome.done():
             welcome.set_exception(lost)
 
-    def _dispatch(self, frame: Any, welcome: asyncio.Future[Welcome]) -> str:
+    def _dispatch(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
         """Dispatch a frame. Returns an error if the engine rejects the handshake; otherwise an empty string."""
         if not welcome.done():
             return self._finish_handshake(frame, welcome)
@@ -269,7 +273,7 @@ class EngineClient:
             future.set_result(frame)
         return ""
 
-    def _finish_handshake(self, frame: Any, welcome: asyncio.Future[Welcome]) -> str:
+    def _finish_handshake(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
         """Set `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
 
         Raises `FrameError` if `frame` is no answer to a handshake.

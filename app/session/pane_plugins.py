@@ -223,7 +223,7 @@ class PaneThread:
                 raise PaneCallError(error)
         return answer.result()
 
-    def wait_for(self, request: Coroutine[Any, Any, Result]) -> Result:
+    def wait_for(self, request: Coroutine[object, object, Result]) -> Result:
         """Returns the result of a coroutine of the workbench to the thread of the pane."""
         self._waits_since = time.monotonic()
         try:
@@ -269,7 +269,7 @@ class PaneThread:
                 self._loop.call_soon_threadsafe(_settle, answer, result, error)
 
 
-def _settle(answer: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+def _settle(answer: asyncio.Future[Any], result: object, error: BaseException | None) -> None:
     if answer.done():
         return
     if error is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from buddy.app.session.progress import PartTimes, ProgressRate
 from buddy.app.session.stages import StageBoard
@@ -16,13 +16,16 @@ from buddy.compiler.protocol.recipe import F32, NATIVE, Recipe
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 from buddy.compiler.protocol.tuning import NodePrecision
 
+Key = TypeVar("Key")
+Kept = TypeVar("Kept")
+
 # Maximum number of stage texts for which a pane caches data: more than a pipeline has.
 MAX_CACHED_TEXTS = 128
 # Maximum number of texts for which a pane keeps the generic form: fewer than an engine keeps.
 MAX_CACHED_FORMS = 32
 
 
-def keep_newest(items: dict[Any, Any] | list[Any], limit: int) -> None:
+def keep_newest(items: dict[Key, Kept] | list[Kept], limit: int) -> None:
     """Delete the oldest of `items` until at most `limit` are left."""
     excess = len(items) - limit
     if excess <= 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterable
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def start_worker(
-    node: DOMNode, group: str, work: Callable[..., Coroutine[Any, Any, None]], *arguments: Any
+    node: DOMNode, group: str, work: Callable[..., Coroutine[object, object, None]], *arguments: object
 ) -> Worker[None]:
     """Start `work` in a worker of `node`, and cancel the current worker of `group`.
 

@@ -6,7 +6,6 @@ import asyncio
 import gc
 import os
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -36,7 +35,7 @@ def run_workbench(
     log: LogOptions = NO_LOG,
     plugins: tuple[PluginFile, ...] = (),
     watch: bool = False,
-    overrides: Mapping[str, Any] | None = None,
+    overrides: Mapping[str, object] | None = None,
     shapes: tuple[str, ...] = (),
     trusts: bool = False,
     follows: bool = False,

@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from textual.pilot import Pilot
 from textual.screen import Screen
@@ -46,6 +46,10 @@ from buddy.app.workbench.plain_output import (
     view_lines,
 )
 from buddy.compiler.protocol import NodeRow
+
+if TYPE_CHECKING:
+    from buddy.app.actions.action import Pane
+
 
 _STDIN = 0
 # The size of the screen that is not drawn, which decides how many columns tables have.
@@ -112,7 +116,7 @@ class PlainWorkbench(Workbench):
         """Print the text: there is no terminal to copy it to."""
         self._printer.say(text)
 
-    def exit(self, result: int | None = None, return_code: int = 0, message: Any = None) -> None:
+    def exit(self, result: int | None = None, return_code: int = 0, message: object = None) -> None:
         if message is not None:
             self._printer.say(str(message))
         super().exit(result, return_code)
@@ -219,7 +223,7 @@ class PlainWorkbench(Workbench):
         else:
             self._printer.say(f"{action.title} asked for nothing: {' '.join(answer)!r} is ignored")
 
-    def _go_to_pane(self, pane: Any) -> None:
+    def _go_to_pane(self, pane: Pane) -> None:
         if pane == "source" and not self.context.layout.with_source:
             self.context.layout.toggle_source()
         self.show_pane(pane)

@@ -18,7 +18,6 @@ import shlex
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
 from urllib.parse import urlsplit
 
 import aiohttp_jinja2
@@ -147,7 +146,7 @@ class TokenServer(Server):
         page.text = str(page.text).replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
-    def _page_values(self, request: web.Request) -> dict[str, Any]:
+    def _page_values(self, request: web.Request) -> dict[str, object]:
         """The values of the page's template. Its addresses have the host name of the request.
 
         This machine may have several names, and the browser allows only connections to the one that it has used.

@@ -56,13 +56,13 @@ class Bookmarks:
         """The lines of a stage that have bookmarks."""
         return {mark.line for mark in self.marks if (mark.graph, mark.key) == (graph, key)}
 
-    def to_data(self) -> list[Any]:
+    def to_data(self) -> list[object]:
         """The bookmarks as plain values for `from_data`, equal to those read from a file."""
         data: list[Any] = msgspec.msgpack.decode(msgspec.msgpack.encode(self.marks))
         return data
 
     @staticmethod
-    def from_data(data: Any) -> Bookmarks:
+    def from_data(data: object) -> Bookmarks:
         """Read the values of `to_data`. Raises `msgspec.ValidationError` if they are not a list of bookmarks."""
         return Bookmarks(msgspec.convert(data, list[Bookmark]))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import capstone
 from elftools.elf.elffile import ELFFile
@@ -21,6 +21,13 @@ from buddy.compiler.codegen.functions import FunctionObject
 from buddy.compiler.mlir.printing import stage_text
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.text.lines import StageText
+
+if TYPE_CHECKING:
+    from elftools.dwarf.compileunit import CompileUnit
+    from elftools.dwarf.dwarfinfo import DWARFInfo
+    from elftools.dwarf.lineprogram import LineProgram, LineState
+    from elftools.elf.sections import Symbol
+
 
 # Capstone's architecture and mode by the machine of an ELF file.
 _CAPSTONE_MODES = {
@@ -108,7 +115,7 @@ def read_library(path: str, name: str) -> Iterator[list[tuple[str, int, bytes]]]
             yield list(zip(code.lines, code.line_numbers, code.bytes, strict=True))
 
 
-def _functions(elf: Any, name: str) -> list[Any]:
+def _functions(elf: ELFFile, name: str) -> list[Symbol]:
     """Returns the symbols of the functions called `name` or `name.…`, by address."""
     symbols = {
         symbol["st_value"]: symbol
@@ -122,7 +129,7 @@ def _functions(elf: Any, name: str) -> list[Any]:
     return sorted(symbols.values(), key=lambda symbol: (symbol.name != name, symbol["st_value"]))
 
 
-def _find_function(elf: Any, name: str) -> tuple[int, int, int]:
+def _find_function(elf: ELFFile, name: str) -> tuple[int, int, int]:
     """Returns section number, offset and size of a function. Raises `ValueError` if the object does not define it."""
     for section in elf.iter_sections():
         if isinstance(section, SymbolTableSection):
@@ -131,7 +138,7 @@ def _find_function(elf: Any, name: str) -> tuple[int, int, int]:
     raise ValueError(f"the object defines no {name}")
 
 
-def _relocations(elf: Any, index: int) -> list[tuple[int, str]]:
+def _relocations(elf: ELFFile, index: int) -> list[tuple[int, str]]:
     """Returns the offsets in section `index` that the linker fills, each with its symbol or section, in order."""
     relocations = []
     for section in elf.iter_sections():
@@ -144,7 +151,7 @@ def _relocations(elf: Any, index: int) -> list[tuple[int, str]]:
     return sorted(relocations)
 
 
-def _line_table(elf: Any, stem: str = "") -> tuple[list[int], list[int]]:
+def _line_table(elf: ELFFile, stem: str = "") -> tuple[list[int], list[int]]:
     """Returns the line table as sorted addresses, and the line that starts at each address.
 
     With `stem`, lines are those of the file with that stem: for code of other files, the line whose call was inlined,
@@ -166,7 +173,7 @@ def _line_table(elf: Any, stem: str = "") -> tuple[list[int], list[int]]:
     return [address for address, _ in rows], [line for _, line in rows]
 
 
-def _own_files(program: Any, stem: str) -> set[int]:
+def _own_files(program: LineProgram, stem: str) -> set[int]:
     """Returns the numbers of the files of a line table whose stem, up to its first dot, is that of `stem`."""
     first = 0 if program.header["version"] >= 5 else 1
     names = [entry.name.decode(errors="replace") for entry in program.header["file_entry"]]
@@ -174,7 +181,9 @@ def _own_files(program: Any, stem: str) -> set[int]:
     return {number for number, name in enumerate(names, start=first) if Path(name).name.partition(".")[0] == wanted}
 
 
-def _lines_of_file(states: Sequence[Any], own: set[int], dwarf: Any, unit: Any) -> Iterator[tuple[int, int]]:
+def _lines_of_file(
+    states: Sequence[LineState], own: set[int], dwarf: DWARFInfo, unit: CompileUnit
+) -> Iterator[tuple[int, int]]:
     """Yields the rows of a line table, with the line of the inlined call for code of files that are not in `own`."""
     calls = sorted(_inlined_calls(dwarf, unit, own))
     # A row starts at each border of an inlined call too, because its code may be in the middle of a row.
@@ -194,7 +203,7 @@ def _lines_of_file(states: Sequence[Any], own: set[int], dwarf: Any, unit: Any) 
         yield address, lines[address] or (pending[-1][2] if pending else 0)
 
 
-def _inlined_calls(dwarf: Any, unit: Any, own: set[int]) -> Iterator[tuple[int, int, int]]:
+def _inlined_calls(dwarf: DWARFInfo, unit: CompileUnit, own: set[int]) -> Iterator[tuple[int, int, int]]:
     """Yields the first address, the end and the line of each call in the files `own` that was inlined."""
     base = unit.get_top_DIE().attributes.get("DW_AT_low_pc")
     for entry in unit.iter_DIEs():

@@ -158,12 +158,12 @@ def forks(module: ir.Operation) -> bool:
     return any(ir.StringAttr(a["sym_name"]).value == FORK for a in symbols if "sym_name" in a)
 
 
-def regions_attribute(regions: Sequence[TimedRegion]) -> Any:
+def regions_attribute(regions: Sequence[TimedRegion]) -> ir.Attribute:
     """Returns `regions` as an attribute, for the module whose counters count them."""
     return ir.ArrayAttr.get([_region_attribute(region) for region in regions])
 
 
-def _region_attribute(region: TimedRegion) -> Any:
+def _region_attribute(region: TimedRegion) -> ir.Attribute:
     names = {"nodes": ir.ArrayAttr.get([ir.StringAttr.get(name) for name in region.nodes])}
     texts = {"function": ir.StringAttr.get(region.function), "what": ir.StringAttr.get(region.what)}
     parent = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), region.parent)
@@ -177,7 +177,7 @@ def regions_of(module: ir.Operation) -> tuple[TimedRegion, ...]:
     return tuple(_region(ir.DictAttr(attributes)) for attributes in ir.ArrayAttr(module.attributes[REGIONS]))
 
 
-def _region(attributes: Any) -> TimedRegion:
+def _region(attributes: ir.Attribute) -> TimedRegion:
     nodes = tuple(ir.StringAttr(name).value for name in ir.ArrayAttr(attributes["nodes"]))
     function, what = (ir.StringAttr(attributes[key]).value for key in ("function", "what"))
     return TimedRegion(nodes, function, what, ir.IntegerAttr(attributes["parent"]).value)

@@ -100,7 +100,7 @@ class CodeRemark:
     times: int
 
 
-def code_remarks(operation: Any, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
+def code_remarks(operation: ir.Operation, locations: LocationSets, opt_level: int) -> list[CodeRemark]:
     """Returns LLVM's remarks on the functions of a module in the LLVM dialect; caches them with the objects.
 
     Raises `RemarksError` if LLVM cannot print them.

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from typing import Any
 
 from buddy.compiler.codegen.functions import FunctionModule, FunctionObject, separate_functions, to_llvm_ir
 from buddy.compiler.codegen.machines import machine_of
@@ -42,7 +41,13 @@ class PassByPass:
 
 
 def compile_by_pass(
-    operation: Any, locations: LocationSets, opt_level: int, target: str, disabled: Sequence[str], *, prints: bool
+    operation: ir.Operation,
+    locations: LocationSets,
+    opt_level: int,
+    target: str,
+    disabled: Sequence[str],
+    *,
+    prints: bool,
 ) -> PassByPass:
     """Compiles each function of a module of the LLVM dialect without the passes of LLVM that are named in `disabled`.
 

@@ -16,12 +16,16 @@ from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.codegen import llvm_ir
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.stderr_capture import capture_stderr
 from buddy.compiler.support.target import Target, host
+
+if TYPE_CHECKING:
+    from llvmlite.binding import ContextRef, ModuleRef, TargetMachine
+
 
 SYNTAX = "NAME, NAME:CPU or NAME:CPU:FEATURES"
 
@@ -154,7 +158,7 @@ def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
     return data
 
 
-def parse_module(text: str, machine: Machine, context: Any = None) -> Any:
+def parse_module(text: str, machine: Machine, context: ContextRef | None = None) -> ModuleRef:
     """Parses a module in LLVM IR by llvmlite, for `machine`. Raises `RuntimeError` if LLVM rejects it.
 
     Modules that will be linked must have the same `context`; by default, each has a new one.
@@ -165,12 +169,12 @@ def parse_module(text: str, machine: Machine, context: Any = None) -> Any:
     return module
 
 
-def new_context() -> Any:
+def new_context() -> ContextRef:
     """Creates an llvmlite context to parse modules in."""
     return _llvm().create_context()
 
 
-def optimise(module: Any, opt_level: int, machine: Machine) -> None:
+def optimise(module: ModuleRef, opt_level: int, machine: Machine) -> None:
     """Runs LLVM's pipeline of level `opt_level`, with the options that the bindings' `ExecutionEngine` sets."""
     llvm = _llvm()
     options = llvm.create_pipeline_tuning_options(opt_level)
@@ -181,7 +185,7 @@ def optimise(module: Any, opt_level: int, machine: Machine) -> None:
 
 
 @lru_cache(maxsize=16)
-def target_machine(machine: Machine, opt_level: int = 2) -> Any:
+def target_machine(machine: Machine, opt_level: int = 2) -> TargetMachine:
     """Returns LLVM's code generator for `machine`."""
     llvm_target = _llvm().Target.from_triple(machine.triple)
     abi = _ABIS.get(machine.architecture, "")

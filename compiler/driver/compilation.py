@@ -290,7 +290,7 @@ class _StageObserver(Observer[Any]):
         self._store(numbered, cached.for_step(numbered.step, numbered.number), reused=True)
         return self.snapshot.operation
 
-    def before(self, numbered: NumberedStep, state: Any) -> Any:
+    def before(self, numbered: NumberedStep, state: ir.Operation) -> ir.Operation:
         super().before(numbered, state)
         with self._context, self._locations.nowhere(self._context):
             clone = state.clone(ip=False).operation

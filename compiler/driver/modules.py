@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from buddy.compiler.codegen import calling_convention
 from buddy.compiler.driver import diagnosis
@@ -28,6 +28,10 @@ from buddy.compiler.protocol.plain_values import Assignment, Stage
 from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.protocol.recipe import EAGER, Recipe
 from buddy.compiler.protocol.text.lines import StageText
+
+if TYPE_CHECKING:
+    import torch
+
 
 # A function from torch tensors and numbers to the list of results.
 Run = Callable[..., list[Any]]
@@ -62,7 +66,7 @@ def top_level(graph: Graph, pack: bool, parts: Partition | None = None) -> TopLe
     return TopLevelModule(lowered.module, _pack(graph, lowered.module) if pack else arguments)
 
 
-def _pack(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
+def _pack(graph: Graph, module: ir.Module) -> tuple[TensorMeta, ...]:
     """Packs the parameters of the module's entry function, in place; returns its new arguments."""
     placeholders = list(enumerate(graph.placeholders))
     parameters = [(i, op.tensor_meta.dtype) for i, op in placeholders if op.kind is NodeType.FakeNode]
@@ -71,7 +75,7 @@ def _pack(graph: Graph, module: Any) -> tuple[TensorMeta, ...]:
     return (*packs, *(graph.placeholders[i].tensor_meta for i in inputs))
 
 
-def set_device(module: Any, name: str, device: DeviceType) -> None:
+def set_device(module: ir.Module, name: str, device: DeviceType) -> None:
     """Marks function `name` of a module with the device that it runs on."""
     for op in module.body:
         if ir.StringAttr(op.operation.attributes["sym_name"]).value == name:
@@ -111,7 +115,7 @@ def runnable(lowered: TopLevelModule, graph: Graph) -> Run:
         )
     )
 
-    def run(*values: Any) -> list[Any]:
+    def run(*values: torch.Tensor) -> list[torch.Tensor]:
         numbers = [value for value in values if isinstance(value, int)]
         return program([value for value in values if not isinstance(value, int)], numbers)
 

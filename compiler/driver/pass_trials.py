@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from buddy.compiler.driver.snapshots import count_deltas
 from buddy.compiler.mlir.bindings import ir
@@ -33,7 +32,7 @@ def check_ir(text: str) -> IrProblem:
     return IrProblem()
 
 
-def try_pass(module: Any, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
+def try_pass(module: ir.Operation, before: str, number: int, step: PassStep, threads: int) -> TrialOutcome:
     """Tries one pass on a clone of `module`, whose text is `before`."""
     locations = LocationSets()
     with locations.nowhere(module.context):

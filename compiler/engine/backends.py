@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from buddy.compiler.codegen.iree.installed import TODO, missing_packages
 from buddy.compiler.engine.compiling import CompilationRequest
@@ -28,6 +28,11 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.target import CXX_TODO, missing_cxx
 
+if TYPE_CHECKING:
+    from buddy.compiler.engine.compiling import Call
+    from buddy.compiler.protocol.connection import Frame
+
+
 _EXITED = "the IREE process exited"
 
 
@@ -36,9 +41,7 @@ class IreeCompilation(CompilationRequest):
 
     _top_level: CompileResult | None = None
 
-    async def run_iree(
-        self, top_level: CompileResult, call: Callable[[Message, Callable[[Message], None]], Any]
-    ) -> CompileResult:
+    async def run_iree(self, top_level: CompileResult, call: Call) -> CompileResult:
         """Runs IREE's phases on the artifact of `top_level`; reports each finished phase. Raises `JobFailed`."""
         self._top_level = top_level
         owner = ("top-level IR", self._request)
@@ -130,7 +133,7 @@ class _Iree:
     compilation: type[CompilationRequest] = IreeCompilation
     needs_program = False
 
-    def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
+    def __init__(self, send: Callable[[Frame], None], listener: Listener) -> None:
         self._send = send
         self._worker = EngineWorker("iree", "buddy.compiler.engine.iree:serve", IreeMessage, listener)
 
@@ -215,7 +218,7 @@ _OPTIONS_TIMEOUT = 120.0
 class BackendWorkers:
     """The backends that are other compilers, by name, with their workers."""
 
-    def __init__(self, send: Callable[[Any], None], listener: Listener) -> None:
+    def __init__(self, send: Callable[[Frame], None], listener: Listener) -> None:
         self._send = send
         self._compilers: dict[str, OtherCompiler] = {IREE: _Iree(send, listener), INDUCTOR: _Inductor()}
 

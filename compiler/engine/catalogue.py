@@ -22,6 +22,7 @@ from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+    from buddy.compiler.protocol.connection import Frame
 
 # The time limit for the search through the bindings' libraries, which takes some seconds, once per installation.
 _SEARCH_SECONDS = 180.0
@@ -93,7 +94,7 @@ def merge_passes(
 class CatalogueHandler:
     """Answers `ListPasses` and `ListOps`."""
 
-    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
         self._described: dict[tuple[type, tuple[PluginFile, ...]], Any] = {}
         self._discovery = Discovery()

@@ -8,7 +8,7 @@ import time
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -39,6 +39,11 @@ from buddy.compiler.protocol.worker_messages import (
     UsePlugins,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.driver.compilation import Compiler
+    from buddy.compiler.protocol.text.lines import StageText
+
 
 MAX_GRAPHS = 8
 
@@ -92,7 +97,7 @@ class CompilerWorker:
         return code_remarks(self._compilers[request.key], request.recipe)
 
 
-def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
+def code_remarks(compiler: Compiler, recipe: Recipe) -> Reply:
     """Collects LLVM's remarks on the code that a `Compiler` generates for `recipe`."""
     from buddy.compiler.codegen.objects.remarks import RemarksError
     from buddy.compiler.driver.diagnosis import CompilationError
@@ -105,7 +110,7 @@ def code_remarks(compiler: Any, recipe: Recipe) -> Reply:
         return Refused(Diagnostic("LLVM's remarks are not available", "a separate process", detail=str(error)))
 
 
-def compile_recipe(channel: Channel, compiler: Any, recipe: Recipe, known: tuple[str, ...]) -> Reply:
+def compile_recipe(channel: Channel, compiler: Compiler, recipe: Recipe, known: tuple[str, ...]) -> Reply:
     """Compiles `recipe` with `compiler`: sends each finished stage, and returns the reply with the artifact.
 
     If the backend takes top-level IR, the stages end there, and the artifact is the backend's.
@@ -130,7 +135,7 @@ def compile_recipe(channel: Channel, compiler: Any, recipe: Recipe, known: tuple
     )
 
 
-def _from_llvm(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+def _from_llvm(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
     """Returns all stages of the recipe, and the artifact."""
     from buddy.compiler.protocol.artifact import to_bytes
 
@@ -138,7 +143,7 @@ def _from_llvm(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, 
     return result, to_bytes(result.artifact)
 
 
-def _from_top_level(compiler: Any, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
+def _from_top_level(compiler: Compiler, recipe: Recipe, packer: TextPacker) -> tuple[Any, bytes]:
     """Returns the stages up to top-level IR and the product of the backend. Raises `CompilationError`."""
     from buddy.compiler.driver.backends import Code, backend_named
 
@@ -159,12 +164,12 @@ class TextPacker:
     def send_step(self, step: int) -> None:
         self._channel.send(StepNote(step))
 
-    def send_stage(self, stage: Stage, text: Any) -> None:
+    def send_stage(self, stage: Stage, text: StageText) -> None:
         data = self.pack(stage, text)
         self._sent[stage.index] = data.stage
         self._channel.send(StageNote(data))
 
-    def pack(self, stage: Stage, text: Any) -> StageData:
+    def pack(self, stage: Stage, text: StageText) -> StageData:
         line_sets = array("I", text.line_sets).tobytes()
         packed, lines = text_data(text.content, line_sets, text.sets, text.derived, text.machine)
         named = msgspec.structs.replace(stage, text=packed.name, lines=lines)

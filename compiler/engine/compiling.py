@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,6 +25,10 @@ from buddy.compiler.protocol.worker_messages import (
 )
 from buddy.compiler.support.processes.jobs import JobFailed
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 _CRASH_HINT = "the stages before the crash are available; switch the pass off, or compile again"
 
 
@@ -36,6 +40,10 @@ def store_text(store: TextStore, text: TextData | None) -> None:
         store.put(text.name, IndexedText(text.content, line_sets, text.sets, text.derived, machine))
 
 
+# Sends a message to a worker and returns its reply; the notes before it go to the second argument.
+Call = Callable[[Message, Callable[[Message], None]], Awaitable[Any]]
+
+
 class CompilationRequest:
     """One compilation of `graph` for request number `request`.
 
@@ -43,7 +51,7 @@ class CompilationRequest:
     """
 
     def __init__(
-        self, send: Callable[[Any], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
+        self, send: Callable[[Frame], None], store: TextStore, graph: GraphRecord, recipe: Recipe, request: int,
         kind: str = "good",
     ) -> None:  # fmt: skip
         self._send, self._store, self._kind = send, store, kind
@@ -52,7 +60,9 @@ class CompilationRequest:
         self._stages: dict[int, Stage] = {}
 
     async def result(
-        self, request: Callable[[tuple[str, ...]], Message], call: Callable[[Message, Callable[[Message], None]], Any]
+        self,
+        request: Callable[[tuple[str, ...]], Message],
+        call: Call,
     ) -> CompileResult:
         """Compiles, and returns the result.
 
@@ -64,7 +74,7 @@ class CompilationRequest:
     async def _follow(
         self,
         request: Callable[[tuple[str, ...]], Message],
-        call: Callable[[Message, Callable[[Message], None]], Any],
+        call: Call,
         finish: Callable[[CompileDone], CompileResult],
     ) -> CompileResult:
         """Calls the worker, handles its notes, and returns the result of `finish` for its reply. Raises `JobFailed`."""
@@ -112,7 +122,7 @@ class CompilationRequest:
         self._send(Compiled(self._request, self._recipe.graph, stages, done.seconds, done.reused, done.remarks))
         return CompileResult(stages, done.artifact, done.assignments, done.remarks, done.seconds, done.reused)
 
-    def _pin(self, kind: str, stages: Any) -> None:
+    def _pin(self, kind: str, stages: Iterable[Stage]) -> None:
         """Pins the texts of `stages`, and unpins those of the graph's previous compilation of the same kind."""
         self._store.pin((kind, self._graph.key), [stage.text for stage in stages])
 

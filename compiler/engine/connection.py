@@ -8,12 +8,17 @@ import os
 import socket
 import time
 from collections.abc import AsyncIterator, Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, encode
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.forks import lifetime_socket
 from buddy.compiler.support.processes.lifetime import kill_group_of, peer_pid
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+    from buddy.compiler.protocol.worker_messages import Message
+
 
 _READ_BYTES = 1 << 18
 
@@ -27,7 +32,7 @@ class ClientConnection(Protocol):
 
     def bodies(self) -> AsyncIterator[bytes]: ...
 
-    def send(self, frame: Any) -> None: ...
+    def send(self, frame: Frame) -> None: ...
 
     @property
     def backlog(self) -> int: ...
@@ -59,7 +64,7 @@ class Connection:
                 yield body
         buffer.finish()
 
-    def send(self, frame: Any) -> None:
+    def send(self, frame: Frame) -> None:
         if self._writer is not None and not self._writer.is_closing():
             self._writer.write(encode(frame))
 
@@ -96,7 +101,7 @@ _POLL_SECONDS = 0.01
 class Peer:
     """A connected process: `pid`, the leader of its own session, which sends messages of `types`."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: Any, pid: int) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, types: object, pid: int) -> None:
         self._reader, self._writer, self._pid = reader, writer, pid
         self._buffer, self._decoder = FrameBuffer(), FrameDecoder(types)
 
@@ -107,7 +112,7 @@ class Peer:
                 for body in self._buffer.feed(data):
                     yield self._decoder.decode(body)
 
-    async def send(self, message: Any) -> None:
+    async def send(self, message: Frame | Message) -> None:
         """Sends a message. Raises `ConnectionError` if the process has exited."""
         self._writer.write(encode(message))
         await self._writer.drain()
@@ -137,7 +142,7 @@ class Peer:
 class ListeningSocket:
     """A socket to which forked processes connect. Leaving the context ends the connected processes."""
 
-    def __init__(self, types: Any) -> None:
+    def __init__(self, types: object) -> None:
         self._types = types
         self._peers: list[Peer] = []
 

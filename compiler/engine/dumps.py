@@ -10,7 +10,7 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from buddy.compiler.importers.dumps.locations import all_places, line_places, place_rows
 from buddy.compiler.importers.dumps.pipeline import StepNumbers
@@ -35,6 +35,11 @@ from buddy.compiler.protocol.text.lines import IndexedText
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.tools.dumps.rerun import Rerun, RerunError, Rerunner
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol import NodeRow
+    from buddy.compiler.protocol.connection import Frame
+
 
 # A dump that is indexed within this time is sent at once, otherwise its first stages are sent before the rest.
 _EARLY_SECONDS = 0.25
@@ -90,7 +95,7 @@ class _OpenedDump:
 class DumpHandler:
     """Opens and lists dumps; `is_dump` says whether the program that was opened last is one."""
 
-    def __init__(self, send: Callable[[Any], None], store: TextStore) -> None:
+    def __init__(self, send: Callable[[Frame], None], store: TextStore) -> None:
         self._send, self._store = send, store
         self._opened: dict[tuple[str, tuple[str, ...]], _OpenedDump] = {}
         self.is_dump = False
@@ -267,7 +272,7 @@ def _step(steps: Iterator[None]) -> bool:
 _END = object()
 
 
-def _graphs(dump: Dump, rows: tuple[Any, ...] = ()) -> tuple[GraphInfo, ...]:
+def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]:
     return tuple(GraphInfo(name, rows, enters=DUMP, compared=False) for name in dump.graph_names)
 
 

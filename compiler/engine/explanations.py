@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.protocol import Diagnostic, DynamoExplained, DynamoProgress, DynamoReport, ExplainDynamo, Progress
 from buddy.compiler.protocol.one_shot_messages import (
@@ -20,6 +20,10 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.worker_process import OneShotProcess
 from buddy.compiler.tools.explain.report import ReportBuilder
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 # Functions that the processes run, by name: importing the first one here would load torch into the engine.
 _RECORD = "buddy.compiler.tools.explain.recorder:serve"
 _READ = "buddy.compiler.tools.explain.traces:serve"
@@ -34,7 +38,7 @@ class DynamoHandler:
     """Answers `ExplainDynamo`. `printed` gets the name of a stream and the output of the script."""
 
     def __init__(
-        self, send: Callable[[Any], None], printed: Callable[[str, bytes], None], congested: Callable[[], bool]
+        self, send: Callable[[Frame], None], printed: Callable[[str, bytes], None], congested: Callable[[], bool]
     ) -> None:
         self._send, self._printed, self._congested = send, printed, congested
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.engine.connection import ListeningSocket
 from buddy.compiler.protocol import (
@@ -38,12 +38,13 @@ from buddy.compiler.support.processes.jobs import Job, JobFailed
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+    from buddy.compiler.protocol.connection import Frame
 
 
 class ExportHandler:
     """Answers `Export`."""
 
-    def __init__(self, session: EngineSession, store: TextStore, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._session, self._store, self._send = session, store, send
 
     async def export(self, frame: Export, job: Job) -> None:
@@ -96,7 +97,7 @@ _EXTRA_SECONDS = 30.0
 class SubgraphHandler:
     """Answers `Extract`, `WriteScript` and `Bisect`."""
 
-    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
 
     async def extract(self, frame: Extract, job: Job) -> None:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -17,6 +17,10 @@ from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.connection import FilesChanged, Watch
 from buddy.compiler.protocol.recipe import PluginFile, digest
 from buddy.compiler.support.processes.jobs import Job, JobFailed
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 NO_PLUGINS: tuple[PluginFile, ...] = ()
 
@@ -106,7 +110,7 @@ class WatchHandler:
     was last opened.
     """
 
-    def __init__(self, send: Callable[[Any], None]) -> None:
+    def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
         # The time when the program was last opened, or a change was last reported; earlier changes do not count.
         self._opened_at: int | None = None

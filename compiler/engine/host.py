@@ -13,7 +13,7 @@ import sys
 import time
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -60,6 +60,12 @@ from buddy.compiler.protocol.worker_messages import (
     WatchNodes,
 )
 from buddy.compiler.support.processes.channel import Channel, serves, text_data, traceback_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.importers.sources.program import CapturedProgram
+    from buddy.compiler.protocol.worker_messages import Message
+    from buddy.compiler.runtime.captured import CapturedGraph
+
 
 # The time in seconds in which a pending request arrives. Dynamo is warmed up only if no request is pending.
 _WARM_UP_DELAY = 0.05
@@ -170,7 +176,7 @@ class Host:
         self._channel.send(Activity(what, part="script" if what.startswith("running ") else "capture"))
 
 
-def _with_import(channel: Channel, captured: Any, _request: ImportGraph) -> Reply:
+def _with_import(channel: Channel, captured: CapturedGraph, _request: ImportGraph) -> Reply:
     """Imports the graph by torch-mlir, unless it has been imported; its nodes are kept too."""
     from buddy.compiler.frontend.torch_dialect import import_in_child
 
@@ -192,7 +198,7 @@ def _not_loaded(graph: int) -> Refused:
     return Refused(Diagnostic(f"graph {graph} is not loaded", todo="open the source again"))
 
 
-def _rejection(captured: Any, request: Any) -> Refused | None:
+def _rejection(captured: CapturedGraph, request: Message) -> Refused | None:
     """Returns the rejection of a request that needs PyTorch ops or an eager program that the graph lacks, or `None`."""
     begins_as_ir = captured.graph.imported_ir is not None and not captured.graph.imported_ir.frontend
     name = captured.info.name
@@ -205,20 +211,20 @@ def _rejection(captured: Any, request: Any) -> Refused | None:
     return None
 
 
-def _extract(captured: Any, request: ExtractNodes) -> Any:
+def _extract(captured: CapturedGraph, request: ExtractNodes) -> CapturedGraph:
     from buddy.compiler.tools.extract import extract
 
     return extract(captured, request.nodes)
 
 
-def _script(captured: Any) -> ScriptMade:
+def _script(captured: CapturedGraph) -> ScriptMade:
     from buddy.compiler.tools.extract import Subgraph, script_of
 
     made = script_of(Subgraph(captured.graph, captured.tensors, captured.numbers))
     return ScriptMade(made.name, made.text, made.values)
 
 
-def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> str:
+def _hash_registrations(program: CapturedProgram, before: dict[registrations.Key, object]) -> str:
     """Returns a hash of the code by which a program's script has added to the registries, "" if it added nothing.
 
     `before` are the registrations before the script ran.
@@ -229,21 +235,21 @@ def _hash_registrations(program: Any, before: dict[registrations.Key, Any]) -> s
     return registrations.code_hash([*registered_since(before).values(), *preferred])
 
 
-def _load_program(request: LoadProgram, progress: Any) -> Any:
+def _load_program(request: LoadProgram, progress: Callable[[str], None]) -> CapturedProgram:
     from buddy.compiler.importers.sources import load_program
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
     return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
 
 
-def _python_texts(program: Any, started_at: float) -> tuple[PythonText, ...]:
+def _python_texts(program: CapturedProgram, started_at: float) -> tuple[PythonText, ...]:
     """Returns the code that nodes of a program come from, which was started at this time (seconds since the epoch)."""
     from buddy.compiler.importers.sources.program import python_texts
 
     return python_texts([captured.info for captured in program.graphs], program.files, started_at)
 
 
-def _graph_data(captured: Any) -> CapturedGraphData:
+def _graph_data(captured: CapturedGraph) -> CapturedGraphData:
     from buddy.compiler.graph.serialize import to_bytes
 
     code = _code_text(captured)
@@ -251,7 +257,7 @@ def _graph_data(captured: Any) -> CapturedGraphData:
     return CapturedGraphData(info, to_bytes(captured.graph), _fx_stage(captured), code)
 
 
-def _code_text(captured: Any) -> TextData:
+def _code_text(captured: CapturedGraph) -> TextData:
     """Returns the ATen graph as Python text, with the node of each line."""
     from buddy.compiler.frontend.table import code_lines
 
@@ -260,7 +266,7 @@ def _code_text(captured: Any) -> TextData:
     return text_data(captured.code, numbers.tobytes(), ((), *((row.stable,) for row in rows)))[0]
 
 
-def _fx_stage(captured: Any) -> StageData:
+def _fx_stage(captured: CapturedGraph) -> StageData:
     """Returns the ATen graph in the format of `print_tabular`: a heading, a rule, then one line per node."""
     table = captured.table.rstrip("\n") + "\n"
     rows = captured.info.rows
@@ -300,7 +306,7 @@ def _capture_small_program() -> None:
 
     from buddy.compiler.frontend.capture import capture
 
-    def program(x: Any) -> Any:
+    def program(x: torch.Tensor) -> torch.Tensor:
         return functional.layer_norm(functional.gelu(functional.linear(x, x)), (2,))
 
     capture(program, (torch.ones(2, 2),))

@@ -6,7 +6,7 @@ import asyncio
 import time
 from array import array
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from buddy.compiler.protocol import (
     CheckIr,
@@ -34,6 +34,10 @@ from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLon
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 from buddy.compiler.support.processes.worker_process import OneShotProcess
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 # The time limit for a one-shot process.
 _CALL_SECONDS = 60.0
 # Functions that one-shot processes run, by name: importing them here would load MLIR into the engine.
@@ -46,7 +50,7 @@ _TRIALS = "buddy.compiler.driver.pass_trials:serve"
 class ProbeHandler:
     """Answers `CheckIr`, by a one-shot process that loads MLIR."""
 
-    def __init__(self, send: Callable[[Any], None]) -> None:
+    def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
 
     async def check(self, frame: CheckIr, job: Job) -> None:
@@ -66,7 +70,7 @@ MAX_FORMS = 40
 class ReprintHandler:
     """Answers `Reprint`, by generic forms that are kept in the store, and `DescribeOp`."""
 
-    def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
+    def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
         self._forms: dict[str, str] = {}
         self._documentation: dict[str, str] = {}
@@ -109,7 +113,10 @@ class ReprintHandler:
         self._send(OpSummary(job.request, frame.name, self._documentation[frame.name]))
 
 
-async def _call_process(function: str, request: Any, answer: type[Any]) -> Any:
+T = TypeVar("T")
+
+
+async def _call_process(function: str, request: object, answer: type[T]) -> T:
     module = function.partition(":")[0]
     try:
         return await call_in_process(function, request, answer, _CALL_SECONDS)
@@ -130,7 +137,7 @@ class _TimedOut:
 class PassTrialHandler:
     """Answers `TryPasses`."""
 
-    def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
+    def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
 
     async def try_passes(self, frame: TryPasses, job: Job) -> None:

@@ -9,7 +9,7 @@ import faulthandler
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,6 +29,10 @@ from buddy.compiler.protocol import Diagnostic, Stage
 from buddy.compiler.protocol.recipe import digest
 from buddy.compiler.protocol.worker_messages import CompileDone, Message, Ready, Refused, Reply, Trouble
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.codegen.iree.compiler import IreeError
+
 
 # Maximum number of cached compilations: switching flags back and forth needs no compilation.
 _MAX_CACHED_RESULTS = 4
@@ -118,7 +122,7 @@ def _renumber(stage: Stage, first: int) -> Stage:
     return msgspec.structs.replace(stage, index=stage.index + first)
 
 
-def _diagnostic(error: Any, nodes: tuple[str, ...]) -> Diagnostic:
+def _diagnostic(error: IreeError, nodes: tuple[str, ...]) -> Diagnostic:
     """Returns the diagnostic of IREE's error, with the phase after which it occurred; `nodes` are those of the op."""
     where = f"IREE, after its phase {error.after}" if error.after else "IREE, before its first phase"
     todo = "change the recipe's backend_flags, or choose the native backend"

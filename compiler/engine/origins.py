@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.protocol import (
     Diagnostic,
@@ -33,6 +33,10 @@ from buddy.compiler.protocol.text.store import TextStore, text_name
 from buddy.compiler.protocol.worker_messages import PythonText
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 _EXCERPT_CHARACTERS = 240
 _MAX_JUMPS = 20_000
 
@@ -48,7 +52,7 @@ class ProvenanceHandler:
     `rows_of` returns the nodes of a graph, `text_of` the Python code that they come from.
     """
 
-    def __init__(self, store: TextStore, send: Callable[[Any], None], rows_of: RowsOf, text_of: TextOf) -> None:
+    def __init__(self, store: TextStore, send: Callable[[Frame], None], rows_of: RowsOf, text_of: TextOf) -> None:
         self._store, self._send, self._rows_of, self._text_of = store, send, rows_of, text_of
 
     async def follow(self, frame: FollowNode, job: Job) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
@@ -22,6 +22,7 @@ from buddy.compiler.tools.profile.attribution import with_counting, without_coun
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+    from buddy.compiler.protocol.connection import Frame
 
 log = logging.getLogger("buddy.engine")
 
@@ -61,7 +62,7 @@ _PEAK_TOLERANCE = 1.1
 class ProfileHandler:
     """Answers `Profile`."""
 
-    def __init__(self, session: EngineSession, send: Callable[[Any], None], store: TextStore) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None], store: TextStore) -> None:
         self._session, self._send, self._store = session, send, store
         self._peaks: dict[int, Peak] = {}
 

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -235,7 +235,7 @@ def _write_compilation(graph: GraphRecord, recipe: Recipe, saved: _SavedCompilat
         _write(COMPILATIONS, _compilation_key(graph, recipe), saved)
 
 
-def _write(cache: DiskCache, key: str, value: Any) -> None:
+def _write(cache: DiskCache, key: str, value: object) -> None:
     data = msgspec.msgpack.encode(value)
     if len(data) <= MAX_BYTES:
         cache.write(key, zlib.compress(data, 1))

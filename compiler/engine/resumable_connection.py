@@ -14,7 +14,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.engine.relay import log_path
 from buddy.compiler.protocol.wire import (
@@ -29,6 +29,9 @@ from buddy.compiler.protocol.wire import (
     greeting,
     refusal,
 )
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
 
 
 def serve_socket(*words: str) -> int:
@@ -102,7 +105,7 @@ class ResumableConnection:
             for body in buffer.feed(await self._incoming.get()):
                 yield body
 
-    def send(self, frame: Any) -> None:
+    def send(self, frame: Frame) -> None:
         record = self._stream.write(encode(frame))
         if self._link is not None:
             self._link.write(record)

@@ -13,7 +13,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.protocol import Diagnostic
 from buddy.compiler.protocol.run_report import (
@@ -28,6 +28,12 @@ from buddy.compiler.protocol.run_report import (
 from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from buddy.compiler.protocol.connection import Frame
+
+
 Index = tuple[int | slice, ...]
 _INDEX_FILE = "index.json"
 # More than any screen shows.
@@ -38,7 +44,7 @@ _MIN_MAPPED_BYTES = 4096
 class RunValues:
     """The folders with the tensors of each graph's latest run, which are removed when the engine exits."""
 
-    def __init__(self, send: Callable[[Any], None]) -> None:
+    def __init__(self, send: Callable[[Frame], None]) -> None:
         self._send = send
         self._base: tempfile.TemporaryDirectory[str] | None = None
         self._count = 0
@@ -115,7 +121,7 @@ def _tensor(entry: dict[str, Any]) -> KeptTensor:
     return KeptTensor(entry["which"], entry["name"], entry["dtype"], tuple(entry["shape"]), bool(entry["file"]))
 
 
-async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], frame: Any, name: str) -> Any:
+async def _in_thread(act: Callable[[list[Any], Any], Any], files: list[Path], frame: Frame, name: str) -> Any:
     """Runs `act` on the arrays in `files` in a thread, so that the event loop is not blocked."""
 
     def work() -> Any:
@@ -168,7 +174,7 @@ def _parse_part(word: str, dim: int, size: int) -> int | slice:
 class _Matrix:
     """Arrays of one shape, sliced alike, as matrices: columns are the last remaining dim, rows all other dims."""
 
-    def __init__(self, arrays: list[Any], slices: str) -> None:
+    def __init__(self, arrays: list[np.ndarray], slices: str) -> None:
         shape = arrays[0].shape
         if any(array.shape != shape for array in arrays):
             raise ValueError("output and eager have different shapes")
@@ -200,7 +206,7 @@ class _Matrix:
         return tuple(self._column_range[first:end])
 
 
-def _window(arrays: list[Any], frame: FetchValues) -> Values:
+def _window(arrays: list[np.ndarray], frame: FetchValues) -> Values:
     matrix = _Matrix(arrays, frame.slices)
     row, column = max(frame.row, 0), max(frame.column, 0)
     end = min(row + min(frame.rows, _MAX_ROWS), matrix.height)
@@ -219,14 +225,14 @@ def _element(value: Any) -> bool | int | float | str:
     return f"{value:.6g}" if isinstance(value, complex) else value
 
 
-def _to_double(array: Any) -> Any:
+def _to_double(array: np.ndarray) -> np.ndarray:
     """Returns `array` in double precision, so that differences are accurate and integers do not wrap around."""
     import numpy as np
 
     return array.astype(np.complex128 if np.iscomplexobj(array) else np.float64)
 
 
-def _subtract(ours: Any, theirs: Any) -> Any:
+def _subtract(ours: np.ndarray, theirs: np.ndarray) -> np.ndarray:
     """Returns the difference; 0 where both are equal, also if both are the same infinity or both are NaN."""
     import numpy as np
 
@@ -235,7 +241,7 @@ def _subtract(ours: Any, theirs: Any) -> Any:
         return np.where((one == other) | (np.isnan(one) & np.isnan(other)), 0.0, one - other)
 
 
-def _difference_map(arrays: list[Any], frame: MapDifferences) -> DifferenceMap:
+def _difference_map(arrays: list[np.ndarray], frame: MapDifferences) -> DifferenceMap:
     import numpy as np
 
     matrix = _Matrix(arrays, frame.slices)

@@ -48,15 +48,18 @@ from buddy.compiler.support.processes.jobs import Job
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+    from buddy.compiler.protocol import RunReport
+    from buddy.compiler.protocol.connection import Frame
+    from buddy.compiler.runtime.captured import CapturedGraph
 
 
-def begin_bisection(captured: Any, request: BeginBisection) -> Reply:
+def begin_bisection(captured: CapturedGraph, request: BeginBisection) -> Reply:
     """Forks a process that bisects, and exits when it is done or its socket is closed."""
     fork_to(request.address, Refused, lambda channel: channel.send(_bisect(channel, captured, request)))
     return Done()
 
 
-def _bisect(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
+def _bisect(channel: Channel, captured: CapturedGraph, request: BeginBisection) -> Reply:
     from buddy.compiler.tools.bisect import Stopped, bisect
 
     try:
@@ -72,7 +75,7 @@ def _bisect(channel: Channel, captured: Any, request: BeginBisection) -> Reply:
 class NumericsHandler:
     """Answers `CompareNodes`."""
 
-    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
 
     async def compare(self, frame: CompareNodes, job: Job) -> None:
@@ -105,7 +108,7 @@ _EXPORT_FAILURES = FailureMessages(
 )
 
 
-def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
+def run_in_child(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
     """Runs and compares in a child; returns the report, or a refusal if the child failed or crashed."""
     channel.send(RunnerState(True))
     reply = reply_in_child(channel, lambda to_host: _run(to_host, captured, request), _RUN_FAILURES, request.timeout)
@@ -116,22 +119,22 @@ def run_in_child(channel: Channel, captured: Any, request: Execute) -> Reply:
     return reply
 
 
-def measure_in_child(channel: Channel, captured: Any, request: Measure) -> Reply:
+def measure_in_child(channel: Channel, captured: CapturedGraph, request: Measure) -> Reply:
     """Runs code with and without counters in a child."""
     return reply_in_child(channel, lambda to_host: _measure(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
-def watch_in_child(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+def watch_in_child(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
     """Compiles with instrumentation, runs, and compares every node in a child."""
     return reply_in_child(channel, lambda to_host: _watch(to_host, captured, request), _RUN_FAILURES, request.timeout)
 
 
-def compile_in_child(channel: Channel, captured: Any, request: CompileHere) -> Reply:
+def compile_in_child(channel: Channel, captured: CapturedGraph, request: CompileHere) -> Reply:
     """Compiles in a child, which has all op classes, lowerings and passes that the script has registered."""
     return reply_in_child(channel, lambda to_host: _compile(to_host, captured, request), _COMPILE_FAILURES)
 
 
-def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
+def export_in_child(channel: Channel, captured: CapturedGraph, request: ExportProgram) -> Reply:
     """Exports a compiled program in a child, which generates code for the requested target."""
     reply = reply_in_child(channel, lambda to_host: _export(to_host, captured, request), _EXPORT_FAILURES)
     # A child that was killed leaves its temporary folder.
@@ -139,12 +142,12 @@ def export_in_child(channel: Channel, captured: Any, request: ExportProgram) -> 
     return reply
 
 
-def remark_in_child(channel: Channel, captured: Any, request: RemarkHere) -> Reply:
+def remark_in_child(channel: Channel, captured: CapturedGraph, request: RemarkHere) -> Reply:
     """Collects LLVM's remarks in a child that compiles like `compile_in_child`."""
     return reply_in_child(channel, lambda _: _remarks(captured, request), _COMPILE_FAILURES)
 
 
-def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
+def _compile(channel: Channel, captured: CapturedGraph, request: CompileHere) -> Reply:
     if request.recipe.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.stages import compile_captured
 
@@ -154,7 +157,7 @@ def _compile(channel: Channel, captured: Any, request: CompileHere) -> Reply:
     return compile_recipe(channel, Compiler(captured.graph, captured.user_lowerings()), request.recipe, request.known)
 
 
-def _export(channel: Channel, captured: Any, request: ExportProgram) -> Reply:
+def _export(channel: Channel, captured: CapturedGraph, request: ExportProgram) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.tools.export import CompiledProgram, ExportOrder, export
     from buddy.compiler.tools.export.interface import c_name
@@ -177,13 +180,13 @@ def _folder(request: ExportProgram) -> Path:
     return Path(request.directory, Path(request.folder).expanduser()).absolute()
 
 
-def _remarks(captured: Any, request: RemarkHere) -> Reply:
+def _remarks(captured: CapturedGraph, request: RemarkHere) -> Reply:
     from buddy.compiler.driver.compilation import Compiler
 
     return code_remarks(Compiler(captured.graph, captured.user_lowerings()), request.recipe)
 
 
-def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
+def _run(channel: Channel, captured: CapturedGraph, request: Execute) -> Reply:
     from buddy.compiler.runtime.values import ResultWriter, chosen_tensors
 
     captured = replace(captured, tensors=chosen_tensors(captured, request.inputs))
@@ -208,7 +211,7 @@ def _run(channel: Channel, captured: Any, request: Execute) -> Reply:
         return Executed(run(sides=sides), writer.file)
 
 
-def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
+def _runner_of(captured: CapturedGraph, request: Execute) -> Callable[..., RunReport]:
     """Returns the function that runs an artifact of the request's backend."""
     if request.native is not None and request.runtimes:
         what, todo = "other runtimes are compared with this compiler's code only", "choose the native backend"
@@ -227,7 +230,7 @@ def _runner_of(captured: Any, request: Execute) -> Callable[..., Any]:
     return partial(run_and_compare, captured, from_bytes(request.artifact))
 
 
-def _process_of(captured: Any, request: Execute) -> Any:
+def _process_of(captured: CapturedGraph, request: Execute) -> Any:
     """Returns the process of an artifact of another compiler."""
     if request.backend == INDUCTOR:
         from buddy.compiler.runtime.inductor.compiling import InductorArtifact
@@ -241,7 +244,7 @@ def _process_of(captured: Any, request: Execute) -> Any:
     return IreeProcess(artifact_from(request.artifact), captured.tensors, captured.numbers, request.threads)
 
 
-def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
+def _measure(channel: Channel, captured: CapturedGraph, request: Measure) -> Reply:
     from buddy.compiler.protocol.artifact import from_bytes
     from buddy.compiler.runtime.values import chosen_tensors
     from buddy.compiler.tools.profile.measure import profile
@@ -259,7 +262,7 @@ def _measure(channel: Channel, captured: Any, request: Measure) -> Reply:
     return Measured(report)
 
 
-def _watch_inductor(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+def _watch_inductor(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
     from buddy.compiler.runtime.inductor.numerics import compare_nodes
 
     report = compare_nodes(
@@ -273,7 +276,7 @@ def _watch_inductor(channel: Channel, captured: Any, request: WatchNodes) -> Rep
     return Watched(report)
 
 
-def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
+def _watch(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Reply:
     from buddy.compiler.driver.observation import observed_program
     from buddy.compiler.runtime.graph_interpreter import symbols_at
     from buddy.compiler.runtime.nodes import compare_nodes
@@ -306,7 +309,7 @@ def _watch(channel: Channel, captured: Any, request: WatchNodes) -> Reply:
     return Watched(report)
 
 
-def begin_tuning(captured: Any, request: BeginTuning) -> Reply:
+def begin_tuning(captured: CapturedGraph, request: BeginTuning) -> Reply:
     """Forks a process that tries the recipes it receives, until its socket is closed."""
     from buddy.compiler.tools.tune.measure import serve_attempts
     from buddy.compiler.tools.tune.messages import TuningRequest

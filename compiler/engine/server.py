@@ -8,10 +8,10 @@ import contextlib
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from functools import partial
 from importlib import metadata
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
 
@@ -94,6 +94,10 @@ from buddy.compiler.protocol.wire import FrameDecoder, FrameError, WireError
 from buddy.compiler.support.processes.jobs import Job, JobFailed, Jobs
 from buddy.compiler.support.target import cores, host
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 log = logging.getLogger("buddy.engine")
 _MAX_BACKLOG_BYTES = 4 << 20
 Stream = Literal["stdout", "stderr"]
@@ -160,7 +164,7 @@ class Server:
             await self._session.close()
             await self._connection.flush(1.0)
 
-    async def _run_until_disconnected(self, conversation: Any) -> None:
+    async def _run_until_disconnected(self, conversation: Coroutine[object, object, None]) -> None:
         """Runs `conversation` until it ends, the connection is lost, or a signal ends the engine."""
         conversation_task = asyncio.ensure_future(conversation)
         lost_task = asyncio.ensure_future(self._connection.lost.wait())
@@ -266,7 +270,7 @@ class Server:
             answer = reject_other_backends(what)
         return lambda job: answer(frame, job), _slot(frame)
 
-    def _answer_for_dump(self, frame: Any) -> Callable[[Any, Job], Any] | None:
+    def _answer_for_dump(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
         """Returns the handler of `frame` if a dump answers it otherwise than a program does."""
         recipe = getattr(frame, "recipe", None)
         if recipe is None or not self._dumps.holds(recipe):
@@ -303,11 +307,11 @@ class Server:
 
     # ---- sending -------------------------------------------------------------------------------------------------
 
-    def _send(self, frame: Any) -> None:
+    def _send(self, frame: Frame) -> None:
         if self._has_greeted:
             self._send_now(frame)
 
-    def _send_now(self, frame: Any) -> None:
+    def _send_now(self, frame: Frame) -> None:
         try:
             self._connection.send(frame)
         except FrameError as error:
@@ -329,7 +333,7 @@ class Server:
         return self._utf8_decoders[key].decode(data)
 
 
-async def reject_dump(_frame: Any, _job: Job) -> None:
+async def reject_dump(_frame: Frame, _job: Job) -> None:
     """Rejects a request that needs a pipeline. Raises `JobFailed`."""
     what = "this is a dump of another compiler: it has stages to read and compare, but no pipeline and no code to run"
     raise JobFailed(Diagnostic(what, "the dump", "open a script or a model file instead"))
@@ -345,7 +349,7 @@ _NATIVE_ONLY: dict[type, str] = {
 }
 
 
-def _slot(frame: Any) -> Any:
+def _slot(frame: Frame) -> Any:
     """Returns the slot of a request: of several `Compile` of one graph that have not started, only the newest remains.
 
     Other requests have no slot (`None`).

@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
@@ -68,6 +68,10 @@ from buddy.compiler.protocol.worker_messages import (
     UsePlugins,
 )
 from buddy.compiler.support.processes.jobs import Job, JobFailed
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
 
 Send = Callable[[Any], None]
 Plugins = tuple[PluginFile, ...]
@@ -450,7 +454,7 @@ class EngineSession:
     async def _compile_native(self, program: OpenedProgram, recipe: Recipe, job: Job) -> NativeCode:
         """Compiles the recipe of another backend with this compiler, to run both codes. Sends progress only."""
 
-        def send_progress(frame: Any) -> None:
+        def send_progress(frame: Frame) -> None:
             if isinstance(frame, Progress):
                 self._send(frame)
 

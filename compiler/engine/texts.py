@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.engine import text_processes
 from buddy.compiler.engine.text_processes import DiffCache, DiffTooLong, SearchRequest, SearchTooLong, search_in_process
@@ -45,6 +45,10 @@ from buddy.compiler.protocol.text.store import TextStore, check, is_literal
 from buddy.compiler.protocol.texts import FRAME, PatternError
 from buddy.compiler.support.processes.jobs import Job, JobFailed
 
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.connection import Frame
+
+
 # Longer texts are indexed in a thread.
 _MAX_UNINDEXED_CHARACTERS = 1 << 18
 _MAX_WINDOW_LINES = 10_000
@@ -58,7 +62,7 @@ _PROGRESS_SECONDS = 0.2
 class TextHandler:
     """Answers requests about the texts in the store."""
 
-    def __init__(self, store: TextStore, send: Callable[[Any], None]) -> None:
+    def __init__(self, store: TextStore, send: Callable[[Frame], None]) -> None:
         self._store, self._send = store, send
         self._differences = DiffCache()
 

@@ -17,6 +17,7 @@ from buddy.compiler.tools.tune.tuner import Tuner, TuneWorker
 
 if TYPE_CHECKING:
     from buddy.compiler.engine.session import EngineSession
+    from buddy.compiler.protocol.connection import Frame
 
 _MAX_JOBS = 64
 
@@ -24,7 +25,7 @@ _MAX_JOBS = 64
 class TuneHandler:
     """Answers `Tune`."""
 
-    def __init__(self, session: EngineSession, send: Callable[[Any], None]) -> None:
+    def __init__(self, session: EngineSession, send: Callable[[Frame], None]) -> None:
         self._session, self._send = session, send
 
     async def tune(self, frame: Tune, job: Job) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from operator import getitem
 from traceback import extract_tb
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tag
@@ -42,6 +42,10 @@ from buddy.compiler.frontend.names import source_name
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
+
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
+
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
 _MAKE_TOKEN, _SINK_TOKENS = torch.ops.prims._make_token.default, torch.ops.prims._sink_tokens.default
@@ -107,17 +111,17 @@ def copy_strided(x: torch.Tensor, stride: Sequence[int]) -> torch.Tensor:
     return torch.ops.aten.copy.default(destination, x)
 
 
-def normal(shape: Sequence[int], *, mean: float, std: float, **form: Any) -> torch.Tensor:
+def normal(shape: Sequence[int], *, mean: float, std: float, **form: object) -> torch.Tensor:
     generator = form.pop("generator", None)
     return torch.ops.aten.normal_functional.default(torch.empty(shape, **form), mean, std, generator=generator)
 
 
-def uniform(shape: Sequence[int], *, low: float, high: float, **form: Any) -> torch.Tensor:
+def uniform(shape: Sequence[int], *, low: float, high: float, **form: object) -> torch.Tensor:
     generator = form.pop("generator", None)
     return torch.ops.aten.uniform.default(torch.empty(shape, **form), low, high, generator=generator)
 
 
-def prims_decompositions() -> dict[Any, Callable[..., Any]]:
+def prims_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
     """A decomposition of each op of `torch.ops.prims` that does not return a view."""
     prims = torch.ops.prims
     without_writes = {
@@ -127,7 +131,7 @@ def prims_decompositions() -> dict[Any, Callable[..., Any]]:
     return {op: op.impl_aten for op in _prims_ops() if not _returns_view(op)} | without_writes
 
 
-def _prims_ops() -> list[Any]:
+def _prims_ops() -> list[torch._ops.OpOverload]:
     members = (getattr(torch.ops.prims, name) for name in dir(torch.ops.prims))
     defaults = [packet.default for packet in members if isinstance(packet, OpOverloadPacket)]
     return [op for op in defaults if getattr(op, "impl_aten", None) is not None]
@@ -164,23 +168,23 @@ def load_plugins() -> None:
         warnings.warn(str(problem), stacklevel=3)
 
 
-def plugin_decompositions() -> dict[Any, Callable[..., Any]]:
+def plugin_decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
     """The decompositions that plug-ins have registered, by overload, without those of ops that are not defined yet."""
     rules = ((_find_overload(target), rule) for target, rule in plugins.plugin_decompositions().items())
     return {overload: _guard_rule(overload, rule) for overload, rule in rules if overload is not None}
 
 
-def _find_overload(target: str) -> Any:
+def _find_overload(target: str) -> torch._ops.OpOverload | None:
     """The overload named `target`, or None; the namespace `aten` may be omitted, as in `add.Tensor`."""
     namespace, name, overload = target.split(".") if target.count(".") == 2 else ("aten", *target.partition(".")[::2])
     return getattr(getattr(getattr(torch.ops, namespace), name, None), overload or "default", None)
 
 
-def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _guard_rule(overload: torch._ops.OpOverload, rule: Callable[..., object]) -> Callable[..., object]:
     """`rule`, except that the op stays unchanged, with a warning, if `rule` raises."""
 
     @wraps(rule)
-    def decompose(*args: Any, **kwargs: Any) -> Any:
+    def decompose(*args: object, **kwargs: object) -> Any:
         try:
             return rule(*args, **kwargs)
         except Exception as error:
@@ -192,7 +196,7 @@ def _guard_rule(overload: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
     return decompose
 
 
-def _location_of(rule: Callable[..., Any]) -> str:
+def _location_of(rule: Callable[..., object]) -> str:
     """The location of a function; for any other callable, such as a `partial`, its repr."""
     code = getattr(rule, "__code__", None)
     return f"at {code.co_filename}:{code.co_firstlineno}" if code else repr(rule)
@@ -200,7 +204,7 @@ def _location_of(rule: Callable[..., Any]) -> str:
 
 GraphKind = Literal["inference", "forward", "backward"]
 OpsMap = Mapping[str, type[Op]]
-Runner = Callable[..., Sequence[Any]]
+Runner = Callable[..., Sequence[torch.Tensor]]
 
 # Ops outside core ATen for which torch has decompositions; AOTAutograd generates the first two for batch norm in
 # training.
@@ -250,13 +254,13 @@ CompileGraph = Callable[[AtenGraph], Runner]
 
 def run_aot(
     module: GraphModule,
-    inputs: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
     compile_graph: CompileGraph,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
     origins: Sequence[InputOrigin] | None = None,
     check: Callable[[GraphModule], None] | None = None,
     fallback_random: bool = False,
-) -> Callable[..., Any]:
+) -> Callable[..., Sequence[torch.Tensor]]:
     """Lowers a Dynamo graph to ATen, passes each ATen graph to `compile_graph`, and returns the callable for Dynamo.
 
     Without gradients there is one graph (`inference`); with them `forward` and `backward`. Input mutation becomes extra
@@ -271,8 +275,8 @@ def run_aot(
     dynamo_origins = origins_of(module, inputs) if origins is None else origins
     autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
 
-    def compiler(kind: GraphKind) -> Callable[..., Any]:
-        def compile_one(aten: GraphModule, _: Sequence[Any]) -> Any:
+    def compiler(kind: GraphKind) -> Callable[[GraphModule, object], Runner]:
+        def compile_one(aten: GraphModule, _: object) -> Runner:
             if check is not None and kind != "backward":
                 check(aten)
             remove_effect_tokens(aten)
@@ -337,12 +341,12 @@ def _passes_on_calls(aten: AtenGraph) -> bool:
     )
 
 
-def origins_of(module: GraphModule, inputs: Sequence[Any]) -> list[InputOrigin]:
+def origins_of(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[InputOrigin]:
     """The origin of each input of a Dynamo graph."""
     return [_input_origin(node, value) for node, value in zip(_placeholders(module), inputs, strict=True)]
 
 
-def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[..., Any]]:
+def default_decompositions(ops_map: OpsMap | None = None) -> dict[torch._ops.OpOverload, Callable[..., object]]:
     """Torch's core ATen decompositions and a few more, without those of ops that have an op class.
 
     Decompositions that plug-ins register have priority over all of these.
@@ -356,7 +360,7 @@ def default_decompositions(ops_map: OpsMap | None = None) -> dict[Any, Callable[
 
 
 @lru_cache(maxsize=1)
-def _keyed_decompositions() -> dict[Any, tuple[str, Callable[..., Any]]]:
+def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[..., object]]]:
     """Every decomposition with its op's key.
 
     Cached, because torch takes 60 ms to build its own table, and each graph needs it.
@@ -370,7 +374,9 @@ def _keyed_decompositions() -> dict[Any, tuple[str, Callable[..., Any]]]:
     return {op: (target_key(op), rule) for op, rule in table.items()}
 
 
-def without_inductor_rules(table: Mapping[Any, Callable[..., Any]], ops_map: OpsMap) -> dict[Any, Callable[..., Any]]:
+def without_inductor_rules(
+    table: Mapping[torch._ops.OpOverload, Callable[..., object]], ops_map: OpsMap
+) -> dict[torch._ops.OpOverload, Callable[..., object]]:
     """A script's table of decompositions without Inductor's own rules for ops that have an op class.
 
     Scripts may pass Inductor's table. Some of its rules produce ops that only Inductor lowers.
@@ -382,7 +388,7 @@ def without_inductor_rules(table: Mapping[Any, Callable[..., Any]], ops_map: Ops
     return kept | plugin_decompositions()
 
 
-def target_key(target: Any) -> str:
+def target_key(target: Callable[..., object] | str) -> str:
     """The key of an FX target in the ops map: `add.Tensor` for `aten.add.Tensor`, `getitem` for `operator.getitem`.
 
     A prims name keeps its namespace if ATen has the same name with another meaning.
@@ -394,7 +400,9 @@ def target_key(target: Any) -> str:
     return text if hasattr(torch.ops.aten, short.split(".")[0]) and short != text else short
 
 
-def _partition(keep_draws: bool, joint: GraphModule, inputs: Any, **options: Any) -> tuple[GraphModule, GraphModule]:
+def _partition(
+    keep_draws: bool, joint: GraphModule, inputs: object, **options: object
+) -> tuple[GraphModule, GraphModule]:
     """Splits a joint graph into forward and backward graph, without unused ops.
 
     PyTorch rejects graphs with an unused op of several results, but keeps such an op if it may draw numbers. With
@@ -431,7 +439,7 @@ def _placeholders(module: GraphModule) -> list[Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _input_origin(node: Node, value: Any) -> InputOrigin:
+def _input_origin(node: Node, value: object) -> InputOrigin:
     argument = node.meta.get("grapharg")
     source = getattr(argument, "source", None)
     if source is None:
@@ -474,6 +482,6 @@ def _make_aten_graph(
     return AtenGraph(aten, kind, dynamo, placeholder_origins, input_of)
 
 
-def description_index(description: Any, class_name: str) -> int | None:
+def description_index(description: AOTOutput, class_name: str) -> int | None:
     """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
     return description.idx if type(description).__name__ == class_name else None

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import torch
 from msgspec.structs import replace
@@ -51,6 +51,10 @@ from buddy.compiler.runtime import LoadedProgram, released_weights
 from buddy.compiler.runtime.torch_values import bind
 from buddy.compiler.support import hooks
 
+if TYPE_CHECKING:
+    from buddy.compiler.ops.registry import Lowering
+
+
 # Maximum number of cached versions per dynamic graph. The least recently used one is evicted, and recompiled if its
 # sizes occur again.
 MAX_SPECIALISATIONS = 64
@@ -67,7 +71,7 @@ class Autotuner(Protocol):
 
     recipe: Recipe
 
-    def search(self, tensors: Sequence[Any], numbers: Sequence[Any]) -> Recipe | None:
+    def search(self, tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> Recipe | None:
         """Returns a faster recipe, with which to compile the graph from now on, or `None`; trials use these values."""
 
 
@@ -80,22 +84,22 @@ class CompilerOverrides:
     """
 
     ops_map: OpsMap | None = None
-    lowerings: dict[str, Any] | None = None
+    lowerings: dict[str, Lowering] | None = None
     build: Build | None = None
 
 
 def buddy_backend(
     module: torch.fx.GraphModule,
-    inputs: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
     *,
-    options: Mapping[str, Any] | None = None,
+    options: Mapping[str, object] | None = None,
     mode: str | None = None,
     compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None = None,
-    decompositions: Mapping[Any, Callable[..., Any]] | None = None,
-    on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None = None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
+    on_static: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None = None,
     show_faults: bool = False,
-    **_: Any,
-) -> Callable[..., Any]:
+    **_: object,
+) -> Callable[..., Sequence[torch.Tensor]]:
     """The backend that PyTorch finds as "buddy": `torch.compile(f, backend="buddy", options={"fallback": "error"})`.
 
     `options` and `mode` are parsed by `BackendSettings.of`, which raises `ValueError` for invalid ones. `compile_graph`
@@ -117,14 +121,14 @@ def buddy_backend(
 
 def _compile_dynamo_graph(
     module: torch.fx.GraphModule,
-    inputs: Sequence[Any],
+    inputs: Sequence[torch.Tensor],
     settings: BackendSettings,
     compile_graph: Callable[[AtenGraph, BackendSettings], Runner] | None,
-    decompositions: Mapping[Any, Callable[..., Any]] | None,
-    on_static: Callable[[torch.fx.GraphModule, Sequence[Any]], None] | None,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None,
+    on_static: Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], None] | None,
     show_faults: bool,
     counting: Counting,
-) -> Callable[..., Any]:
+) -> Callable[..., Sequence[torch.Tensor]]:
     """Compiles a Dynamo graph. `counting` is the context for versions that are compiled at later calls."""
     may_fall_back = compile_graph is None and settings.fallback == "eager" and not show_faults
     compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
@@ -136,7 +140,9 @@ def _compile_dynamo_graph(
             raise
         return _fall_back(module, refusal).forward
 
-    def make_or_fall_back(graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    def make_or_fall_back(
+        graph: torch.fx.GraphModule, make: Callable[[], Callable[..., Sequence[torch.Tensor]]]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         """The result of `make`, or the graph in eager if `make` raises and fallback is allowed."""
         try:
             return make()
@@ -147,11 +153,15 @@ def _compile_dynamo_graph(
                 raise
             return _fall_back(graph, error).forward
 
-    def compile_static(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
+    def compile_static(
+        static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         if on_static is not None:
             on_static(static, tensors)
 
-        def trace(table: Mapping[Any, Callable[..., Any]], check: Any = None) -> Callable[..., Any]:
+        def trace(
+            table: Mapping[torch._ops.OpOverload, Callable[..., object]], check: Callable[..., None] | None = None
+        ) -> Callable[..., Sequence[torch.Tensor]]:
             restart_count()
             compiled = run_aot(
                 static, tensors, lambda aten: compile_aten_graph(aten, settings), table, check=check,
@@ -177,7 +187,9 @@ def _compile_dynamo_graph(
     if not _is_dynamic(module):
         return make_or_fall_back(module, lambda: compile_static(module, inputs))
 
-    def compile_version(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> Callable[..., Any]:
+    def compile_version(
+        static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         with counting():
             return make_or_fall_back(static, lambda: compile_static(static, tensors))
 
@@ -329,7 +341,7 @@ class CompiledGraph:
             self._program = _load(artifact, frozen, releases)
         self._aten, self._runs_in_eager = aten, bool(graph.results) and artifact.results_of_eager
 
-    def direct_call(self, input_of: Sequence[int]) -> Callable[..., Any] | None:
+    def direct_call(self, input_of: Sequence[int]) -> Callable[..., Sequence[torch.Tensor]] | None:
         """Returns a built-in function that calls compiled code with the inputs of the Dynamo graph, or `None`.
 
         Input `i` of the ATen graph is number `input_of[i]` of the Dynamo graph. The function returns the results of the
@@ -340,7 +352,7 @@ class CompiledGraph:
             return None
         return self._program.function((*input_of, *self._constants), partial(eager_after, self._aten.dynamo))
 
-    def __call__(self, *arguments: Any) -> list[Any]:
+    def __call__(self, *arguments: torch.Tensor) -> list[torch.Tensor]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)
@@ -352,7 +364,7 @@ class CompiledGraph:
 
 
 def _should_tune(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None, build: Build | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None, build: Build | None
 ) -> bool:
     """Whether to search for a faster recipe; not for graphs that depend on a script's registrations, which the process
     that searches does not have.
@@ -369,7 +381,7 @@ def _load(artifact: Artifact, frozen: bool, releases: bool = False) -> LoadedPro
 
 
 def _find_or_compile(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None
 ) -> Artifact:
     """Returns the artifact from the disk cache, or compiles the graph."""
     # A script's own lowerings are not part of the cache key.
@@ -380,7 +392,7 @@ def _find_or_compile(
 
 
 def _compile_and_store(
-    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Any] | None
+    graph: Graph, recipe: Recipe, settings: BackendSettings, lowerings: dict[str, Lowering] | None
 ) -> Artifact:
     from buddy.compiler.driver.compilation import Compiler
     from buddy.compiler.driver.compile_graph import compile_graph
@@ -424,9 +436,9 @@ def reject_eager(graph: Graph, assignments: Sequence[Assignment]) -> None:
 
 
 def compile_for_all_sizes(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], settings: BackendSettings,
-    decompositions: Mapping[Any, Callable[..., Any]] | None, may_fall_back: bool = False,
-) -> Callable[..., Any] | None:  # fmt: skip
+    module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], settings: BackendSettings,
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]] | None, may_fall_back: bool = False,
+) -> Callable[..., Sequence[torch.Tensor]] | None:  # fmt: skip
     """Compiles a Dynamo graph with symbolic sizes once; returns `None` if some part of it needs static sizes.
 
     With `fallback="error"`, also returns `None` if an op would run in eager: it may be supported for static sizes. With
@@ -475,12 +487,14 @@ def _check_images(graph: Graph) -> None:
 class SpecialisedGraph:
     """A Dynamo graph with symbolic sizes, compiled for each set of sizes it is called with."""
 
-    def __init__(self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Any]]) -> None:
+    def __init__(
+        self, module: torch.fx.GraphModule, compile_static: Callable[..., Callable[..., Sequence[torch.Tensor]]]
+    ) -> None:
         self._module = module
         self._compile = compile_static
         self._versions: OrderedDict[object, Callable[..., Any]] = OrderedDict()
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Sequence[torch.Tensor]:
         key = (torch.is_grad_enabled(), *map(_version_key, args))
         if key not in self._versions:
             self._versions[key] = self._compile(*_specialise(self._module, args))
@@ -502,26 +516,28 @@ def _check_ragged(module: torch.fx.GraphModule) -> None:
             raise UnsupportedGraphError(Diagnostic(what))
 
 
-def _is_ragged(value: Any) -> bool:
+def _is_ragged(value: object) -> bool:
     """Whether a value is a jagged nested tensor, or a ragged dim of one."""
     if isinstance(value, torch.Tensor):
         return value.is_nested
     return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
 
 
-def _has_symbols(value: Any) -> bool:
+def _has_symbols(value: object) -> bool:
     if isinstance(value, torch.Tensor):
         return any(isinstance(size, torch.SymInt) for size in (*value.shape, *value.stride()))
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _version_key(value: Any) -> object:
+def _version_key(value: torch.Tensor | int) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
     return value
 
 
-def _specialise(module: torch.fx.GraphModule, args: Sequence[Any]) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
+def _specialise(
+    module: torch.fx.GraphModule, args: Sequence[torch.Tensor]
+) -> tuple[torch.fx.GraphModule, list[torch.Tensor]]:
     """A copy of the graph with the numbers among `args` inserted as constants, and the remaining tensors to pass."""
     static = copy.deepcopy(module)
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]

@@ -89,7 +89,7 @@ class BackendSettings:
     max_error: float | None = None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any] | None, mode: str | None = None) -> BackendSettings:
+    def of(cls, options: Mapping[str, object] | None, mode: str | None = None) -> BackendSettings:
         """Parses `options` and `mode`.
 
         Options are those of `OPTIONS`, and the parameters of a search: a pass of the recipe (True or False),
@@ -305,7 +305,7 @@ def _check_backend(recipe: Recipe) -> None:
             raise ValueError("; ".join(ignored))
 
 
-def _read_recipe(recipe_or_path: Any) -> Recipe:
+def _read_recipe(recipe_or_path: object) -> Recipe:
     """The recipe itself, or reads it from a TOML file, as written by the workbench and `buddy-tui tune -o`.
 
     Raises `ValueError` for another type, an unreadable file, and a file that needs more permissions than plug-ins.
@@ -327,7 +327,7 @@ def _read_recipe(recipe_or_path: Any) -> Recipe:
     return recipe
 
 
-def _parse_field(name: str, value: Any) -> Any:
+def _parse_field(name: str, value: object) -> Any:
     """Converts a value to the type of the recipe field `name`.
 
     `choices` and `precisions` may be mappings from nodes to lowerings and to precisions; the precision "int8" is
@@ -350,7 +350,7 @@ def _parse_field(name: str, value: Any) -> Any:
         raise ValueError(f"{name} is {value!r}: {f'it may be {words}' if words else error}") from error
 
 
-def _set_parameter(recipe: Recipe, name: str, value: Any) -> Recipe:
+def _set_parameter(recipe: Recipe, name: str, value: object) -> Recipe:
     """The recipe with the search parameter `name` set to `value`. Raises `ValueError` for an unknown name or value."""
     steps = {step.name for step in recipe.steps}
     if name.partition(".")[0].partition("#")[0] not in steps and not name.startswith("lowering:"):

@@ -77,10 +77,10 @@ class GraphRecorder:
     def __call__(
         self,
         module: torch.fx.GraphModule,
-        inputs: Sequence[Any],
+        inputs: Sequence[torch.Tensor],
         origins: Sequence[InputOrigin] | None = None,
-        **_: Any,
-    ) -> Callable[..., Any]:
+        **_: object,
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         table = default_decompositions(self.ops_map) if self.decompositions is None else self.decompositions
         return run_aot(module, inputs, self._compile, table, origins)
 
@@ -106,7 +106,7 @@ class GraphRecorder:
         conversion = self._convert(aten)
         is_recorded = False
 
-        def run(*arguments: Any) -> Sequence[Any]:
+        def run(*arguments: torch.Tensor) -> Sequence[torch.Tensor]:
             nonlocal is_recorded
             if not is_recorded:
                 is_recorded = True
@@ -146,9 +146,9 @@ def _detach_tensors(tensors: Sequence[torch.Tensor], graph: Graph) -> list[torch
 
 
 def capture(
-    function: Callable[..., Any],
-    args: Sequence[Any] = (),
-    kwargs: Mapping[str, Any] | None = None,
+    function: Callable[..., object],
+    args: Sequence[torch.Tensor] = (),
+    kwargs: Mapping[str, object] | None = None,
     *,
     recorder: GraphRecorder | None = None,
     grad: bool = False,
@@ -178,14 +178,17 @@ def capture_settings() -> AbstractContextManager[None]:
     return torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False, allow_rnn=True)
 
 
-def record_inference(module: torch.fx.GraphModule, inputs: Sequence[Any], recorder: GraphRecorder) -> None:
+def record_inference(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], recorder: GraphRecorder) -> None:
     """Records the inference graph of a Dynamo graph, on copies of all inputs except parameters."""
     with torch.no_grad():
         recorder(module, inputs)(*_copies(_replace_symbolic_sizes(module, inputs)))
 
 
 def record_training(
-    module: torch.fx.GraphModule, inputs: Sequence[Any], origins: Sequence[InputOrigin], recorder: GraphRecorder
+    module: torch.fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    origins: Sequence[InputOrigin],
+    recorder: GraphRecorder,
 ) -> None:
     """Records the forward and backward graphs of a Dynamo graph; the incoming gradients are ones."""
     with torch.enable_grad():
@@ -193,7 +196,7 @@ def record_training(
         _compute_gradients(results)
 
 
-def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> list[Any]:
+def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The inputs of a Dynamo graph, with symbolic numbers replaced by the sizes of the real tensors."""
     fakes = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     pairs = [(f, t) for f, t in zip(fakes, inputs, strict=False) if isinstance(t, torch.Tensor) and f is not None]
@@ -205,24 +208,24 @@ def _replace_symbolic_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any])
     ]
 
 
-def _copies(inputs: Sequence[Any]) -> list[Any]:
+def _copies(inputs: Sequence[torch.Tensor]) -> list[object]:
     return [value if isinstance(value, torch.nn.Parameter) else _copy(value) for value in inputs]
 
 
-def _copy(value: Any) -> Any:
+def _copy(value: object) -> object:
     if not isinstance(value, torch.Tensor):
         return value
     return value.detach().clone().requires_grad_(value.requires_grad)
 
 
-def callable_name(function: Any) -> str:
+def callable_name(function: object) -> str:
     """The class name of a module, else the function's name."""
     if isinstance(function, torch.nn.Module):
         return type(function).__name__
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[Any]]], result: Any) -> None:
+def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
     """Give the results of graphs the names that `result`, the result of the call that ran them, has for the tensors.
 
     A Dynamo graph that was cut, or whose ATen graph also returns tensors that it writes, keeps the names of its nodes.
@@ -236,7 +239,7 @@ def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[Any]]], resu
             graphs[0].result_names = tuple(names.get(id(value)) or node for value, node in pairs)
 
 
-def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def _named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
     if isinstance(value, torch.Tensor):
         yield name if any(part and not part.isdigit() for part in name.split(".")) else "", value
@@ -254,7 +257,7 @@ def _named_tensors(value: Any, name: str = "") -> Iterator[tuple[str, torch.Tens
         yield from _named_tensors(entry, f"{name}.{key}" if name else str(key))
 
 
-def _compute_gradients(results: Any) -> None:
+def _compute_gradients(results: object) -> None:
     outputs = [t for t in torch.utils._pytree.tree_leaves(results) if isinstance(t, torch.Tensor) and t.requires_grad]
     inputs = _leaves_of(outputs)
     if outputs and inputs:
@@ -279,8 +282,10 @@ def _leaves_of(results: list[torch.Tensor]) -> list[torch.Tensor]:
 OnGraph = Callable[[CapturedGraph], None]
 # Makes a context in which calls are not recorded.
 Quiet = Callable[[], AbstractContextManager[None]]
+# Sizes that `torch.export.export` keeps symbolic: by the names of arguments, or in their order.
+DynamicShapes = Mapping[str, object] | Sequence[object] | None
 # A TorchDynamo backend: maps a graph and its inputs to the callable that replaces it.
-DynamoBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
+DynamoBackend = Callable[[torch.fx.GraphModule, Sequence[torch.Tensor]], Callable[..., Sequence[torch.Tensor]]]
 
 
 class _Listener(NamedTuple):
@@ -328,21 +333,21 @@ def pause_listener() -> AbstractContextManager[None]:
 class _Module(torch.nn.Module):
     """A function as a module, as `torch.export` requires."""
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., object]) -> None:
         super().__init__()
         self._function = function
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, *args: object, **kwargs: object) -> object:
         return self._function(*args, **kwargs)
 
 
 def export(
-    function: Callable[..., Any],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    decompositions: Mapping[Any, Callable[..., Any]],
+    function: Callable[..., object],
+    args: Sequence[torch.Tensor],
+    kwargs: Mapping[str, object],
+    decompositions: Mapping[torch._ops.OpOverload, Callable[..., object]],
     recorder: GraphRecorder,
-    dynamic_shapes: Any = None,
+    dynamic_shapes: DynamicShapes = None,
 ) -> None:
     """Records the graph of `function(*args, **kwargs)`, without gradients.
 
@@ -373,7 +378,9 @@ def export(
         name_results([(recorder.graphs[-1:], results)], tree_unflatten(results, program.call_spec.out_spec))
 
 
-def _wrap_dynamic_shapes(dynamic_shapes: Any, positional: int, kwargs: Mapping[str, Any]) -> Any:
+def _wrap_dynamic_shapes(
+    dynamic_shapes: Mapping[str, object] | Sequence[object], positional: int, kwargs: Mapping[str, object]
+) -> DynamicShapes:
     """Converts `dynamic_shapes` of a function's arguments to those of `_Module.forward(*args, **kwargs)`."""
     entries = list(dynamic_shapes.values()) if isinstance(dynamic_shapes, Mapping) else list(dynamic_shapes)
     wrapped = {"args": tuple(entries[:positional]), "kwargs": dict(zip(kwargs, entries[positional:], strict=False))}
@@ -384,7 +391,7 @@ def _is_state(spec: InputSpec) -> bool:
     return spec.kind is not InputKind.USER_INPUT
 
 
-def _drop_constants(program: Any) -> list[InputSpec]:
+def _drop_constants(program: torch.export.ExportedProgram) -> list[InputSpec]:
     """Removes inputs that are not tensors, which `torch.export` has made constants; returns the remaining inputs."""
     kept = []
     for node, spec in zip(_placeholders(program.graph_module), program.graph_signature.input_specs, strict=True):
@@ -400,7 +407,9 @@ def _placeholders(module: torch.fx.GraphModule) -> list[torch.fx.Node]:
     return [node for node in module.graph.nodes if node.op == "placeholder"]
 
 
-def _input_tensor(program: Any, spec: InputSpec, arguments: Any) -> torch.Tensor:
+def _input_tensor(
+    program: torch.export.ExportedProgram, spec: InputSpec, arguments: Iterator[torch.Tensor]
+) -> torch.Tensor:
     if not _is_state(spec):
         return next(arguments)
     stored = program.state_dict.get(spec.target)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from operator import getitem
-from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -74,6 +73,6 @@ class _Body(torch.nn.Module):
         super().__init__()
         self._run, self._returns_single = run, returns_single
 
-    def forward(self, *arguments: Any) -> Any:
+    def forward(self, *arguments: torch.Tensor) -> torch.Tensor | tuple[torch.Tensor, ...]:
         results = self._run(*arguments)
         return results[0] if self._returns_single else tuple(results)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from operator import getitem
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch.fx import Node
@@ -49,14 +49,14 @@ class Conversion:
         """
         return tuple(self._size(node, stride, "strides") for stride in node.meta["val"].stride())
 
-    def offset(self, node: Node, offset: Any) -> Dim:
+    def offset(self, node: Node, offset: int | torch.SymInt) -> Dim:
         """The offset of a view that `node` returns.
 
         Raises `UnsupportedGraphError` if it does not depend on inputs' sizes alone.
         """
         return self._size(node, offset, "an offset")
 
-    def _size(self, node: Node, value: Any, what: str) -> Dim:
+    def _size(self, node: Node, value: int | torch.SymInt, what: str) -> Dim:
         try:
             return self.symbols.size(value)
         except UnknownSymbolError as error:
@@ -84,6 +84,9 @@ def to_buddy(
     mark_quantised(aten.module.graph.nodes)
     converter.run(replace(aten, module=decompose_complex(decompose_quantised(aten.module, table), table)))
     return converter.result
+
+
+T = TypeVar("T")
 
 
 class _Converter:
@@ -125,7 +128,7 @@ class _Converter:
             self.sizes[node] = self._convert_or_reject(node, lambda: self.symbols.size(value))
         return node in self.sizes
 
-    def _convert_or_reject(self, node: Node, convert: Callable[[], Any]) -> Any:
+    def _convert_or_reject(self, node: Node, convert: Callable[[], T]) -> T:
         """The result of `convert`; raises `UnsupportedGraphError` for `node` if it has an unknown symbol."""
         try:
             return convert()
@@ -178,10 +181,10 @@ class _Converter:
         self.result.fx_nodes.append(node)
         self.result.graph.add_node(op, kind)
 
-    def _to_plain(self, node: Node, value: Any) -> Any:
+    def _to_plain(self, node: Node, value: object) -> Any:
         """Converts an argument of `node` to the Buddy graph's form: nodes become ops or sizes."""
 
-        def convert(item: Any) -> Any:
+        def convert(item: object) -> Any:
             if isinstance(item, Node):
                 return self.sizes[item] if item in self.sizes else self.values[item]
             if isinstance(item, torch.SymInt):
@@ -200,7 +203,7 @@ class _Converter:
         values = value if isinstance(value, (list, tuple)) else [value]
         return tuple(self._tensor_meta(node, item) for item in values)
 
-    def _tensor_meta(self, node: Node, value: Any) -> TensorMeta | None:
+    def _tensor_meta(self, node: Node, value: object) -> TensorMeta | None:
         if not isinstance(value, torch.Tensor):
             return None
         dtype = from_torch(value.dtype)
@@ -223,7 +226,7 @@ def unsupported_nodes(nodes: Iterable[Node]) -> dict[str, str]:
     return reasons
 
 
-def _rejection_reason(value: Any) -> str:
+def _rejection_reason(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return ""
     if value.device.type != "cpu":
@@ -233,20 +236,20 @@ def _rejection_reason(value: Any) -> str:
     return "" if from_torch(value.dtype) else f"has the element type {value.dtype}"
 
 
-def _packet_name(target: Any) -> str:
+def _packet_name(target: Callable[..., object] | str) -> str:
     """The name of an FX target without its namespace and its overload."""
     parts = target_key(target).split(".")
     return parts[1] if len(parts) == 3 else parts[0]
 
 
-def _form_arguments(node: Node) -> tuple[Any, ...]:
+def _form_arguments(node: Node) -> tuple[object, ...]:
     """The arguments of an op that reads only the form of its first operand, with the form in place of that operand."""
     first, *rest = node.args
     form = form_of(first.meta["val"]) if isinstance(first, Node) else None
     return (form or first, *rest)
 
 
-def _without_fx_containers(value: Any) -> Any:
+def _without_fx_containers(value: object) -> Any:
     """FX's immutable lists and dicts as plain ones; tuples stay tuples."""
     if isinstance(value, tuple):
         return tuple(_without_fx_containers(item) for item in value)

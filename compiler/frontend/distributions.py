@@ -58,7 +58,7 @@ class RandomBits:
         """A tensor with `value` for each element."""
         return self._in_memory(lambda shape: torch.full(shape, value, dtype=self.dtype))
 
-    def _in_memory(self, make: Callable[[list[Any]], torch.Tensor]) -> torch.Tensor:
+    def _in_memory(self, make: Callable[[list[int | torch.SymInt]], torch.Tensor]) -> torch.Tensor:
         result = self.result
         if result.is_contiguous():
             return make(list(result.shape))
@@ -100,7 +100,7 @@ class RandomBits:
             last = torch.tensor(high, dtype=self.dtype).nextafter(torch.tensor(low, dtype=self.dtype)).item()
         return values.to(self.dtype).clamp_max(last)
 
-    def below(self, count: Any) -> torch.Tensor:
+    def below(self, count: int | torch.SymInt) -> torch.Tensor:
         """Uniform integers in [0, `count`) as int64: `count` times a random fraction of 63 bits (43 for a small
         `count`).
 
@@ -132,7 +132,7 @@ def _multiply_fraction(bits: torch.Tensor, count: int) -> torch.Tensor:
     return high * (2 * upper) + ((middle >> 31) & ((1 << 33) - 1))
 
 
-def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], Rule]:
+def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> Callable[[Rule], Rule]:
     """Registers the decorated function for `overloads`.
 
     It is called with the node's `RandomBits`, then with the node's arguments without keywords such as `dtype` and
@@ -140,7 +140,7 @@ def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], R
     """
 
     def register(function: Rule) -> Rule:
-        def check_dtype(bits: RandomBits, *args: Any, **kwargs: Any) -> Any:
+        def check_dtype(bits: RandomBits, *args: object, **kwargs: object) -> torch.Tensor:
             return function(bits, *args, **kwargs) if bits.dtype in results else NotImplemented
 
         RULES.update(dict.fromkeys(overloads, check_dtype))
@@ -153,32 +153,34 @@ def rule(*overloads: Any, results: frozenset[torch.dtype]) -> Callable[[Rule], R
 
 
 @rule(aten.rand.default, aten.rand_like.default, results=FLOATS)
-def rand(bits: RandomBits, _form: Any) -> torch.Tensor:
+def rand(bits: RandomBits, _form: object) -> torch.Tensor:
     return bits.fractions().to(bits.dtype)
 
 
 @rule(aten.randn.default, aten.randn_like.default, results=FLOATS)
-def randn(bits: RandomBits, _form: Any) -> torch.Tensor:
+def randn(bits: RandomBits, _form: object) -> torch.Tensor:
     return bits.normal().to(bits.dtype)
 
 
 @rule(aten.uniform.default, results=FLOATS)
-def uniform(bits: RandomBits, _like: Any, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
     return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
 
 
 @rule(aten.normal_functional.default, results=FLOATS)
-def normal(bits: RandomBits, _like: Any, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+def normal(bits: RandomBits, _like: object, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
 @rule(aten.normal.float_float, results=FLOATS)
-def normal_of_numbers(bits: RandomBits, mean: float, deviation: float, _size: Any) -> torch.Tensor:
+def normal_of_numbers(bits: RandomBits, mean: float, deviation: float, _size: object) -> torch.Tensor:
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 
 @rule(aten.normal.Tensor_float, aten.normal.float_Tensor, aten.normal.Tensor_Tensor, results=FLOATS)
-def normal_of_tensors(bits: RandomBits, mean: Any, deviation: Any = 1.0) -> torch.Tensor:
+def normal_of_tensors(
+    bits: RandomBits, mean: torch.Tensor | float, deviation: torch.Tensor | float = 1.0
+) -> torch.Tensor:
     if isinstance(deviation, torch.Tensor):
         if deviation.dtype not in FLOATS:
             return NotImplemented
@@ -188,17 +190,17 @@ def normal_of_tensors(bits: RandomBits, mean: Any, deviation: Any = 1.0) -> torc
 
 
 @rule(aten.log_normal.default, results=FLOATS)
-def log_normal(bits: RandomBits, _like: Any, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
+def log_normal(bits: RandomBits, _like: object, mean: float = 1.0, deviation: float = 2.0) -> torch.Tensor:
     return (bits.normal() * deviation + mean).exp().to(bits.dtype)
 
 
 @rule(aten.exponential.default, results=FLOATS)
-def exponential(bits: RandomBits, _like: Any, rate: float = 1.0) -> torch.Tensor:
+def exponential(bits: RandomBits, _like: object, rate: float = 1.0) -> torch.Tensor:
     return (bits.exponential() / rate).to(bits.dtype)
 
 
 @rule(aten.cauchy.default, results=FLOATS)
-def cauchy(bits: RandomBits, _like: Any, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
+def cauchy(bits: RandomBits, _like: object, median: float = 0.0, scale: float = 1.0) -> torch.Tensor:
     """Uses the cotangent, whose pole is at 0, where floats are densest; odd multiples of half a step avoid the pole."""
     dtype = _compute_type(bits.dtype)
     digits = _DIGITS[dtype] - 1
@@ -209,7 +211,7 @@ def cauchy(bits: RandomBits, _like: Any, median: float = 0.0, scale: float = 1.0
 
 
 @rule(aten.geometric.default, results=NUMBERS)
-def geometric(bits: RandomBits, _like: Any, p: float) -> torch.Tensor:
+def geometric(bits: RandomBits, _like: object, p: float) -> torch.Tensor:
     """Computes in double precision, so that the rounding of a logarithm does not change the integer."""
     if not 0 < p < 1:
         return NotImplemented
@@ -225,8 +227,8 @@ def rrelu(
     low: float = 1 / 8,
     high: float = 1 / 3,
     training: bool = False,
-    _generator: Any = None,
-) -> Any:  # fmt: skip
+    _generator: object = None,
+) -> tuple[torch.Tensor, torch.Tensor]:  # fmt: skip
     if _generator is not None:
         return NotImplemented
     if not training:
@@ -239,7 +241,7 @@ def rrelu(
 
 
 @rule(aten.bernoulli.p, results=WITH_BOOL)
-def bernoulli_of_a_number(bits: RandomBits, _like: Any, p: float = 0.5) -> torch.Tensor:
+def bernoulli_of_a_number(bits: RandomBits, _like: object, p: float = 0.5) -> torch.Tensor:
     """Ones with probability `p`, which is rounded to 32 bits."""
     if not 0 <= p <= 1:
         return NotImplemented
@@ -255,7 +257,7 @@ def bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
 
 
 @rule(aten.bernoulli.Tensor, results=WITH_BOOL)
-def bernoulli_like(bits: RandomBits, _like: Any, p: torch.Tensor) -> torch.Tensor:
+def bernoulli_like(bits: RandomBits, _like: object, p: torch.Tensor) -> torch.Tensor:
     return _bernoulli(bits, p) if p.dtype in FLOATS else NotImplemented
 
 
@@ -266,32 +268,34 @@ def _bernoulli(bits: RandomBits, p: torch.Tensor) -> torch.Tensor:
 
 
 @rule(aten.randint.default, results=WITH_UNSIGNED)
-def randint(bits: RandomBits, high: Any, _size: Any) -> torch.Tensor:
+def randint(bits: RandomBits, high: int | torch.SymInt, _size: object) -> torch.Tensor:
     return _draw_between(bits, 0, high)
 
 
 @rule(aten.randint.low, results=WITH_UNSIGNED)
-def randint_from(bits: RandomBits, low: Any, high: Any, _size: Any) -> torch.Tensor:
+def randint_from(bits: RandomBits, low: int | torch.SymInt, high: int | torch.SymInt, _size: object) -> torch.Tensor:
     return _draw_between(bits, low, high)
 
 
 @rule(aten.randint_like.default, results=WITH_UNSIGNED)
-def randint_like(bits: RandomBits, _like: Any, high: Any) -> torch.Tensor:
+def randint_like(bits: RandomBits, _like: object, high: int | torch.SymInt) -> torch.Tensor:
     return _draw_between(bits, 0, high)
 
 
 @rule(aten.randint_like.low_dtype, getattr(aten.random, "from"), results=WITH_UNSIGNED)
-def randint_like_from(bits: RandomBits, _like: Any, low: Any, high: Any) -> torch.Tensor:
+def randint_like_from(
+    bits: RandomBits, _like: object, low: int | torch.SymInt, high: int | torch.SymInt
+) -> torch.Tensor:
     return NotImplemented if high is None else _draw_between(bits, low, high)
 
 
 @rule(aten.random.to, results=WITH_UNSIGNED)
-def random_to(bits: RandomBits, _like: Any, high: int) -> torch.Tensor:
+def random_to(bits: RandomBits, _like: object, high: int) -> torch.Tensor:
     return _draw_between(bits, 0, high)
 
 
 @rule(aten.random.default, results=WITH_UNSIGNED)
-def random(bits: RandomBits, _like: Any) -> torch.Tensor:
+def random(bits: RandomBits, _like: object) -> torch.Tensor:
     """Uniform over all non-negative integers of the dtype; for floats, those that are exactly representable."""
     maximum = 1 if bits.dtype == torch.bool else 1 << _DIGITS.get(bits.dtype, 0)
     if not bits.dtype.is_floating_point and bits.dtype != torch.bool:
@@ -299,7 +303,7 @@ def random(bits: RandomBits, _like: Any) -> torch.Tensor:
     return _draw_between(bits, 0, maximum + 1)
 
 
-def _draw_between(bits: RandomBits, low: Any, high: Any) -> torch.Tensor:
+def _draw_between(bits: RandomBits, low: int | torch.SymInt, high: int | torch.SymInt) -> torch.Tensor:
     count = high - low
     if isinstance(count, int) and not (0 < count <= 1 << 63 and _is_in_range(bits.dtype, low, high - 1)):
         return NotImplemented
@@ -316,7 +320,7 @@ def _is_in_range(dtype: torch.dtype, minimum: int, maximum: int) -> bool:
 
 
 @rule(aten.randperm.default, results=NUMBERS)
-def randperm(bits: RandomBits, count: Any) -> torch.Tensor:
+def randperm(bits: RandomBits, count: int | torch.SymInt) -> torch.Tensor:
     """The order that sorts `count` random 64-bit integers, which are almost never equal."""
     if isinstance(count, int) and not _is_in_range(bits.dtype, 0, count):
         return NotImplemented
@@ -324,7 +328,9 @@ def randperm(bits: RandomBits, count: Any) -> torch.Tensor:
 
 
 @rule(aten.multinomial.default, results=frozenset((torch.int64,)))
-def multinomial(bits: RandomBits, weights: torch.Tensor, count: Any, replacement: bool = False) -> torch.Tensor:
+def multinomial(
+    bits: RandomBits, weights: torch.Tensor, count: int | torch.SymInt, replacement: bool = False
+) -> torch.Tensor:
     """Computes in double precision, so that the rounding of a sum or a quotient does not change the choice.
 
     Without replacement, selects the largest quotients of the weights and exponential random numbers, as in eager.

@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from inspect import signature
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -33,6 +33,12 @@ from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.protocol.presets import default_recipe, without_packing
 from buddy.compiler.runtime.captured import CapturedGraph
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.capture import DynamicShapes
+    from buddy.compiler.mlir.bindings import ir
+    from buddy.compiler.ops.registry import Registry
+
 
 Program = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -90,12 +96,12 @@ class ImportedGraph:
         tensor_by_op = dict(zip([*self.graph.params, *self.graph.inputs], tensors, strict=True))
         return [tensor_by_op[op] for op in self.graph.placeholders]
 
-    def eager(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def eager(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """Runs the captured graph in eager PyTorch; rewrites of the graph do not change its results."""
         tensor_by_op = self._tensors | dict(zip(list[Op](self.graph.placeholders), tensors, strict=True))
         return self._eager([tensor_by_op[op] for op in self._captured])
 
-    def compile(self, registry: Any, trace: Trace) -> Program:
+    def compile(self, registry: Registry | None, trace: Trace) -> Program:
         """Compiles the graph in its current state; `registry` is a registry with priority over all others.
 
         Each call may pass other tensors, and the captured ones may be written to, so no weight is packed ahead.
@@ -110,7 +116,9 @@ class ImportedGraph:
         return lambda tensors: trace.split_results(program(tensors))
 
 
-def argument_order(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[str, ...]:
+def argument_order(
+    function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
+) -> tuple[str, ...]:
     """The names of a call's arguments inside `function`, in the order of the call."""
     called = function.forward if isinstance(function, torch.nn.Module) else function
     try:
@@ -166,12 +174,12 @@ class DynamoCompiler:
         self,
         func_name: str = "forward",
         primary_registry: Mapping[str, Lowering] | None = None,
-        aot_autograd_decomposition: Mapping[Any, Callable[..., Any]] | None = None,
+        aot_autograd_decomposition: Mapping[torch._ops.OpOverload, Callable[..., object]] | None = None,
         verbose: bool = False,
         verbose_path: str | Path | None = None,
         enable_external_calls: bool = False,
         capture_scalar_outputs: bool = False,
-        trace: Any = None,
+        trace: Callable[..., object] | None = None,
         compile_backward: bool = True,
     ) -> None:
         self._func_name = func_name
@@ -210,7 +218,7 @@ class DynamoCompiler:
 
     # ---- importers ---------------------------------------------------------------------------------------------------
 
-    def importer(self, model: Callable[..., Any], *args: Any, **kwargs: Any) -> list[Graph]:
+    def importer(self, model: Callable[..., object], *args: object, **kwargs: object) -> list[Graph]:
         """The graphs of `model(*args, **kwargs)`, without gradients. Raises what `model` raises.
 
         The graphs' inputs are the arguments that `model` uses, in the order of this call.
@@ -222,7 +230,7 @@ class DynamoCompiler:
         return self.imported_graphs[n_before:]
 
     def importer_by_export(
-        self, module: Callable[..., Any], *args: Any, dynamic_shapes: Any = None, **kwargs: Any
+        self, module: Callable[..., object], *args: object, dynamic_shapes: DynamicShapes = None, **kwargs: object
     ) -> list[Graph]:
         """The graph of `module`, through `torch.export`; its arguments keep the order of their declaration.
 
@@ -256,17 +264,17 @@ class DynamoCompiler:
     def __call__(
         self,
         module: torch.fx.GraphModule,
-        inputs: Sequence[Any],
+        inputs: Sequence[torch.Tensor],
         *,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, object] | None = None,
         **more: Any,
-    ) -> Callable[..., Any]:
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         """Imports a graph and compiles it: `torch.compile(f, backend=DynamoCompiler())` calls this.
 
         A graph with symbolic sizes is imported and compiled for each set of sizes it is called with.
         """
 
-        def record(static: torch.fx.GraphModule, tensors: Sequence[Any]) -> None:
+        def record(static: torch.fx.GraphModule, tensors: Sequence[torch.Tensor]) -> None:
             record_inference(static, tensors, self._recorder(self._func_name))
 
         if is_recording():
@@ -290,8 +298,11 @@ class DynamoCompiler:
         )
 
     def _compile_fx(
-        self, module: torch.fx.GraphModule, inputs: Sequence[Any], return_type: Literal["eager", "buddy"] = "eager"
-    ) -> Callable[..., Any]:
+        self,
+        module: torch.fx.GraphModule,
+        inputs: Sequence[torch.Tensor],
+        return_type: Literal["eager", "buddy"] = "eager",
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         """Imports a graph from Dynamo, and runs it in eager, or compiled.
 
         Raises `ValueError` for another `return_type`.
@@ -324,7 +335,7 @@ class DynamoCompiler:
 
         return "linalg" if self.primary_registry is registries()["linalg"] else "tosa"
 
-    def _user_registry(self) -> Any:
+    def _user_registry(self) -> Registry | None:
         """The lowerings with priority over the registries of this package; None if there are none."""
         from buddy.compiler.ops import registries
         from buddy.compiler.ops.registry import Registry
@@ -342,7 +353,7 @@ class DynamoCompiler:
     def _recorder(self, name: str) -> GraphRecorder:
         return GraphRecorder(name, self._func_name, self._ops_map, self._decompositions(), on_graph=self._add_import)
 
-    def _decompositions(self) -> Mapping[Any, Callable[..., Any]]:
+    def _decompositions(self) -> Mapping[torch._ops.OpOverload, Callable[..., object]]:
         table = self.aot_autograd_decomposition
         return default_decompositions(self._ops_map) if table is None else without_inductor_rules(table, self._ops_map)
 
@@ -359,7 +370,7 @@ class DynamoCompiler:
 
     # ---- verbose -----------------------------------------------------------------------------------------------------
 
-    def _print_node(self, node: Op, ops: Sequence[Any]) -> None:
+    def _print_node(self, node: Op, ops: Sequence[ir.Operation]) -> None:
         # The function is not complete yet, and would be printed in generic form otherwise.
         texts = (op.operation.get_asm(assume_verified=True).replace("\n", "\n    ") for op in ops)
         self._print("\n".join([repr(node), *(f"    {text}" for text in texts)]) + "\n")
@@ -380,7 +391,9 @@ class TorchCompileBackend:
     def __init__(self, compiler: DynamoCompiler) -> None:
         self._compiler = compiler
 
-    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **options: Any) -> Callable[..., Any]:
+    def __call__(
+        self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **options: Any
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         self._compiler._imported.clear()
         return self._compiler(module, inputs, **options)
 

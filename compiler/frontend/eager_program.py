@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -18,8 +18,11 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import GraphError
 from buddy.compiler.runtime.captured import Eager
 
+if TYPE_CHECKING:
+    from torch._functorch._aot_autograd.descriptors import AOTOutput
 
-def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int = 0) -> Eager:
+
+def eager_program(aten: AtenGraph, arguments: Sequence[torch.Tensor] = (), constants: int = 0) -> Eager:
     """The eager computation of `aten`: the Dynamo graph's torch calls if its results can be identified.
 
     Training graphs, and those whose inputs or outputs AOTAutograd has rearranged, run their ATen ops instead. Of
@@ -33,14 +36,14 @@ def eager_program(aten: AtenGraph, arguments: Sequence[Any] = (), constants: int
     if all(is_tensor for _, is_tensor in slots):
         return program
 
-    def run_with_numbers(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def run_with_numbers(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         remaining = iter(tensors)
         return program([*(next(remaining) if is_tensor else value for value, is_tensor in slots), *remaining])
 
     return run_with_numbers
 
 
-def drawing_program(aten: AtenGraph, arguments: Sequence[Any], constants: int = 0) -> Eager | None:
+def drawing_program(aten: AtenGraph, arguments: Sequence[torch.Tensor], constants: int = 0) -> Eager | None:
     """Like `eager_program`, with PyTorch's random ops in place of bits from a seed; None for a graph without a seed.
 
     The program ignores the seed among its tensors. Also None for a graph that recomputes the random numbers of another
@@ -63,7 +66,7 @@ class _AtenProgram:
         self._module = module
         self._constants = constants
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         return list(self._module(*tensors[: len(tensors) - self._constants]))
 
 
@@ -77,7 +80,7 @@ class _DynamoProgram:
         self._mutated = {index for kind, index in mapping if kind == "input"}
         self._autocast = aten.autocast
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         inputs = [tensors[position] for position in self._order]
         for index in self._mutated:
             inputs[index] = inputs[index].clone()
@@ -98,7 +101,7 @@ def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:
     return None if None in sources else [source for source in sources if source is not None]
 
 
-def _output_source(description: Any) -> tuple[str, int] | None:
+def _output_source(description: AOTOutput) -> tuple[str, int] | None:
     index = description_index(description, "PlainAOTOutput")
     if index is not None:
         return ("output", index)
@@ -126,7 +129,7 @@ class Trace:
         self.values: dict[str, torch.Tensor] = {}
 
     @classmethod
-    def of(cls, value: Any) -> Trace:
+    def of(cls, value: object) -> Trace:
         """Constructs a trace; see the class. Raises `ValueError` for any other type, and for two nodes with one tag."""
         if isinstance(value, (str, Path)):
             value = _read_tags(Path(value))
@@ -169,7 +172,7 @@ class Trace:
         return list(results[:n_results])
 
 
-def _tag(name: str, entry: Any) -> str:
+def _tag(name: str, entry: object) -> str:
     if isinstance(entry, Mapping) and {*entry} <= _ENTRY_KEYS:
         entry = entry.get("tag", entry.get("id"))
     if not isinstance(entry, (str, int)):
@@ -177,7 +180,7 @@ def _tag(name: str, entry: Any) -> str:
     return str(entry)
 
 
-def _read_tags(path: Path) -> dict[str, Any]:
+def _read_tags(path: Path) -> dict[str, object]:
     """The entries of a TOML file, by node. Raises `ValueError` for a file that cannot be read, is not TOML, or has no
     `[[trace]]`.
     """

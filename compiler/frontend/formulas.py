@@ -89,7 +89,7 @@ def masked_scatter_backward(gradient: torch.Tensor, mask: torch.Tensor, sizes: S
     return flat.index_select(0, positions.squeeze(1)).reshape(sizes)
 
 
-def zeros_without_memory(size: Sequence[int], **options: Any) -> torch.Tensor:
+def zeros_without_memory(size: Sequence[int], **options: object) -> torch.Tensor:
     """Zeros of autograd's `_efficientzerotensor`, which eager does not store."""
     return torch.zeros(size, dtype=options.get("dtype"))
 
@@ -112,7 +112,7 @@ def attention_backward(
     gradient: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor,
     log_sums: torch.Tensor, dropout_p: float, is_causal: bool, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """The gradients of q, k and v [batch, heads, length, width], from the forward's `out` and logarithms of sums.
 
     Recomputes the weights from `log_sums` (FlashAttention-2, Dao 2023, section 3.1, in one block). A fully masked row
@@ -135,7 +135,9 @@ def attention_backward(
     return tuple(t.to(q.dtype).transpose(1, 2).contiguous().transpose(1, 2) for t in summed)
 
 
-def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, softmax_scale: float) -> Any:
+def _scores(
+    q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tensor | None, softmax_scale: float
+) -> torch.Tensor:
     """[batch, heads, length of q, length of k]: the input of attention's softmax."""
     scores = q @ k.transpose(-2, -1) * softmax_scale
     if mask is not None:
@@ -150,7 +152,7 @@ def _scores(q: torch.Tensor, k: torch.Tensor, is_causal: bool, mask: torch.Tenso
 def attention(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Attention's output by torch's rule, and the logarithms of the softmax sums [batch, heads, length], as in eager.
 
     Torch's rule returns the attention weights as its second result.
@@ -167,7 +169,7 @@ def attention(
 def attention_of_any_width(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, dropout_p: float = 0.0, is_causal: bool = False, *,
     attn_mask: torch.Tensor | None = None, scale: float | None = None,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """Attention whose head size is unknown at compile time; the op class handles all others."""
     if not isinstance(q.size(-1), torch.SymInt):
         return NotImplemented
@@ -207,7 +209,7 @@ def multilabel_margin_loss(x: torch.Tensor, target: torch.Tensor, reduction: int
 def compute_in_float32(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, which rounds half precision after each step, in float32 with one rounding, like eager."""
 
-    def decompose(x: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+    def decompose(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         halves = (torch.float16, torch.bfloat16)
         tensors = [value for value in (x, *rest) if isinstance(value, torch.Tensor)]
         if any(value.dtype not in halves or value.dtype != x.dtype for value in tensors):
@@ -226,7 +228,7 @@ def for_half_precision(
     Torch's rules compute in float32 and round once, whereas eager rounds after each step for these ops.
     """
 
-    def decompose(*operands: Any) -> torch.Tensor:
+    def decompose(*operands: object) -> torch.Tensor:
         dtypes = {value.dtype for value in operands if isinstance(value, torch.Tensor)}
         if len(dtypes) > 1 or not dtypes <= {torch.float16, torch.bfloat16}:
             return rule(*operands)
@@ -262,7 +264,7 @@ def assert_nonzero(condition: torch.Tensor) -> None:
 def check_unit_interval(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule` for a loss, with eager's check that input and target are in [0, 1] and not NaN."""
 
-    def decompose(x: torch.Tensor, target: torch.Tensor, *rest: Any, **kwargs: Any) -> torch.Tensor:
+    def decompose(x: torch.Tensor, target: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         for operand, values in (("input", x), ("target", target)):
             is_inside = ((values >= 0) & (values <= 1)).all()
             aten._assert_async.msg(is_inside, f"all elements of {operand} should be between 0 and 1")
@@ -353,10 +355,10 @@ def index_put_impl(
     return aten.index_put.default(x, indices, values, accumulate)
 
 
-def copy_result(view: Callable[..., Any]) -> Callable[..., Any]:
+def copy_result(view: Callable[..., object]) -> Callable[..., object]:
     """A function that returns contiguous copies of the tensor or tensors that `view` returns."""
 
-    def copy(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+    def copy(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         return tree_map(partial(torch.clone, memory_format=torch.contiguous_format), view(x, *rest, **kwargs))
 
     return copy
@@ -365,16 +367,16 @@ def copy_result(view: Callable[..., Any]) -> Callable[..., Any]:
 def keep_format(rule: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
     """Torch's `rule`, with the result in the memory format of the operand: contiguous or channels last, as in eager."""
 
-    def unpool(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+    def unpool(x: torch.Tensor, *rest: object) -> torch.Tensor:
         return rule(x, *rest).contiguous(memory_format=suggest_memory_format(x))
 
     return unpool
 
 
-def for_reals(rule: Callable[..., Any]) -> Callable[..., Any]:
+def for_reals(rule: Callable[..., object]) -> Callable[..., object]:
     """Torch's `rule` for real numbers; complex ops stay unchanged, because the rule would raise."""
 
-    def decompose(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+    def decompose(x: torch.Tensor, *rest: object, **kwargs: object) -> torch.Tensor:
         return NotImplemented if x.is_complex() else rule(x, *rest, **kwargs)
 
     return decompose
@@ -445,7 +447,7 @@ def mkldnn_rnn_layer(
     steps: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hidden: torch.Tensor,
     cell: torch.Tensor, reverse: bool, batch_sizes: Any, mode: int, hidden_size: int, num_layers: int,
     has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
-) -> Any:  # fmt: skip
+) -> torch.Tensor:  # fmt: skip
     """One direction of one LSTM layer over `steps` [time, batch, inputs], unrolled by PyTorch's own decomposition.
 
     Mode 2 is LSTM in oneDNN's numbering, and the only mode that PyTorch uses; calls with other modes stay unchanged.

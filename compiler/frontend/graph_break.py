@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 from torch._guards import Guard as DynamoGuard
@@ -15,6 +15,10 @@ from buddy.compiler.frontend.aten import AtenGraph, origins_of
 from buddy.compiler.frontend.names import is_library, source_name
 from buddy.compiler.protocol import Guard
 from buddy.compiler.protocol.text.graph_breaks import read_break
+
+if TYPE_CHECKING:
+    import torch
+
 
 # The end of the reason for a cut at a node that reads a number, and how to avoid the cut.
 _READS_NUMBER, _NUMBER_FIX = "reads a number out of a tensor", "keep the number in a tensor, without .item() or int()"
@@ -59,7 +63,7 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
     return GraphBreak(message.reason, line, next(iter(message.fixes), ""))
 
 
-def guards_in_progress(module: GraphModule, inputs: Sequence[Any]) -> Callable[[], tuple[Guard, ...]]:
+def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
     """Returns a function that lists the guards on the caller's values for the Dynamo graph that is compiled now.
 
     These are the types and sizes of its inputs that are no weights, and conditions on other values with the user's
@@ -76,7 +80,7 @@ def guards_in_progress(module: GraphModule, inputs: Sequence[Any]) -> Callable[[
     return guards
 
 
-def _tensor_guards(module: GraphModule, inputs: Sequence[Any]) -> list[Guard]:
+def _tensor_guards(module: GraphModule, inputs: Sequence[torch.Tensor]) -> list[Guard]:
     """The dtype and the sizes of each input tensor that is not a weight; `*` is a size that may change."""
     nodes = [node for node in module.graph.nodes if node.op == "placeholder"]
     guards = []

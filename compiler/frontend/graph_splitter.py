@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tag
@@ -24,6 +24,10 @@ from buddy.compiler.frontend.convert import fills_storage, reads_storage, unsupp
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.memory_formats import base_of_views
 from buddy.compiler.frontend.names import node_title, python_line
+
+if TYPE_CHECKING:
+    import sympy
+
 
 # Node name to the reason why the node is not compiled.
 Reasons = dict[str, str]
@@ -201,7 +205,7 @@ class SplitGraph:
         eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
-    def __call__(self, *tensors: Any) -> list[Any]:
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
         values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
         for (piece, run), dead in zip(self._steps, self._dead, strict=True):
             results = run(*[values[node] for node in piece.inputs])
@@ -211,7 +215,7 @@ class SplitGraph:
         return list(map_arg(self._output, values.__getitem__))
 
 
-def _last_uses(pieces: Sequence[GraphPiece], output: Any) -> list[list[Node]]:
+def _last_uses(pieces: Sequence[GraphPiece], output: Sequence[torch.fx.Node | None]) -> list[list[Node]]:
     """For each piece, the inputs that no later piece reads, and that are no results."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
@@ -276,7 +280,7 @@ def _reads_of_sizes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
 
 
-def _unbacked(value: Any) -> set[Any]:
+def _unbacked(value: object) -> set[sympy.Symbol]:
     """The data-dependent symbols in a size or in the sizes of a tensor."""
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 

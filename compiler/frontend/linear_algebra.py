@@ -9,12 +9,12 @@ import torch
 aten = torch.ops.aten
 
 
-def det(a: torch.Tensor) -> Any:
+def det(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
     factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     return factors.diagonal(dim1=-2, dim2=-1).prod(-1) * _parity(pivots), factors, pivots
 
 
-def slogdet(a: torch.Tensor) -> Any:
+def slogdet(a: torch.Tensor) -> tuple[torch.Tensor, ...]:
     factors, pivots, _ = aten.linalg_lu_factor_ex(_order_like_eager(a))
     diagonal = factors.diagonal(dim1=-2, dim2=-1)
     return diagonal.sgn().prod(-1) * _parity(pivots), diagonal.abs().log().sum(-1), factors, pivots
@@ -35,12 +35,14 @@ def _parity(pivots: torch.Tensor) -> torch.Tensor:
     return 1 - 2 * (swaps.sum(-1) % 2)
 
 
-def lu(a: torch.Tensor, *, pivot: bool = True) -> Any:
+def lu(a: torch.Tensor, *, pivot: bool = True) -> tuple[torch.Tensor, ...]:
     factors, pivots, _ = aten.linalg_lu_factor_ex(a, pivot=pivot)
     return aten.lu_unpack(factors, pivots)
 
 
-def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
+def solve_ex(
+    a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_errors: bool = False
+) -> tuple[torch.Tensor, ...]:
     """Solves `a x = b`, or `x a = b` unless `left`; as in NumPy, `b` may hold one vector for each matrix.
 
     Also returns the factors of `a`, whatever its memory layout, because the gradient solves with them again.
@@ -55,13 +57,13 @@ def solve_ex(a: torch.Tensor, b: torch.Tensor, *, left: bool = True, check_error
     return x, factors, pivots, info
 
 
-def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> Any:
+def inv_ex(a: torch.Tensor, *, check_errors: bool = False) -> tuple[torch.Tensor, ...]:
     identity = torch.eye(a.size(-1), dtype=a.dtype, device=a.device).expand(a.shape)
     inverse, _, _, info = aten._linalg_solve_ex(a, identity, check_errors=check_errors)
     return inverse, info
 
 
-def qr(a: torch.Tensor, mode: str = "reduced") -> Any:
+def qr(a: torch.Tensor, mode: str = "reduced") -> tuple[torch.Tensor, ...]:
     if any(isinstance(size, torch.SymInt) for size in a.shape):
         return NotImplemented  # torch has no shape function of `geqrf` and would run it
     rows, columns = a.shape[-2:]
@@ -90,7 +92,7 @@ def _to_column_major(a: torch.Tensor) -> torch.Tensor:
 
 def triangular_solve(
     b: torch.Tensor, a: torch.Tensor, upper: bool = True, transpose: bool = False, unitriangular: bool = False
-) -> Any:
+) -> tuple[torch.Tensor, ...]:
     """The solution, and a copy of the matrix."""
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     triangle = a.mT if transpose else a

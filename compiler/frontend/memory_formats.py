@@ -13,7 +13,7 @@ from torch.fx import Graph, GraphModule, Node
 aten = torch.ops.aten
 
 
-def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> Any:
+def roll(x: torch.Tensor, shifts: Sequence[int], dims: Sequence[int] = ()) -> torch.Tensor:
     """Concatenates the two parts, dim by dim, like eager does for operands that are not contiguous.
 
     The concatenation has the format of its parts; the op itself reports a contiguous result.
@@ -35,26 +35,26 @@ def channel_shuffle(x: torch.Tensor, groups: int) -> torch.Tensor:
     return parts.transpose(1, 2).reshape(x.shape).contiguous(memory_format=suggest_memory_format(x))
 
 
-def make_first_contiguous(rule: Callable[..., Any]) -> Callable[..., Any]:
+def make_first_contiguous(rule: Callable[..., Sequence[torch.Tensor]]) -> Callable[..., Sequence[torch.Tensor]]:
     """Torch's `rule` for an op whose first result is always contiguous."""
 
-    def decompose(x: torch.Tensor, *rest: Any) -> Any:
+    def decompose(x: torch.Tensor, *rest: object) -> Sequence[torch.Tensor]:
         first, *others = rule(x, *rest)
         return first.contiguous(), *others
 
     return decompose
 
 
-def keep_format_if_dense(rule: Callable[..., Any]) -> Callable[..., Any]:
+def keep_format_if_dense(rule: Callable[..., object]) -> Callable[..., object]:
     """Torch's `rule` for an op whose result is contiguous or has channels last, as `suggest_memory_format` says."""
 
-    def decompose(x: torch.Tensor, *rest: Any) -> Any:
+    def decompose(x: torch.Tensor, *rest: object) -> object:
         return rule(x.contiguous(memory_format=suggest_memory_format(x)), *rest)
 
     return decompose
 
 
-def batch_norm(x: torch.Tensor, *rest: Any) -> Any:
+def batch_norm(x: torch.Tensor, *rest: object) -> object:
     memory_format = suggest_memory_format(x)
     if x.is_contiguous(memory_format=memory_format):
         return NotImplemented
@@ -81,7 +81,7 @@ CONDITIONAL_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
 }
 
 
-Run = Callable[..., Sequence[Any]]
+Run = Callable[..., Sequence[torch.Tensor]]
 _READ, _WRITE = aten.as_strided.default, aten.as_strided_scatter.default
 
 
@@ -99,7 +99,7 @@ def base_of_views(node: Node) -> tuple[Node, list[Node]]:
     return node, views
 
 
-def storage_of(value: Any) -> int | None:
+def storage_of(value: object) -> int | None:
     """A number that identifies a tensor's storage; `None` for a value without strides."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided:
         return None
@@ -145,7 +145,7 @@ def required_offsets(module: GraphModule) -> dict[int, int]:
 def fall_back_for_offsets(run: Run, module: GraphModule, offsets: Mapping[int, int]) -> Run:
     """A function that calls `run`, or `module` if the storage offset of an input is not the one in `offsets`."""
 
-    def run_or_fall_back(*arguments: Any) -> Sequence[Any]:
+    def run_or_fall_back(*arguments: torch.Tensor) -> Sequence[torch.Tensor]:
         is_as_traced = all(arguments[index].storage_offset() == offset for index, offset in offsets.items())
         return (run if is_as_traced else module)(*arguments)
 
@@ -188,7 +188,7 @@ def _rebase_node(module: GraphModule, node: Node) -> None:
             module.graph.erase_node(dead)
 
 
-def _arguments_by_name(node: Node) -> dict[str, Any]:
+def _arguments_by_name(node: Node) -> dict[str, object]:
     return dict(zip(_argument_names(node), node.args, strict=False)) | dict(node.kwargs)
 
 
@@ -210,7 +210,7 @@ def _flatten_memory(module: GraphModule, base: Node, like: Node) -> Node:
     return _call(module, like, aten.view.default, base, [value.numel()])
 
 
-def _call(module: GraphModule, like: Node, target: Any, first: Node, *rest: Any) -> Node:
+def _call(module: GraphModule, like: Node, target: torch._ops.OpOverload, first: Node, *rest: object) -> Node:
     """Adds a call with the provenance of `like` at the current insertion point."""
     call = module.graph.call_function(target, (first, *rest))
     value, other_values = first.meta["val"], torch.fx.node.map_arg(rest, lambda node: node.meta["val"])

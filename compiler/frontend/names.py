@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -45,7 +45,7 @@ class StableNames:
         return name
 
 
-def module_path(node: Any) -> str:
+def module_path(node: torch.fx.Node) -> str:
     """The path of the innermost `nn.Module` that FX node `node` comes from, "" for the root and for plain functions."""
     stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack") or {}
     if not stack:
@@ -54,7 +54,7 @@ def module_path(node: Any) -> str:
     return _to_dotted(_ROOT.sub("", path))
 
 
-def node_title(node: Any) -> str:
+def node_title(node: torch.fx.Node) -> str:
     """The name of an FX node in a message: the module path, then the node's own name."""
     module = module_path(node)
     return f"{module}/{node.name}" if module else str(node.name)
@@ -65,12 +65,12 @@ def _to_dotted(path: str) -> str:
     return _PATH_PART.sub(lambda match: "." + next(filter(None, match.groups())), path).lstrip(".")
 
 
-def python_line(node: Any) -> str:
+def python_line(node: torch.fx.Node) -> str:
     """`file:line` of the innermost frame of `node` in the user's or the model's code, excluding torch's and ours."""
     return next(iter(reversed(python_frames(node))), "")
 
 
-def python_frames(node: Any) -> list[str]:
+def python_frames(node: torch.fx.Node) -> list[str]:
     """`file:line` of each frame of `node` in the user's or the model's code, the outermost call first."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     return [f"{file}:{line}" for file, line in frames if not is_library(file)]
@@ -90,7 +90,7 @@ def source_name(spelling: str) -> str:
 
 
 @cache
-def schema_of(target: Any) -> Schema | None:
+def schema_of(target: Callable[..., object] | str) -> Schema | None:
     """The schema of an FX target that is a torch op; None for anything else and for defaults without a plain form."""
     if not isinstance(target, torch._ops.OpOverload):
         return None
@@ -102,7 +102,7 @@ def schema_of(target: Any) -> Schema | None:
     return Schema(parameters, tuple(str(result.type) for result in schema.returns))
 
 
-def _default(argument: Any) -> Any:
+def _default(argument: torch.Argument) -> object:
     value = argument.default_value
     return (
         [to_plain(plain_argument(item)) for item in value]

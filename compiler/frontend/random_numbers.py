@@ -7,10 +7,10 @@ without a rule in `distributions` run in eager with PyTorch's generator.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import detect_fake_mode
@@ -22,6 +22,10 @@ from torch.utils._pytree import tree_leaves
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.distributions import RULES, RandomBits
 from buddy.compiler.frontend.memory_formats import copy_graph
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.memory_formats import Run
+
 
 aten = torch.ops.aten
 
@@ -43,12 +47,14 @@ def new_seed() -> torch.Tensor:
     return torch.randint(*_SEED_RANGE, ())
 
 
-def with_seed(run: Callable[..., Any]) -> Callable[..., Any]:
+def with_seed(run: Run) -> Run:
     """A function that calls `run` with a new seed as additional last argument."""
     return lambda *arguments: run(*arguments, new_seed())
 
 
-def decompose_random_in_bodies(module: GraphModule, table: Mapping[Any, Callable[..., Any]]) -> None:
+def decompose_random_in_bodies(
+    module: GraphModule, table: Mapping[torch._ops.OpOverload, Callable[..., object]]
+) -> None:
     """Replaces random ops in branches and bodies of control flow by counter-based bits, with a seed for each body."""
     for body in module.modules():
         if isinstance(body, GraphModule) and body is not module:
@@ -77,7 +83,7 @@ def take_seed_as_input(body: GraphModule) -> GraphModule | None:
 
 
 def decompose_random(
-    module: GraphModule, table: Mapping[Any, Callable[..., Any]], *, draws_seed: bool = False
+    module: GraphModule, table: Mapping[torch._ops.OpOverload, Callable[..., object]], *, draws_seed: bool = False
 ) -> GraphModule | None:
     """Replaces the random ops of an ATen graph in place by counter-based bits.
 
@@ -185,7 +191,7 @@ class _Rewriting:
                 user.meta["val"] = self._fake_seed()
         self._replace_results(node, (saved_seed, replacement))
 
-    def _value(self, node: Node, random_op: _RandomOp) -> Any:
+    def _value(self, node: Node, random_op: _RandomOp) -> torch.Tensor | None:
         """The result of the op: PyTorch records none for calls that save the generator's state."""
         if node.target is random_op.op:
             return node.meta["val"]
@@ -193,7 +199,7 @@ class _Rewriting:
         with _disable_current_modes(), self._emitter.fake_mode:
             return random_op.op(*args, **kwargs)
 
-    def _operand(self, node: Node) -> Any:
+    def _operand(self, node: Node) -> object:
         value = node.meta.get("val")
         return self._emitter.register_value(value, node) if isinstance(value, torch.Tensor) else value
 
@@ -203,7 +209,7 @@ class _Rewriting:
             if node not in existing_nodes:
                 self._module.graph.erase_node(node)
 
-    def _replace_results(self, node: Node, replacement: Any) -> None:
+    def _replace_results(self, node: Node, replacement: torch.Tensor | Sequence[torch.Tensor]) -> None:
         if isinstance(replacement, torch.Tensor):
             self._replace(node, replacement)
             return

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import wraps
 from types import BuiltinFunctionType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tag
@@ -25,6 +25,10 @@ from buddy.compiler.frontend.names import python_line
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.callbacks import is_refusal
 from buddy.compiler.runtime.released_weights import give_all_back
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.memory_formats import Run
+
 
 Table = Mapping[Any, Callable[..., Any]]
 
@@ -52,14 +56,14 @@ class SuspectedError(BuddyError):
     """Eager seems to reject an op of a graph for the form of its arguments: their shapes and dtypes."""
 
 
-def with_form_checks(table: Table) -> dict[Any, Callable[..., Any]]:
+def with_form_checks(table: Table) -> dict[torch._ops.OpOverload, Callable[..., object]]:
     """The decompositions of `table`, changed to raise `SuspectedError` for calls with a form that eager rejects."""
     return {op: _add_form_check(op, rule) for op, rule in table.items()}
 
 
-def _add_form_check(op: Any, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _add_form_check(op: torch._ops.OpOverload, rule: Callable[..., object]) -> Callable[..., object]:
     @wraps(rule)
-    def check_call(*args: Any, **kwargs: Any) -> Any:
+    def check_call(*args: object, **kwargs: object) -> object:
         depth = getattr(_active_rules, "depth", 0)
         _active_rules.depth = depth + 1
         try:
@@ -83,7 +87,7 @@ def check_graph(module: GraphModule) -> None:
             check_form(node.target, args, kwargs, node.meta.get("val"))
 
 
-def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> None:
+def check_form(op: torch._ops.OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object) -> None:
     """Raises `SuspectedError` if eager rejects `op` on plain values of the form of these fake arguments."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
         return
@@ -109,11 +113,12 @@ def check_form(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: 
         raise SuspectedError(str(op))
 
 
-def _has_mask_subscript(name: str, args: Sequence[Any]) -> bool:
+def _has_mask_subscript(name: str, args: Sequence[object]) -> bool:
     """Whether a mask determines how many elements are read or written."""
     if name not in ("index", "index_put", "_unsafe_index", "_unsafe_index_put"):
         return False
-    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    subscripts: Any = args[1]
+    return any(i is not None and i.dtype in (torch.bool, torch.uint8) for i in subscripts)
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -122,12 +127,14 @@ def _is_plain(tensor: torch.Tensor) -> bool:
     return is_static and tensor.device.type == "cpu" and tensor.layout == torch.strided and not tensor.is_quantized
 
 
-def _form(value: Any) -> Any:
+def _form(value: object) -> object:
     return (tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else value
 
 
-def _is_rejected(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], integer_fill: int) -> bool:
-    def to_plain(value: Any) -> Any:
+def _is_rejected(
+    op: torch._ops.OpOverload, args: Sequence[object], kwargs: Mapping[str, object], integer_fill: int
+) -> bool:
+    def to_plain(value: object) -> object:
         if not isinstance(value, torch.Tensor):
             return value
         is_inexact = value.dtype.is_floating_point or value.dtype.is_complex
@@ -148,7 +155,7 @@ def _is_rejected(op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], intege
 class _LocatingInterpreter(Interpreter):
     """Runs a Dynamo graph node by node, so that an error names its op and the calling line."""
 
-    def run_node(self, n: Node) -> Any:
+    def run_node(self, n: Node) -> object:
         try:
             with _OrderedBags() if "embedding_bag" in str(n.target) else nullcontext():
                 return super().run_node(n)
@@ -171,7 +178,13 @@ class _OrderedBags(TorchDispatchMode):
     Eager only rejects these with several threads. With one thread, it reads memory outside of the tensors.
     """
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         results = func(*args, **(kwargs or {}))
         if func in _BAG_OPS:
             offsets, mode = args[2], args[4] if len(args) > 4 else (kwargs or {}).get("mode", 0)
@@ -180,7 +193,7 @@ class _OrderedBags(TorchDispatchMode):
         return results
 
 
-def run_in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
+def run_in_eager(module: GraphModule, args: Sequence[object]) -> Sequence[torch.Tensor]:
     """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
     give_all_back(args)
     interpreter = _LocatingInterpreter(module)
@@ -189,7 +202,7 @@ def run_in_eager(module: GraphModule, args: Sequence[Any]) -> Any:
         return interpreter.run(*args)
 
 
-def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Callable[..., Any]:
+def with_eager_errors(module: GraphModule, compiled: Run) -> Run:
     """`compiled`, except that eager runs if `compiled` rejects a value: eager then raises or returns the result.
 
     A built-in function is returned unchanged: it calls `eager_after` itself.
@@ -197,7 +210,7 @@ def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Call
     if isinstance(compiled, BuiltinFunctionType):
         return compiled
 
-    def run(*args: Any) -> Any:
+    def run(*args: object) -> Sequence[torch.Tensor]:
         try:
             return compiled(*args)
         except Exception as error:
@@ -208,7 +221,7 @@ def with_eager_errors(module: GraphModule, compiled: Callable[..., Any]) -> Call
     return run
 
 
-def eager_after(module: GraphModule, error: Exception, args: Sequence[Any]) -> Any:
+def eager_after(module: GraphModule, error: Exception, args: Sequence[object]) -> Sequence[torch.Tensor]:
     """The results of eager if compiled code has rejected a value with `error`; raises all other errors."""
     if not is_refusal(error):
         raise error
@@ -222,12 +235,12 @@ class SuspectedGraph:
     `make_compiled` may raise: the user sees a compile error only after eager has succeeded.
     """
 
-    def __init__(self, module: GraphModule, make_compiled: Callable[[], Callable[..., Any]]) -> None:
+    def __init__(self, module: GraphModule, make_compiled: Callable[[], Run]) -> None:
         self._module, self._make_compiled = module, make_compiled
-        self._run: Callable[..., Any] | None = None
+        self._run: Run | None = None
         self._has_succeeded = False
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, *args: object) -> Sequence[torch.Tensor]:
         if not self._has_succeeded:
             results = run_in_eager(self._module, args)
             self._has_succeeded = True

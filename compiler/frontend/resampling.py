@@ -178,15 +178,15 @@ def resample_like_eager() -> Iterator[None]:
             _install_kernel(overload, key, rule)
 
 
-def _install_kernel(overload: Any, key: Any, rule: Callable[..., Any]) -> None:
+def _install_kernel(overload: torch._ops.OpOverload, key: torch.DispatchKey, rule: Callable[..., object]) -> None:
     overload.py_kernels[key] = rule
     overload._dispatch_cache.clear()
 
 
-def _try_candidates(rule: Callable[..., Any], candidates: Sequence[Callable[..., Any]]) -> Callable[..., Any]:
+def _try_candidates(rule: Callable[..., object], candidates: Sequence[Callable[..., object]]) -> Callable[..., object]:
     """A rule that returns the first result of `candidates` that is not `NotImplemented`, else the result of `rule`."""
 
-    def dispatch(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+    def dispatch(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
         results = (candidate(x, *rest, **kwargs) for candidate in candidates)
         result = next((item for item in results if item is not NotImplemented), NotImplemented)
         return rule(x, *rest, **kwargs) if result is NotImplemented else result
@@ -194,21 +194,22 @@ def _try_candidates(rule: Callable[..., Any], candidates: Sequence[Callable[...,
     return dispatch
 
 
-def _for_bytes_only(rule: Callable[..., Any]) -> Callable[..., Any]:
-    def for_bytes(x: torch.Tensor, *rest: Any, **kwargs: Any) -> Any:
+def _for_bytes_only(rule: Callable[..., object]) -> Callable[..., object]:
+    def for_bytes(x: torch.Tensor, *rest: object, **kwargs: object) -> object:
         return rule(x, *rest, **kwargs) if x.dtype == torch.uint8 else NotImplemented
 
     return for_bytes
 
 
-def _drop_ignored_scales(overload: Any, doubles: bool) -> Callable[..., Any]:
+def _drop_ignored_scales(overload: torch._ops.OpOverload, doubles: bool) -> Callable[..., object]:
     """A rule for the overload `vec`: calls `overload`, which takes one scale for each dim, without the ignored scales.
 
     Eager ignores the scale of a dim whose size does not change and, with `doubles`, of a dim whose size doubles.
     """
 
-    def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: Any) -> Any:
-        *options, scales = rest
+    def resample(x: torch.Tensor, sizes: Sequence[int] | None, *rest: object) -> object:
+        *options, last = rest
+        scales: Any = last
         if sizes is not None or scales is None or not all(type(size) is int for size in x.shape):
             return NotImplemented
         pairs = [(size, math.floor(size * scale)) for size, scale in zip(x.shape[2:], scales, strict=True)]

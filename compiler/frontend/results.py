@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch.fx import Graph, GraphModule, Node
@@ -147,15 +146,15 @@ class GraphResults:
 
     def of_call(
         self, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
-    ) -> list[Any]:
+    ) -> list[torch.Tensor | int | None]:
         """The results of a call of the graph on `inputs`, where compiled code returned `computed`."""
         laid_out = [_set_strides(t, strides, symbols) for t, strides in zip(computed, self._strides, strict=True)]
         return [_select_result(source, laid_out, inputs, symbols) for source in self._plan]
 
 
 def _select_result(
-    source: Any, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
-) -> Any:
+    source: object, computed: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor], symbols: Mapping[str, int]
+) -> torch.Tensor | int | None:
     """The value that `source` describes.
 
     This is not a closure, because a recursive closure is a reference cycle and keeps tensors alive.

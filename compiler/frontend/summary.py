@@ -16,7 +16,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from torch._dynamo import eval_frame
@@ -24,6 +24,10 @@ from torch.fx import Node
 
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
+
+if TYPE_CHECKING:
+    import torch
+
 
 # The default of the option `summary`: "0" or "off" disables the line.
 SUMMARY_VARIABLE = "BUDDY_SUMMARY"
@@ -179,7 +183,7 @@ def _op_of_node(stable: str) -> str:
     return stable.rpartition("/")[2].rpartition(".")[0] or stable
 
 
-def _op_of_target(target: Any) -> str:
+def _op_of_target(target: torch._ops.OpOverload) -> str:
     """`my_scale` for the target `demo.my_scale.default`; the name of another function."""
     packet = getattr(target, "overloadpacket", target)
     return str(getattr(packet, "__name__", packet)).rpartition(".")[2]

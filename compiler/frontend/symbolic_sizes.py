@@ -10,7 +10,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -18,6 +18,11 @@ from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, from_front, inexact, largest, smallest, symbol
 from buddy.compiler.protocol.errors import BuddyError
+
+if TYPE_CHECKING:
+    import sympy
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
 
 aten = torch.ops.aten
 
@@ -87,7 +92,7 @@ def _cast(node: Node, tensor: Node, dtype: torch.dtype) -> Node:
     return _add_call(node, aten._to_copy.default, (tensor,), {"dtype": dtype})
 
 
-def _as_tensor(node: Any, tensors: dict[Node, Node | None]) -> Node | None:
+def _as_tensor(node: torch.fx.Node, tensors: dict[Node, Node | None]) -> Node | None:
     """A node that computes the symbolic float `node` as a tensor; None if an op of it has no counterpart for tensors.
 
     `tensors` caches the results.
@@ -110,7 +115,7 @@ def _convert_float(node: Node, tensors: dict[Node, Node | None]) -> Node | None:
         return _add_call(node, _FLOAT_OPS[target], operands, {})
 
 
-def _operand(node: Node, item: Any, tensors: dict[Node, Node | None]) -> Node | None:
+def _operand(node: Node, item: int | float | Node, tensors: dict[Node, Node | None]) -> Node | None:
     """An operand of `node` (a symbolic float, a size or a number) as a float64 tensor."""
     if _is_symbolic_float(item):
         return _as_tensor(item, tensors)
@@ -122,11 +127,11 @@ def _operand(node: Node, item: Any, tensors: dict[Node, Node | None]) -> Node | 
         return _add_call(node, aten.scalar_tensor.default, (float(item),), kwargs)
 
 
-def _is_symbolic_float(item: Any) -> bool:
+def _is_symbolic_float(item: object) -> bool:
     return isinstance(item, Node) and isinstance(item.meta.get("val"), torch.SymFloat)
 
 
-def _add_call(node: Node, target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Node:
+def _add_call(node: Node, target: Callable[..., object], args: Sequence[object], kwargs: dict[str, object]) -> Node:
     """Adds a call at the insertion point, with the provenance of `node`."""
     call = node.graph.call_function(target, tuple(args), kwargs)
     values = torch.fx.node.map_arg((call.args, call.kwargs), lambda item: item.meta["val"])
@@ -136,7 +141,7 @@ def _add_call(node: Node, target: Callable[..., Any], args: Sequence[Any], kwarg
     return call
 
 
-def _fake_mode(node: Node) -> Any:
+def _fake_mode(node: Node) -> FakeTensorMode:
     """The fake mode of the graph's tensors."""
     values = (item.meta.get("val") for item in node.graph.nodes)
     return next(value.fake_mode for value in values if hasattr(value, "fake_mode"))
@@ -172,7 +177,7 @@ class GraphSymbols:
     def sources(self) -> tuple[SymbolSource, ...]:
         return tuple(self._sources.values())
 
-    def _bind(self, size: Any, node: str, index: int) -> None:
+    def _bind(self, size: int | torch.SymInt, node: str, index: int) -> None:
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._name(size, node, index)
@@ -184,19 +189,19 @@ class GraphSymbols:
             return False
         return True
 
-    def _name(self, size: Any, node: str, index: int) -> None:
+    def _name(self, size: int | torch.SymInt, node: str, index: int) -> None:
         expression = _expression(size)
         is_nonnegative = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
         name = self._names[str(expression)] = f"{'s' if is_nonnegative else SIGNED}{len(self._names)}"
         self._sources[name] = SymbolSource(name, node, index)
 
-    def define(self, size: Any, value: Dim) -> None:
+    def define(self, size: int | torch.SymInt, value: Dim) -> None:
         """Defines `size`, if it is a torch symbol that inputs do not determine, as `value`."""
         expression = _expression(size)
         if type(expression).__name__ == "Symbol" and str(expression) not in self._names:
             self._defined[str(expression)] = value
 
-    def size(self, value: Any) -> Dim:
+    def size(self, value: int | torch.SymInt) -> Dim:
         """A number, or a `SymInt` in terms of the graph's own symbols; 1 for a size that the graph's guards set to 1.
 
         An op with such a size is broadcast, although the size is an expression such as `s0 // 3`.
@@ -210,7 +215,7 @@ class GraphSymbols:
             return 1
         return self._convert(_expression(value))
 
-    def _convert(self, expression: Any) -> Dim:
+    def _convert(self, expression: sympy.Expr) -> Dim:
         kind = type(expression).__name__
         if expression.is_Integer:
             return int(expression)
@@ -235,7 +240,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
 }  # fmt: skip
 
 
-def _expression(size: Any) -> Any:
+def _expression(size: int | torch.SymInt) -> sympy.Expr | int:
     """The sympy expression of a size, or the number."""
     return size.node.expr if isinstance(size, (torch.SymInt, torch.SymFloat, torch.SymBool)) else size
 
@@ -254,7 +259,7 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
     source, value = node.args[0].meta["val"], node.meta["val"]
     dim = (node.args[1] if len(node.args) > 1 else 0) % source.dim()
 
-    def clamp(position: Any, stop: Dim) -> Dim:
+    def clamp(position: int | torch.SymInt, stop: Dim) -> Dim:
         index = symbols.size(position.meta["val"] if isinstance(position, Node) else position)
         return smallest(largest(from_front(index, length), 0), stop)
 

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from tabulate import tabulate
 from torch import Tensor
@@ -19,6 +19,10 @@ from buddy.compiler.graph.node import Op, OutputOp, PlaceholderOp
 from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol import GraphInfo, NodeRow
 from buddy.compiler.runtime.torch_values import to_torch
+
+if TYPE_CHECKING:
+    import torch
+
 
 _OPCODES: Mapping[type[Op], str] = {PlaceholderOp: "placeholder", OutputOp: "output"}
 # Buddy-MLIR's name for the kind of a parameter; it has nothing to do with fake tensors.
@@ -71,7 +75,9 @@ def graph_info(name: str, conversion: Conversion, graph_break: GraphBreak = NO_B
     )
 
 
-def _row(index: int, op: Op, node: Any, positions: Mapping[Any, int], places: dict[str, int]) -> NodeRow:
+def _row(
+    index: int, op: Op, node: torch.fx.Node, positions: Mapping[torch.fx.Node, int], places: dict[str, int]
+) -> NodeRow:
     """The row of a node. Adds the lines that call it to `places`, each with its index."""
     metas = [meta for meta in op.metas if meta is not None]
     result = node.meta.get("val")

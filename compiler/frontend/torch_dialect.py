@@ -113,7 +113,7 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), "no reason given")
 
 
-def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[Any]]:
+def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[GraphModule, list[torch.Tensor]]:
     """The FX graph with constants as inputs and only tensors as results, and its inputs as fake tensors.
 
     The stack trace of each node holds its node of `graph`, because the importer turns it into a location.
@@ -135,13 +135,13 @@ def _make_self_contained(graph: Graph, nodes: Mapping[str, Node]) -> tuple[Graph
     return GraphModule(torch.nn.Module(), new_graph), fakes
 
 
-def _decompose(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
+def _decompose(module: GraphModule, inputs: Sequence[torch.Tensor]) -> GraphModule:
     """The graph with torch-mlir's own decompositions; the new nodes have the stack trace of the node they replace."""
     mode = torch._guards.detect_fake_mode(inputs)
     mode = mode or torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     fakes = [value if mode.is_our_fake(value) else mode.from_tensor(value) for value in inputs]
 
-    def run(*tensors: Any) -> Any:
+    def run(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with preserve_node_meta():
             return Interpreter(module).run(*tensors)
 
@@ -152,13 +152,13 @@ def _decompose(module: GraphModule, inputs: Sequence[Any]) -> GraphModule:
     return traced
 
 
-def _decompositions() -> dict[Any, Callable[..., Any]]:
+def _decompositions() -> dict[torch._ops.OpOverload, Callable[..., object]]:
     aten = torch.ops.aten
     replacements = {aten.view.default: _view, aten._scaled_dot_product_flash_attention_for_cpu.default: attention}
     return {**torch_importer().decompositions(), **replacements, **torch_ops.DECOMPOSITIONS}
 
 
-def _view(tensor: torch.Tensor, size: Sequence[int]) -> Any:
+def _view(tensor: torch.Tensor, size: Sequence[int]) -> torch.Tensor:
     """`view` for any strides: those of a decomposition may differ from the captured ones, and MLIR values have none."""
     if tensor.is_contiguous():
         return NotImplemented
@@ -177,7 +177,7 @@ def _to_mlir(module: GraphModule, node_names: Sequence[str]) -> str:
     importer.import_stateless_graph(module.graph, func_name=_ENTRY)
     operation = importer.module.operation
 
-    def set_location(op: Any) -> Any:
+    def set_location(op: ir.Operation) -> ir.WalkResult:
         match = _LINE.search(str(op.location))
         if match is not None:
             op.location = ir.Location.name(node_names[int(match[1])], context=context)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -23,6 +23,10 @@ from buddy.compiler.runtime.compare import ErrorMetrics
 from buddy.compiler.runtime.graph_interpreter import NO_PRECISIONS, results_of
 from buddy.compiler.runtime.positions import allowed_margin, choice_of
 from buddy.compiler.runtime.sensitivity import MULTIPLE, are_few_roundings, describe_limit, is_correct, spreads
+
+if TYPE_CHECKING:
+    from buddy.compiler.ops.registry import Lowering
+
 
 Verify = Literal["off", "error", "warn"]
 _log = logging.getLogger("buddy.frontend")
@@ -46,17 +50,17 @@ class VerifiedGraph:
         aten: AtenGraph,
         recipe: Recipe,
         mode: Verify,
-        lowerings: Mapping[str, Any] | None = None,
+        lowerings: Mapping[str, Lowering] | None = None,
         precisions: Mapping[str, str] = NO_PRECISIONS,
     ) -> None:
         self._compiled, self._aten, self._recipe, self._mode, self._lowerings = compiled, aten, recipe, mode, lowerings
         self._run: Runner | None = None
         self._precisions = precisions
 
-    def __call__(self, *arguments: Any) -> Sequence[Any]:
+    def __call__(self, *arguments: torch.Tensor) -> Sequence[torch.Tensor]:
         return self._verify_call(arguments) if self._run is None else self._run(*arguments)
 
-    def _verify_call(self, arguments: Sequence[Any]) -> Sequence[Any]:
+    def _verify_call(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         before = torch.get_rng_state()
         results = self._compiled(*arguments)
         after = torch.get_rng_state()
@@ -82,14 +86,14 @@ class VerifiedGraph:
         torch.set_rng_state(before)
         return self._run(*arguments)
 
-    def _run_eager(self, arguments: Sequence[Any]) -> list[Any]:
+    def _run_eager(self, arguments: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if self._precisions:
             captured = self._as_captured(arguments)
             return results_of(captured.graph, captured.tensors, captured.numbers, self._precisions)
         with torch.no_grad():
             return eager_program(self._aten, arguments)(_tensors(arguments))
 
-    def _as_captured(self, arguments: Sequence[Any]) -> CapturedGraph:
+    def _as_captured(self, arguments: Sequence[torch.Tensor]) -> CapturedGraph:
         """A captured graph of the same ATen graph, with the inputs of a call."""
         conversion = to_buddy(self._aten)
         graph, info = conversion.graph, GraphInfo(conversion.graph.name, ())
@@ -99,7 +103,7 @@ class VerifiedGraph:
 
     # ---- diagnostics ---------------------------------------------------------------------------------------------
 
-    def _diagnostic(self, index: int, description: str, arguments: Sequence[Any]) -> Diagnostic:
+    def _diagnostic(self, index: int, description: str, arguments: Sequence[torch.Tensor]) -> Diagnostic:
         op, detail = self._first_wrong_node(arguments)
         what = f"result {index} of a compiled graph differs from eager's: {description}"
         if op is None:
@@ -111,7 +115,7 @@ class VerifiedGraph:
         where = f"node {op.stable}" + (f", {op.location}" if op.location else "")
         return Diagnostic(f"{what}; {detail}", where, todo, node=op.stable)
 
-    def _first_wrong_node(self, arguments: Sequence[Any]) -> tuple[Op | None, str]:
+    def _first_wrong_node(self, arguments: Sequence[torch.Tensor]) -> tuple[Op | None, str]:
         """The first node whose value differs from eager's, with details; or the reason why it is unknown."""
         from buddy.compiler.driver.observation import observed_program
         from buddy.compiler.ops.registry import Registry
@@ -136,12 +140,12 @@ class VerifiedGraph:
         return op, f"{op.target} is the first node whose value differs{within}"
 
 
-def _tensors(arguments: Sequence[Any]) -> list[torch.Tensor]:
+def _tensors(arguments: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     return [value for value in arguments if isinstance(value, torch.Tensor)]
 
 
 def _difference(
-    results: Sequence[Any], expected: Sequence[Any], captured: CapturedGraph | None = None
+    results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], captured: CapturedGraph | None = None
 ) -> tuple[int, str] | None:
     """The index of the first result that differs from `expected`, and a description; `None` if all match.
 
@@ -168,7 +172,7 @@ def _difference(
     return None
 
 
-def _form(value: Any) -> str:
+def _form(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return type(value).__name__
     return f"{str(value.dtype).removeprefix('torch.')}[{', '.join(map(str, value.shape))}]"

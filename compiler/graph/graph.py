@@ -206,7 +206,7 @@ class Graph:
         """Returns the nodes that read `node`, including the output. Searches all arguments, unless in `rewriting`."""
         return list(node._children) if self._rewriting else [op for op in self._body if node in op.parents]
 
-    def set_arguments(self, node: Op, args: Iterable[Any], kwargs: Mapping[str, Any] | None = None) -> None:
+    def set_arguments(self, node: Op, args: Iterable[object], kwargs: Mapping[str, object] | None = None) -> None:
         """Sets the arguments of `node`, and updates the children of its old and new parents."""
         for parent in node.parents:
             self._remove_child(parent, node)

@@ -46,7 +46,7 @@ class NodeMeta(TensorMeta):
     def dtype(self) -> TensorDType:
         return self._first_meta.dtype
 
-    def _content(self) -> dict[str, Any]:
+    def _content(self) -> dict[str, object]:
         """Returns the node's shape and dtype by key, or only the one that a script has assigned so far."""
         node: Op = self.__dict__["_node"]
         if not node.metas:
@@ -58,7 +58,7 @@ class NodeMeta(TensorMeta):
     def __getitem__(self, key: str) -> Any:
         return self._content()[key]
 
-    def __setitem__(self, key: str, value: Any) -> None:
+    def __setitem__(self, key: str, value: object) -> None:
         if key not in _META_KEYS:
             raise KeyError(f"a tensor's meta has 'shape' and 'dtype', not {key!r}")
         content = {**self._content(), key: value}
@@ -73,7 +73,7 @@ class NodeMeta(TensorMeta):
         return self._content().get(key, default)
 
 
-def metas_of(value: Any) -> tuple[tuple[TensorMeta | None, ...], bool]:
+def metas_of(value: object) -> tuple[tuple[TensorMeta | None, ...], bool]:
     """Returns the metas in a `value` assigned to `tensor_meta`, and whether the node has several results.
 
     `value` is a `TensorMeta`, or a mapping with `shape` and `dtype`, each a list for several results; without one of
@@ -203,7 +203,7 @@ class Op:
         return self.parents
 
     @_parents.setter
-    def _parents(self, parents: Iterable[Any]) -> None:
+    def _parents(self, parents: Iterable[Op | str]) -> None:
         self._declared = list(parents)
 
     @property
@@ -217,12 +217,12 @@ class Op:
         return self._view
 
     @tensor_meta.setter
-    def tensor_meta(self, value: Any) -> None:
+    def tensor_meta(self, value: object) -> None:
         self.metas, self.multiple = metas_of(value)
 
     _tensor_meta = tensor_meta
 
-    def add_argument(self, argument: Any, arg_index: int = 0) -> None:
+    def add_argument(self, argument: object, arg_index: int = 0) -> None:
         """Appends an argument: a node, a node's name, or a value.
 
         Raises `GraphError` if `arg_index` is not 0: a `GetItemOp` picks one of several results.
@@ -261,14 +261,14 @@ class Op:
         return f"{self.name} = {type(self).__name__}({', '.join(arguments)})"
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     """Returns an argument as text, with names for nodes at any depth."""
     if isinstance(value, (list, tuple)):
         return f"[{', '.join(map(_text, value))}]"
     return str(value)
 
 
-def nodes_in(value: Any) -> Iterator[Op]:
+def nodes_in(value: object) -> Iterator[Op]:
     """Yields the nodes in nested lists, tuples and dicts."""
     if isinstance(value, Op):
         yield value
@@ -279,7 +279,7 @@ def nodes_in(value: Any) -> Iterator[Op]:
         yield from nodes_in(list(value.values()))
 
 
-def map_nodes(value: Any, function: Any) -> Any:
+def map_nodes(value: object, function: Any) -> Any:
     """Returns the nested value with every node replaced by `function(node)`; tuples stay tuples."""
     if isinstance(value, Op):
         return function(value)
@@ -353,7 +353,7 @@ class EagerOp(Op):
 
 
 def new_op(
-    cls: type[Op], name: str, target: str, args: Sequence[Any] = (), metas: Sequence[TensorMeta | None] = ()
+    cls: type[Op], name: str, target: str, args: Sequence[object] = (), metas: Sequence[TensorMeta | None] = ()
 ) -> Op:
     """Creates a node of class `cls` with arguments `args`, and adds it to the children of the nodes in them."""
     op = cls()

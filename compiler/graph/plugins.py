@@ -53,7 +53,7 @@ def decomposition(*targets: str) -> Callable[[Rule], Rule]:
     return decorate
 
 
-def plugin_decompositions() -> dict[str, Callable[..., Any]]:
+def plugin_decompositions() -> dict[str, Callable[..., object]]:
     """Returns the decompositions that `decomposition` has registered, by target."""
     return dict(_RULES)
 
@@ -95,23 +95,23 @@ _PACKAGE_PREFIX = "buddy.compiler."
 DIALECTS = ("linalg", "math", "tosa")
 
 
-def plugin_registrations() -> dict[Key, Any]:
+def plugin_registrations() -> dict[Key, object]:
     """Returns the entries of all registries whose class or function is defined outside of this package."""
     return {key: entry for key, entry in _all_entries() if not is_built_in(entry)}
 
 
-def is_built_in(entry: Any) -> bool:
+def is_built_in(entry: object) -> bool:
     """True if a class or function is defined in this package."""
     return str(getattr(entry, "__module__", "")).startswith(_PACKAGE_PREFIX)
 
 
-def code_hash(entries: Iterable[Any]) -> str:
+def code_hash(entries: Iterable[object]) -> str:
     """Returns a hash of the files that define `entries`; "" if there are no entries."""
     files = sorted({_file(entry) for entry in entries})
     return digest(*[_content(file) for file in files]) if files else ""
 
 
-def _all_entries() -> Iterator[tuple[Key, Any]]:
+def _all_entries() -> Iterator[tuple[Key, object]]:
     for name, cls in op_classes().items():
         yield ("op class", name), cls
     for dialect in DIALECTS:
@@ -134,7 +134,7 @@ def _all_entries() -> Iterator[tuple[Key, Any]]:
             yield (kind, name), entry
 
 
-def _file(entry: Any) -> str:
+def _file(entry: object) -> str:
     """Returns the path of the file that defines a class or function; "" if it is unknown."""
     code = getattr(entry, "__code__", None)
     return code.co_filename if code else str(getattr(sys.modules.get(entry.__module__), "__file__", ""))
@@ -225,12 +225,12 @@ def origin(*keys: Key) -> str:
     return ", ".join(dict.fromkeys(name for name, _ in origins))
 
 
-def registered_since(before: dict[Key, Any]) -> dict[Key, Any]:
+def registered_since(before: dict[Key, object]) -> dict[Key, object]:
     """Returns the entries that plug-ins have added or replaced since `plugin_registrations()` returned `before`."""
     return {key: entry for key, entry in plugin_registrations().items() if before.get(key) is not entry}
 
 
-def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
+def _load(name: str, load: Callable[[], object], home: str) -> Plugin:
     """Loads a plug-in by calling `load`, and records the entries that it registers. `home` is its file or folder."""
     before = plugin_registrations()
     problem = None
@@ -250,7 +250,7 @@ def _load(name: str, load: Callable[[], Any], home: str) -> Plugin:
     return Plugin(name, problem)
 
 
-def _importer(point: metadata.EntryPoint) -> Callable[[], Any]:
+def _importer(point: metadata.EntryPoint) -> Callable[[], object]:
     """Returns a function that imports the entry point, and calls it if it names a function."""
 
     def load() -> None:

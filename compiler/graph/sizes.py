@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple, Union
+from typing import NamedTuple, NoReturn, TypeVar, Union
 
 from buddy.compiler.protocol.errors import BuddyError
 
@@ -107,12 +107,14 @@ class Size:
     def __rmod__(self, other: int) -> Dim:
         return inexact("%", other, self)
 
-    def _raise_unknown(self, *_: object) -> Any:
+    def _raise_unknown(self, *_: object) -> NoReturn:
         raise UnknownSizeError(f"the size {self} is unknown at compile time")
 
     __lt__ = __le__ = __gt__ = __ge__ = __bool__ = __int__ = __index__ = __float__ = _raise_unknown
     __truediv__ = __rtruediv__ = __pow__ = __rpow__ = __divmod__ = __rdivmod__ = _raise_unknown
 
+
+V = TypeVar("V")
 
 # The first letter of symbols that may be negative: these are integer arguments of the program, not sizes.
 SIGNED = "i"
@@ -207,7 +209,7 @@ def is_dynamic(shape: Sequence[Dim]) -> bool:
     return any(isinstance(size, Size) for size in shape)
 
 
-def symbols_in(value: Any) -> Iterator[str]:
+def symbols_in(value: object) -> Iterator[str]:
     """Yields the symbols in a size, or in nested lists, tuples and dicts of sizes, with repeats."""
     if isinstance(value, Size):
         for atoms, _ in value.terms:
@@ -220,7 +222,7 @@ def symbols_in(value: Any) -> Iterator[str]:
         yield from symbols_in(list(value.values()))
 
 
-def evaluate(size: Dim, symbols: Mapping[str, Any], constant: Callable[[int], Any], apply: Callable[..., Any]) -> Any:
+def evaluate(size: Dim, symbols: Mapping[str, V], constant: Callable[[int], V], apply: Callable[[str, V, V], V]) -> V:
     """Evaluates `size` on values of any kind, such as MLIR values of type `index`.
 
     `symbols` has the value of each symbol. `constant(n)` returns the value of the number `n`. `apply(op, a, b)` returns
@@ -229,13 +231,13 @@ def evaluate(size: Dim, symbols: Mapping[str, Any], constant: Callable[[int], An
     if isinstance(size, int):
         return constant(size)
 
-    def atom_value(atom: Atom) -> Any:
+    def atom_value(atom: Atom) -> V:
         if isinstance(atom, str):
             return symbols[atom]
         left, right = (evaluate(operand, symbols, constant, apply) for operand in (atom.left, atom.right))
         return apply(atom.name, left, right)
 
-    def term_value(atoms: tuple[Atom, ...], factor: int) -> Any:
+    def term_value(atoms: tuple[Atom, ...], factor: int) -> V:
         values = [atom_value(atom) for atom in atoms]
         if factor != 1 or not values:
             values.append(constant(factor))

@@ -137,7 +137,7 @@ def package_folder() -> Path | None:
     return Path(folder) if folder else None
 
 
-def package() -> Any:
+def package() -> ModuleType:
     """Returns the package of the bindings."""
     _load("ir")
     return sys.modules[PACKAGE]
@@ -151,7 +151,7 @@ def torch_dialect() -> ModuleType | None:
         return None
 
 
-def register_external_dialects(context: Any) -> None:
+def register_external_dialects(context: ir.Context) -> None:
     """Registers in `context` the bindings' dialects that are not part of MLIR: torch's and StableHLO."""
     if (dialect := torch_dialect()) is not None:
         dialect.register_dialect(context)
@@ -172,12 +172,12 @@ def torch_importer() -> TorchImporter:
     return TorchImporter(lambda context: importer.FxImporter(context=context), table.get_decomposition_table)
 
 
-def onnx_importer() -> Any:
+def onnx_importer() -> ModuleType:
     """Returns torch-mlir's importer of ONNX models, which imports onnx; only the `torch_mlir` package has it."""
     return _load("extras.onnx_importer")
 
 
-def torch_fx() -> Any:
+def torch_fx() -> ModuleType:
     """Returns torch-mlir's importer of exported programs, which imports torch; only the `torch_mlir` package has it."""
     return _load("fx")
 
@@ -202,7 +202,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._prefix = f"{name}."
         self._specs: dict[int, Any] = {}
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if not fullname.startswith(self._prefix):
             return None
         try:
@@ -211,7 +213,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             return None
         return importlib.machinery.ModuleSpec(fullname, self, is_package=hasattr(module, "__path__"))
 
-    def create_module(self, spec: Any) -> ModuleType:
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
         module = self._load_real(spec.name)
         self._specs[id(module)] = module.__spec__
         return module

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from typing import Any
 
 from buddy.compiler.mlir.bindings import PACKAGE
 
@@ -22,7 +21,7 @@ def op_documentation(name: str) -> str:
     return ""
 
 
-def _op_class(name: str) -> Any:
+def _op_class(name: str) -> type[object] | None:
     """Returns the bindings' class of an op, or `None`."""
     dialect = name.partition(".")[0]
     if not dialect.isidentifier():

@@ -12,7 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from buddy.compiler.mlir.bindings import PACKAGE, ir, llvm
 from buddy.compiler.mlir.provenance import FILE, LocationSets
@@ -195,7 +195,7 @@ def llvm_text(operation: ir.Operation) -> str:
 
 
 @lru_cache(maxsize=1)
-def translator() -> Callable[[Any], str] | None:
+def translator() -> Callable[[ir.Operation], str] | None:
     """Returns a translation that frees its text, or `None` if the bindings' library does not export the functions."""
     llvm.translate_module_to_llvmir  # noqa: B018 - loads the module of bindings that is looked up below
     module = sys.modules.get(f"{PACKAGE}._mlir_libs._mlirDialectsLLVM")
@@ -220,7 +220,7 @@ def translator() -> Callable[[Any], str] | None:
     return translate_and_free
 
 
-def _pointer(capsule: Any) -> int | None:
+def _pointer(capsule: object) -> int | None:
     """Returns the pointer in a Python capsule."""
     get_name, get_pointer = ctypes.pythonapi.PyCapsule_GetName, ctypes.pythonapi.PyCapsule_GetPointer
     get_name.argtypes, get_name.restype = [ctypes.py_object], ctypes.c_char_p

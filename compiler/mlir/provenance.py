@@ -91,7 +91,7 @@ class LocationSets:
     def _location_of_set(self, number: int, context: ir.Context | None = None) -> ir.Location:
         return ir.Location.file(FILE, number, 0, context=context)
 
-    def nowhere(self, context: Any = None) -> Any:
+    def nowhere(self, context: ir.Context | None = None) -> ir.Location:
         """Returns the location of ops without a node; not `unknown`, which LLVM's debug information rejects."""
         return self._location_of_set(0, context)
 

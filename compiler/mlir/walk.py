@@ -174,7 +174,7 @@ def is_unaliased(root: ir.Value) -> bool:
     return isinstance(root, ir.BlockArgument) and RESULT in _argument_attributes(root)
 
 
-def _argument_attributes(argument: Any) -> Any:
+def _argument_attributes(argument: ir.BlockArgument) -> Any:
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()
@@ -194,7 +194,7 @@ def zero_fill_before(op: ir.Operation, buffer: ir.Value) -> ir.Operation | None:
     return None
 
 
-def _preceding_ops(op: Any) -> Any:
+def _preceding_ops(op: ir.Operation) -> Iterator[ir.Operation]:
     for other in op.operation.block:
         if other.operation == op.operation:
             return

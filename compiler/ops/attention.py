@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from math import frexp
-from typing import Any
+from typing import Any, TypeVar
 
 from buddy.compiler.graph.node import GetItemOp, Op, PlaceholderOp, ReshapeFamilyOp
 from buddy.compiler.graph.operations import CatOp, MaskedSoftmaxAttentionOp, PermuteOp, TransposeOp, ViewOp
@@ -55,7 +55,10 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 # An int, or an MLIR value of type index.
-Index = Any
+Index = int | ir.Value
+# The arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
+SliceArguments = tuple[list[ir.Value], list[ir.Value], list[ir.Value], list[int], list[int], list[int]]
+T = TypeVar("T")
 
 
 @lowering("FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp")
@@ -84,16 +87,16 @@ class _Operand:
         """Returns the matrix [rows, width] at `offsets`, of the given `sizes`, which are 1 for batch dims."""
         return tensor.extract_slice(tensor_type(sizes[-2:], self.dtype), self.value, *self.slice(offsets, sizes))
 
-    def slice(self, offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
+    def slice(self, offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
         """Returns the arguments of slice ops for the matrix that `tile` returns."""
         return _slice_arguments(self._in_memory_order(offsets), self._in_memory_order(sizes))
 
-    def _in_memory_order(self, values: Sequence[Any]) -> list[Any]:
+    def _in_memory_order(self, values: Sequence[T]) -> list[T]:
         """Permutes per-dim values from the operand's dim order to that of the tensor in memory."""
         return [values[self.order.index(dim)] for dim in range(len(values))]
 
 
-def _slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any]:
+def _slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> SliceArguments:
     """Returns the arguments of slice ops: the dynamic offsets, sizes and strides, then the static ones.
 
     The static offset of a dynamic one is MLIR's marker.
@@ -101,7 +104,7 @@ def _slice_arguments(offsets: Sequence[Index], sizes: Sequence[int]) -> list[Any
     marker = ir.ShapedType.get_dynamic_stride_or_offset()
     dynamic_offsets = [offset for offset in offsets if not isinstance(offset, int)]
     static = [offset if isinstance(offset, int) else marker for offset in offsets]
-    return [dynamic_offsets, [], [], static, list(sizes), [1] * len(sizes)]
+    return dynamic_offsets, [], [], static, list(sizes), [1] * len(sizes)
 
 
 @dataclass
@@ -205,7 +208,7 @@ class _Attention:
         same_mask = self.mask is None or self.mask.shape[-3:-1] == (1, 1)
         return self.q.shape[-2] == 1 and self.q.shape[-3] != self.k[0].shape[-3] and same_mask
 
-    def _emit_merged_heads(self) -> Any:
+    def _emit_merged_heads(self) -> ir.Value:
         """Emits the attention with the heads of each group as the rows of one head."""
         *batch, heads, rows, width = self.q.shape
         groups, identity = self.k[0].shape[-3], tuple(range(len(self.q.shape)))
@@ -263,7 +266,7 @@ class _Keys:
         width = self.k.shape[-1]
         return contract(queries, panels.tile([block, 0, 0], [1, width, count]), "md", "dn", "mn", dtype)
 
-    def weighted_values(self, weights: ir.Value, block: Index, count: int, out: Any = None) -> ir.Value:
+    def weighted_values(self, weights: ir.Value, block: Index, count: int, out: ir.Value | None = None) -> ir.Value:
         """Returns `weights` [rows, count] times the first `count` values of a block, added to `out` if not `None`."""
         values = self._tile(self.v, _multiply(block, self.block_keys), count)
         rounded = cast_tensor(weights, self.attention.dtype, self.attention.element)
@@ -310,7 +313,7 @@ class _Block:
     def _add_blocks(self, keys: _Keys, first: Index, end: Index, state: _State) -> _State:
         """Returns the state updated by the full blocks `first` to `end` - 1 of `keys`."""
 
-        def add_block(block: Index, carried: list[Any]) -> list[Any]:
+        def add_block(block: Index, carried: list[ir.Value]) -> list[ir.Value]:
             state = self._add_block(keys, block, keys.block_keys, _State(*carried))
             return [state.maxima, state.sums, state.values]
 
@@ -352,7 +355,7 @@ class _Block:
         sums = self._add_row_sums(exponentials, sums)
         return _State(maxima, sums, keys.weighted_values(exponentials, block, count, values))
 
-    def _rescaling_factors(self, old_maxima: Any, block_maxima: Any) -> Any:
+    def _rescaling_factors(self, old_maxima: ir.Value, block_maxima: ir.Value) -> ir.Value:
         """Returns the factors [rows, 1] that rescale the sums of earlier blocks to the new maxima."""
         operands = [(old_maxima, self.dtype), (block_maxima, self.dtype)]
         out = empty([self.rows.rows, 1], self.dtype)
@@ -482,7 +485,7 @@ def _mask(node: Op, symbol_table: SymbolTable, rank: int) -> _Operand:
     return _Operand(reshape(value, (*[1] * (rank - len(shape)), *shape), dtype), dtype, tuple(range(rank)))
 
 
-def _broadcast_tile(mask: _Operand, offsets: Sequence[Index], rows: int, columns: int) -> Any:
+def _broadcast_tile(mask: _Operand, offsets: Sequence[Index], rows: int, columns: int) -> ir.Value:
     """Returns the tile [rows, columns] of a mask at `offsets`; a broadcast dim of the mask has size 1 in the tile."""
     sizes = [*[1] * (len(offsets) - 2), rows, columns]
     is_broadcast = [size == 1 for size in mask.shape]
@@ -573,16 +576,16 @@ def _divide(index: Index, divisor: int) -> Index:
     return index if divisor == 1 else arith.divui(index, _constant(divisor))
 
 
-def _value(index: Index) -> Any:
+def _value(index: Index) -> ir.Value:
     return _constant(index) if isinstance(index, int) else index
 
 
-def _constant(number: int) -> Any:
+def _constant(number: int) -> ir.Value:
     return arith.constant(ir.IndexType.get(), number)
 
 
 def _loop(
-    lower: Index, upper: Index, carried: list[ir.Value], body: Callable[[Index, list[Any]], list[Any]]
+    lower: Index, upper: Index, carried: list[ir.Value], body: Callable[[Index, list[ir.Value]], list[ir.Value]]
 ) -> list[ir.Value]:
     """Emits an `scf.for`; `body(index, carried)` returns the next loop-carried values. Returns the final ones.
 
@@ -597,7 +600,7 @@ def _loop(
 
 
 def _parallel(
-    sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], Any], Any]
+    sizes: Sequence[int], out: _Operand, tile: Sequence[int], body: Callable[[list[Index], ir.Value], ir.Value]
 ) -> ir.Value:
     """Emits a parallel loop nest with trip counts `sizes` over the batch dims of `out`. Returns the new `out`.
 
@@ -605,7 +608,7 @@ def _parallel(
     """
     tile_sizes = [*[1] * len(sizes), *tile]
     if all(size == 1 for size in sizes):
-        offsets = [0] * len(tile_sizes)
+        offsets: list[Index] = [0] * len(tile_sizes)
         matrix = body(offsets[:-2], out.tile(offsets, tile_sizes))
         return tensor.insert_slice(matrix, out.value, *out.slice(offsets, tile_sizes))
     loop = scf.ForallOp([0] * len(sizes), list(sizes), [1] * len(sizes), [out.value])

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import ArangeOp, FullOp, ScalarTensorOp
@@ -91,8 +90,8 @@ def fall_back_if(node: Op, symbol_table: SymbolTable, invalid: Scalar, condition
 
 
 def _out_of_range_flag(
-    value: Any, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]
-) -> Any:
+    value: ir.Value, dtype: TensorDType, size: Extent, wraps: bool, read: Callable[[Scalar], Scalar]
+) -> ir.Value:
     """Returns a zero-dimensional tensor: 1 if an index in `value` is out of range for `size`, else 0."""
     shape = st.shape_of(value)
 
@@ -126,7 +125,7 @@ ops_registry = Registry()
 
 
 @ops_registry.lowering("AssertOp")
-def check_assertion(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def check_assertion(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     meta = node.args[0].tensor_meta
     if math.prod(meta.shape) != 1:
         raise LoweringError(f"the condition has shape {list(meta.shape)}, not one element")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
@@ -33,7 +31,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def contract_exact(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+def contract_exact(a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> ir.Value:
     """Emits a contraction of tensors of element type `dtype`.
 
     Raises `LoweringError` for an element type that needs a wider accumulator.
@@ -63,7 +61,7 @@ _register_product("DotOp", "k", "k", "")
 
 
 @lowering("IntMatmulOp")
-def multiply_bytes(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_bytes(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Multiplies matrices of 8-bit integers, each signed or unsigned, with 32-bit accumulation."""
     unsigned = node.args[0].tensor_meta.dtype.is_unsigned, node.args[1].tensor_meta.dtype.is_unsigned
     return contract(*_operands(node, symbol_table), "mk", "kn", "mn", node.tensor_meta.dtype, unsigned=unsigned)
@@ -98,7 +96,7 @@ _register_product_plus_addend("AddMatVecOp", "mk", "k", "m")
 
 
 @lowering("TrilinearOp")
-def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
+def trilinear(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Inserts unit dims into the three operands, multiplies the operands with broadcasting, and sums over some dims."""
     meta, summed_dims = node.tensor_meta, node.args[6]
     wide, dtype = accumulator_type(meta.dtype), meta.dtype
@@ -119,7 +117,7 @@ def trilinear(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("TransposeAddMMFusedOp")
-def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
+def transposed_addmm(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
     sums, wide = product(*_operands(node, symbol_table), "mk", "nk", "mn", meta.dtype)
     operands = [(sums, wide), (value_of(node.args[2], symbol_table), meta.dtype)]
@@ -127,7 +125,7 @@ def transposed_addmm(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
-def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def attention(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
 
     The second result is the log-sum-exp of each row of scores.
@@ -153,7 +151,7 @@ def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return results
 
 
-def _product_by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> Any:
+def _product_by_head(a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType) -> ir.Value:
     """Emits a product per batch and head of operands [batch, heads, …]; several heads of `a` may share one of `b`."""
     (batch, heads, *rest), groups = shape_of(a), shape_of(b)[1]
     if heads == groups:
@@ -163,7 +161,7 @@ def _product_by_head(a: Any, b: Any, a_dims: str, b_dims: str, out_dims: str, dt
     return reshape(sums, (batch, heads, *shape_of(sums)[3:]), dtype)
 
 
-def _zero_masked_rows(value: Any, dtype: TensorDType, row_maxima: Any, score_type: TensorDType) -> Any:
+def _zero_masked_rows(value: ir.Value, dtype: TensorDType, row_maxima: ir.Value, score_type: TensorDType) -> ir.Value:
     """Returns `value` with zeros in fully masked rows, as in eager's kernel, where softmax would return NaN.
 
     The maximum of the scores of such a row is -inf.
@@ -176,8 +174,8 @@ def _zero_masked_rows(value: Any, dtype: TensorDType, row_maxima: Any, score_typ
 
 
 def _apply_masks(
-    node: Op, symbol_table: SymbolTable, scores: Any, dtype: TensorDType, scale: float
-) -> tuple[Any, float]:
+    node: Op, symbol_table: SymbolTable, scores: ir.Value, dtype: TensorDType, scale: float
+) -> tuple[ir.Value, float]:
     """Returns the scores with the masks applied, and the scale that is not applied yet: 1 if there are masks."""
     mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
     if mask is None and not causal:
@@ -198,10 +196,10 @@ def _apply_masks(
     return pointwise(inputs, shape, dtype, body), 1.0
 
 
-def _causal_mask(shape: tuple[int, ...]) -> Any:
+def _causal_mask(shape: tuple[int, ...]) -> ir.Value:
     """Returns `row >= column` as a [rows, columns] tensor."""
 
-    def body(_out: Any) -> list[Any]:
+    def body(_out: ir.Value) -> list[ir.Value]:
         return [arith.cmpi(arith.CmpIPredicate.uge, loop_index(0), loop_index(1))]
 
     rows, columns = shape[-2:]
@@ -213,7 +211,7 @@ _BLOCK_ROWS = 32
 
 
 @ops_registry.lowering("GroupedMatmulOp")
-def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_groups(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Multiplies rows [rows, depth] by matrices [groups, depth, width]; returns [rows, width].
 
     Group `g` has the rows `ends[g - 1] <= row < ends[g]`; rows outside of all groups are 0. The rows of a group are
@@ -237,12 +235,12 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
         return state.tensors[0]
     block = min(rows, _BLOCK_ROWS)
 
-    def group_end(group: Any) -> Any:
+    def group_end(group: ir.Value) -> ir.Value:
         """Returns the end of a group, clamped to the number of rows, since data may be out of range."""
         end = index_position(element(limits, [group], ends.tensor_meta.dtype))
         return arith.minsi(arith.maxsi(end, position(0)), position(rows))
 
-    def multiply_group(group: Any) -> None:
+    def multiply_group(group: ir.Value) -> None:
         is_first = compare("eq", group, 0)
         start = pick(is_first, 0, group_end(pick(is_first, 0, minus(group, 1))))
         end = group_end(group)
@@ -250,7 +248,7 @@ def multiply_groups(node: Op, symbol_table: SymbolTable) -> Any:
         matrix = st.slice_of(weights, [group, 0, 0], [1, depth, width], [1, 1, 1], [depth, width], in_dtype)
         state.each(0, count, lambda i: multiply_block(plus(start, arith.muli(i, position(block))), end, matrix))
 
-    def multiply_block(group_row: Any, group_end: Any, matrix: Any) -> None:
+    def multiply_block(group_row: ir.Value, group_end: ir.Value, matrix: ir.Value) -> None:
         """Computes a block, and writes its rows `group_row <= row < group_end`.
 
         The block starts at `group_row`, or earlier if it would exceed the tensor.

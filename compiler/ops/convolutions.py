@@ -10,6 +10,7 @@ from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.moves import reverse_dims
 from buddy.compiler.ops.precision import narrowed
@@ -24,7 +25,7 @@ lowering = ops_registry.lowering
 
 
 @lowering("Conv2dOp")
-def convolution(node: Op, symbol_table: SymbolTable) -> Any:
+def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
     wide = accumulator_type(meta.dtype)
@@ -47,7 +48,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ConvolutionBackwardOp")
-def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def convolution_backward(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     """Returns the gradients of input, kernel and bias that `output_mask` selects.
 
     The gradient of the input is the transposed convolution of a plain one, and the plain one of a transposed one. The
@@ -105,12 +106,12 @@ class ConvolutionSetup:
         return len(self.window.size)
 
 
-def convolve(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
+def convolve(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`. The result has `shape` and the accumulator type."""
     return slide(pad_for_window(value, setup.window, shape[2:], 0, setup.dtype), kernel, setup, shape)
 
 
-def slide(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
+def slide(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a convolution of `value`, which is padded already. The result has `shape` and the accumulator type.
 
     The loops are: batch, group (if `groups` > 1), output channel, output positions, input channel, and window.
@@ -130,7 +131,7 @@ def slide(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]
     kernel_dims: list[st.Dim] = [*group, out_channel, in_channel, *range(first_inner, first_inner + spatial)]
     iterators = [st.PARALLEL] * parallel + [st.REDUCTION] * (1 + spatial)
 
-    def body(x: Any, weight: Any, total: Any) -> list[Any]:
+    def body(x: ir.Value, weight: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide_x, wide_weight = cast(Scalar(x, dtype), wide), cast(Scalar(weight, kernel_dtype), wide)
         return [(Scalar(total, wide) + wide_x * wide_weight).value]
 
@@ -181,7 +182,7 @@ def output_phases(window: SlidingWindow, axis: int, outputs: int) -> list[Output
     return phases
 
 
-def convolve_transposed(value: Any, kernel: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
+def convolve_transposed(value: ir.Value, kernel: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Emits a transposed convolution of `value`. The result has `shape` and the accumulator type.
 
     The kernel has the shape [channels, out / groups, *window]. Emits one plain convolution for each combination of the
@@ -201,8 +202,12 @@ def convolve_transposed(value: Any, kernel: Any, setup: ConvolutionSetup, shape:
 
 
 def _convolve_phase(
-    value: Any, reversed_kernel: Any, phases: Sequence[OutputPhase], leading: Sequence[int], setup: ConvolutionSetup
-) -> Any:
+    value: ir.Value,
+    reversed_kernel: ir.Value,
+    phases: Sequence[OutputPhase],
+    leading: Sequence[int],
+    setup: ConvolutionSetup,
+) -> ir.Value:
     """Returns the outputs of one phase of each dim, of the shape [*leading, *counts of the phases]."""
     dtype, ones = setup.dtype, (1,) * len(phases)
     taps, counts = tuple(p.taps for p in phases), [p.count for p in phases]
@@ -215,7 +220,7 @@ def _convolve_phase(
     return slide(padded, kernel, replace(setup, window=window), [*leading, *counts])
 
 
-def _swap_channels(kernel: Any, setup: ConvolutionSetup) -> Any:
+def _swap_channels(kernel: ir.Value, setup: ConvolutionSetup) -> ir.Value:
     """Rearranges a kernel [channels, out / groups, …] to [out, channels / groups, …]."""
     groups, dtype = setup.groups, setup.dtype
     c, o, *size = st.shape_of(kernel)
@@ -224,7 +229,7 @@ def _swap_channels(kernel: Any, setup: ConvolutionSetup) -> Any:
     return st.reshape(swapped, [groups * o, c // groups, *size], dtype)
 
 
-def correlate(longer: Any, shorter: Any, setup: ConvolutionSetup, shape: Sequence[int]) -> Any:
+def correlate(longer: ir.Value, shorter: ir.Value, setup: ConvolutionSetup, shape: Sequence[int]) -> ir.Value:
     """Returns the kernel's gradient, of `shape` [out, channels / groups, *window], in the accumulator type.
 
     `longer` [batch, channels, *space] is the convolved tensor, `shorter` [batch, out, *positions] the gradient of the

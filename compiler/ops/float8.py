@@ -10,7 +10,6 @@ without a negative zero in Noune et al. 2022, "8-bit Numerical Formats for Deep 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
@@ -59,7 +58,7 @@ FORMATS = {
 }
 
 
-def to_f32(value: Any, dtype: TensorDType) -> Any:
+def to_f32(value: ir.Value, dtype: TensorDType) -> ir.Value:
     """Converts an element of `dtype` to f32."""
     format_ = FORMATS[dtype]
     byte = arith.extui(_i32(), arith.bitcast(ir.IntegerType.get_signless(8), value))
@@ -79,7 +78,7 @@ def to_f32(value: Any, dtype: TensorDType) -> Any:
     return arith.bitcast(_f32(), arith.ori(bits, sign))
 
 
-def from_f32(value: Any, dtype: TensorDType, element: Any) -> Any:
+def from_f32(value: ir.Value, dtype: TensorDType, element: ir.Type) -> ir.Value:
     """Converts an f32 to the nearest number of `dtype`; `element` is the MLIR type of the result."""
     format_ = FORMATS[dtype]
     signed_bits = arith.bitcast(_i32(), value)
@@ -107,26 +106,26 @@ def from_f32(value: Any, dtype: TensorDType, element: Any) -> Any:
     return arith.bitcast(element, arith.trunci(ir.IntegerType.get_signless(8), code))
 
 
-def _at_least(bits: Any, limit: int) -> Any:
+def _at_least(bits: ir.Value, limit: int) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.uge, bits, _int(limit))
 
 
-def _below(bits: Any, limit: int) -> Any:
+def _below(bits: ir.Value, limit: int) -> ir.Value:
     return arith.cmpi(arith.CmpIPredicate.ult, bits, _int(limit))
 
 
-def _i32() -> Any:
+def _i32() -> ir.Type:
     return ir.IntegerType.get_signless(32)
 
 
-def _f32() -> Any:
+def _f32() -> ir.Type:
     return ir.F32Type.get()
 
 
-def _int(value: int) -> Any:
+def _int(value: int) -> ir.Value:
     value &= (1 << 32) - 1
     return arith.constant(_i32(), value - (1 << 32) if value >> 31 else value)
 
 
-def _float(value: float) -> Any:
+def _float(value: float) -> ir.Value:
     return arith.constant(_f32(), value)

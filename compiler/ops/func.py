@@ -78,7 +78,7 @@ def _record_path(condition: str, has_results: bool) -> str:
     return "slow_path" if has_results else "error_path"
 
 
-def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list[ir.Value]:
+def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list[ir.Value | None]:
     """Emits a call of the node's op on its tensor arguments. Equal ops on equal shapes share one declaration.
 
     `condition` says when the code of a compiled op makes the call; it is "" for an op that falls back to eager.
@@ -103,7 +103,7 @@ def eager_call(node: Op, symbol_table: SymbolTable, condition: str = "") -> list
 
 
 @ops_registry.lowering("EagerOp")
-def lower_eager_op(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def lower_eager_op(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     return eager_call(node, symbol_table)
 
 
@@ -129,7 +129,7 @@ def _read_results(node: Op) -> list[int]:
     return [user.args[1] for user in node._children if isinstance(user, GetItemOp)]
 
 
-def _result_value(meta: TensorMeta | None, values: Iterator[Any]) -> Any:
+def _result_value(meta: TensorMeta | None, values: Iterator[ir.Value]) -> ir.Value | None:
     """Returns a result: the next of the call's `values`; a new tensor if it has no elements; `None` for no tensor."""
     if meta is None:
         return None
@@ -161,7 +161,7 @@ def _spec(meta: TensorMeta) -> TensorSpec:
     return TensorSpec(tuple(map(plain_size, meta.shape)), meta.dtype.value)
 
 
-def _number_tensors(value: Any, count: Any) -> Any:
+def _number_tensors(value: Any, count: Iterator[int]) -> Any:
     """Returns an argument in plain form for JSON: each node becomes `{"t": i}`, with the next number of `count`.
 
     Infinities and NaN, which JSON cannot express, become `{"f": text}`.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from buddy.compiler.graph import partition
 from buddy.compiler.graph.graph import Graph
@@ -47,7 +46,7 @@ def imported_ir_of(graph: Graph, recipe: Recipe) -> ImportedIR | None:
     return imported
 
 
-def lower_imported(graph: Graph, imported: ImportedIR, context: Any, locations: LocationSets) -> LoweredModule:
+def lower_imported(graph: Graph, imported: ImportedIR, context: ir.Context, locations: LocationSets) -> LoweredModule:
     """Parses the module `imported` in `context` and prepares it for passes.
 
     The entry takes all placeholders that are not empty, in order, as tensors or buffers. If it takes buffers, further
@@ -66,7 +65,7 @@ def lower_imported(graph: Graph, imported: ImportedIR, context: Any, locations: 
     return LoweredModule(module, assignments, partition.as_one_function(graph), phase=imported.phase, is_imported=True)
 
 
-def _parse(imported: ImportedIR, context: Any) -> Any:
+def _parse(imported: ImportedIR, context: ir.Context) -> ir.Module:
     try:
         return ir.Module.parse(imported.text, context)
     except ir.MLIRError as error:
@@ -80,10 +79,10 @@ def _parse(imported: ImportedIR, context: Any) -> Any:
 # ---- locations -------------------------------------------------------------------------------------------------------
 
 
-def _replace_locations(root: Any, names: set[str], locations: LocationSets) -> None:
+def _replace_locations(root: ir.Operation, names: set[str], locations: LocationSets) -> None:
     """Replaces name locations by the sets of nodes with these names; drops names that no node has."""
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         op.location = locations.location(_nodes_named_in(op.location, names))
         for region in op.regions:
             for block in region.blocks:
@@ -94,22 +93,22 @@ def _replace_locations(root: Any, names: set[str], locations: LocationSets) -> N
     root.walk(visit)
 
 
-def _nodes_named_in(location: Any, names: set[str]) -> list[str]:
+def _nodes_named_in(location: ir.Location, names: set[str]) -> list[str]:
     return [name for name in _QUOTED_NAME.findall(str(location)) if name in names]
 
 
 # ---- the entry -------------------------------------------------------------------------------------------------------
 
 
-def _functions(module: Any) -> Iterator[Any]:
+def _functions(module: ir.Module) -> Iterator[ir.Operation]:
     return (op.operation for op in module.body if op.operation.name.endswith(".func"))
 
 
-def _symbol_name(function: Any) -> str:
+def _symbol_name(function: ir.Operation) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
-def _entry(module: Any, imported: ImportedIR) -> Any:
+def _entry(module: ir.Module, imported: ImportedIR) -> ir.Operation:
     """Returns the entry function, and makes all other functions private.
 
     Raises `ImportedIRError` if no function has the name `imported.entry`, or, without a name, if not exactly one
@@ -134,7 +133,7 @@ def _entry(module: Any, imported: ImportedIR) -> Any:
     return entry
 
 
-def _set_signature(entry: Any, graph: Graph, locations: LocationSets) -> None:
+def _set_signature(entry: ir.Operation, graph: Graph, locations: LocationSets) -> None:
     """Renames the entry to the graph's function name, and sets the argument attributes that passes read.
 
     Raises `ImportedIRError` if the entry takes too few arguments.
@@ -158,7 +157,7 @@ def _set_signature(entry: Any, graph: Graph, locations: LocationSets) -> None:
     entry.attributes["arg_attrs"] = ir.ArrayAttr.get([*attributes, *[empty] * (len(arguments) - len(inputs))])
 
 
-def _argument_attributes(index: int, op: Op, graph: Graph) -> Any:
+def _argument_attributes(index: int, op: Op, graph: Graph) -> ir.DictAttr:
     """Returns the attributes of an argument: not writable, the index of the placeholder, whether it is a parameter."""
     attributes = {
         "bufferization.writable": ir.BoolAttr.get(False),

@@ -96,7 +96,7 @@ lowering = ops_registry.lowering
 
 
 @lowering("EmbeddingOp")
-def embedding(node: Op, symbol_table: SymbolTable) -> Any:
+def embedding(node: Op, symbol_table: SymbolTable) -> ir.Value:
     weight, indices = (value_of(arg, symbol_table) for arg in node.args[:2])
     shape = node.tensor_meta.shape
     index_rank = len(shape) - 1
@@ -104,7 +104,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Any:
     count, index_type = st.shape_of(weight)[0], node.args[1].tensor_meta.dtype
     fall_back_if_outside(node, symbol_table, [(node.args[1], count)])
 
-    def body(index: Any, _out: Any) -> list[Any]:
+    def body(index: ir.Value, _out: ir.Value) -> list[ir.Value]:
         column = st.loop_index(index_rank)
         return [tensor.extract(weight, [clamp_index(Scalar(index, index_type), count), column])]
 
@@ -112,7 +112,7 @@ def embedding(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("GatherOp")
-def gather(node: Op, symbol_table: SymbolTable) -> Any:
+def gather(node: Op, symbol_table: SymbolTable) -> ir.Value:
     source, indices = value_of(node.args[0], symbol_table), value_of(node.args[2], symbol_table)
     rank = len(st.shape_of(source))
     if not rank:
@@ -121,14 +121,16 @@ def gather(node: Op, symbol_table: SymbolTable) -> Any:
     index_type = node.args[2].tensor_meta.dtype
     fall_back_if_outside(node, symbol_table, [(node.args[2], sizes[dim])])
 
-    def body(index: Any, _out: Any) -> list[Any]:
+    def body(index: ir.Value, _out: ir.Value) -> list[ir.Value]:
         clamped = clamp_index(Scalar(index, index_type), sizes[dim])
         return [tensor.extract(source, [clamped if i == dim else st.loop_index(i) for i in range(rank)])]
 
     return _compute_elements(node, [indices], [list(range(len(st.shape_of(indices))))], body)
 
 
-def _compute_elements(node: Op, inputs: list[Any], dims: list[list[st.Dim]], body: Callable[..., Any]) -> Any:
+def _compute_elements(
+    node: Op, inputs: list[ir.Value], dims: list[list[st.Dim]], body: Callable[..., Sequence[ir.Value]]
+) -> ir.Value:
     """Returns the node's result with elements computed by `body`, which may use `loop_index`.
 
     `body` gets the elements of `inputs` in an iteration, and an unused output element. `dims` are the loops that index
@@ -143,12 +145,12 @@ def _compute_elements(node: Op, inputs: list[Any], dims: list[list[st.Dim]], bod
 
 
 @lowering("IndexOp")
-def index(node: Op, symbol_table: SymbolTable) -> Any:
+def index(node: Op, symbol_table: SymbolTable) -> ir.Value:
     source = value_of(node.args[0], symbol_table)
     subscripts = subscripts_of(st.shape_of(source), node.args[1], symbol_table)
     fall_back_if_outside(node, symbol_table, subscripts.with_sizes(node.args[1]), wraps=True)
 
-    def body(*elements: Any) -> list[Any]:
+    def body(*elements: ir.Value) -> list[ir.Value]:
         loop_indices = [st.loop_index(i) for i in range(len(subscripts.shape))]
         return [tensor.extract(source, subscripts.source_indices(elements[:-1], loop_indices))]
 
@@ -156,14 +158,14 @@ def index(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("IndexSelectOp")
-def index_select(node: Op, symbol_table: SymbolTable) -> Any:
+def index_select(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers `x[:, i, :]`, where `i` is a one-dimensional or zero-dimensional tensor."""
     source, (dim, indices) = value_of(node.args[0], symbol_table), node.args[1:3]
     rank, sizes = len(node.tensor_meta.shape), st.shape_of(source)
     dim, index_type = normalize_dim(dim, rank), indices.tensor_meta.dtype
     fall_back_if_outside(node, symbol_table, [(indices, sizes[dim] if rank else 1)])
 
-    def body(element: Any, _out: Any) -> list[Any]:
+    def body(element: ir.Value, _out: ir.Value) -> list[ir.Value]:
         source_indices = [st.loop_index(i) for i in range(rank)]
         if rank:
             source_indices[dim] = clamp_index(Scalar(element, index_type), sizes[dim])
@@ -177,11 +179,11 @@ def _register_triangle(name: str, predicate: str) -> None:
     """Registers a lowering that keeps the elements for which `column predicate row + diagonal`, and zeroes others."""
 
     @lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
         rank, diagonal = len(meta.shape), argument(node, 1, "diagonal", 0)
 
-        def body(element: Any, _out: Any) -> list[Any]:
+        def body(element: ir.Value, _out: ir.Value) -> list[ir.Value]:
             row, column = (st.index_to(st.loop_index(rank - i), TensorDType.Int64) for i in (2, 1))
             limit = arith.addi(row, constant(diagonal, TensorDType.Int64))
             is_kept = arith.cmpi(getattr(arith.CmpIPredicate, predicate), column, limit)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, scf, tensor
 from buddy.compiler.ops import scalar as s
@@ -14,9 +14,9 @@ from buddy.compiler.ops.structured import shape_of
 from buddy.compiler.ops.utils import constant
 
 # A number, a symbolic size, or a value of type index.
-Extent = Any
+Extent = Dim | ir.Value
 # Maps (indices, loop-carried values) to the next loop-carried values.
-Body = Callable[[list[Any], list[Any]], Sequence[Any]]
+Body = Callable[[list[ir.Value], list[ir.Value]], Sequence[ir.Value]]
 
 
 def position(value: Extent) -> ir.Value:
@@ -42,7 +42,7 @@ def for_each(extents: Sequence[Extent], carried: Sequence[ir.Value], body: Body)
     return emit_nest([], list(carried))
 
 
-def copy_shapes(values: Iterable[Any], like: Sequence[ir.Value]) -> list[ir.Value]:
+def copy_shapes(values: Iterable[ir.Value], like: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns `values`. Records for each tensor in it that the shape is that of the corresponding tensor in `like`."""
     pairs = list(zip(values, like, strict=True))
     return [record_shape(a, shape_of(b)) if isinstance(b.type, ir.RankedTensorType) else a for a, b in pairs]
@@ -53,7 +53,7 @@ def element(value: ir.Value, indices: Sequence[ir.Value], dtype: TensorDType) ->
     return Scalar(tensor.extract(value, list(indices)), dtype)
 
 
-def insert(value: Any, indices: Sequence[Any], into: Any) -> Any:
+def insert(value: Scalar | ir.Value, indices: Sequence[ir.Value], into: ir.Value) -> ir.Value:
     """Returns the tensor `into` with the element at `indices` replaced by `value`."""
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(indices))
 
@@ -79,13 +79,13 @@ class LoopState:
     are numbers or values of type index; conditions are bool scalars.
     """
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
+    def __init__(self, tensors: Sequence[ir.Value]) -> None:
         self.tensors = list(tensors)
 
     def repeat(
-        self, values: Sequence[Any], test: Callable[..., tuple[Scalar, Sequence[Any]]],
-        body: Callable[..., Sequence[Any]],
-    ) -> list[Any]:  # fmt: skip
+        self, values: Sequence[Extent], test: Callable[..., tuple[Scalar, Sequence[Extent]]],
+        body: Callable[..., Sequence[Extent]],
+    ) -> list[ir.Value]:  # fmt: skip
         """Emits a while loop: `test(*values)` returns a condition and arguments, `body(*arguments)` the next values.
 
         Values and arguments are equally many positions. Returns the arguments for which the condition was false.
@@ -105,7 +105,7 @@ class LoopState:
         self.tensors = copy_shapes(list(loop.results)[:count], self.tensors)
         return list(loop.results)[count:]
 
-    def choose(self, condition: Scalar, then: Callable[[], Any], otherwise: Callable[[], Any] | None = None) -> None:
+    def choose(self, condition: Scalar, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
         """Emits a branch: `then` or `otherwise` updates `tensors`. Without `otherwise`, the else branch is empty."""
         start = list(self.tensors)
         branch = scf.IfOp(condition.value, [tensor.type for tensor in start], has_else=True)
@@ -117,10 +117,10 @@ class LoopState:
                 scf.yield_(self.tensors)
         self.tensors = copy_shapes(branch.results, start)
 
-    def each(self, start: Any, end: Any, body: Callable[[Any], None]) -> None:
+    def each(self, start: Extent, end: Extent, body: Callable[[ir.Value], None]) -> None:
         """Emits a loop with the body `body(i)` for `start <= i < end`."""
 
-        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             self.tensors = carried
             body(plus(start, indices[0]))
             return self.tensors
@@ -128,23 +128,23 @@ class LoopState:
         self.tensors = for_each([minus(end, start)], self.tensors, visit)
 
 
-def plus(i: Any, j: Any) -> Any:
+def plus(i: Extent, j: Extent) -> ir.Value:
     return arith.addi(position(i), position(j))
 
 
-def minus(i: Any, j: Any) -> Any:
+def minus(i: Extent, j: Extent) -> ir.Value:
     return arith.subi(position(i), position(j))
 
 
-def half(i: Any) -> Any:
+def half(i: Extent) -> ir.Value:
     return arith.shrsi(position(i), position(1))
 
 
-def compare(relation: str, i: Any, j: Any) -> Scalar:
+def compare(relation: str, i: Extent, j: Extent) -> Scalar:
     """Compares positions as signed numbers; `relation` is a predicate of `arith.cmpi`, such as "slt"."""
     return Scalar(arith.cmpi(getattr(arith.CmpIPredicate, relation), position(i), position(j)), TensorDType.Bool)
 
 
-def pick(condition: Scalar, if_true: Any, if_false: Any) -> Any:
+def pick(condition: Scalar, if_true: Extent, if_false: Extent) -> ir.Value:
     """Selects one of two positions."""
     return arith.select(condition.value, position(if_true), position(if_false))

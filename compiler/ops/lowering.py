@@ -32,7 +32,7 @@ from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
 from buddy.compiler.ops.func import eager_call, record_eager_paths
 from buddy.compiler.ops.precision import INTEGER_PRODUCTS, MULTIPLYING_OPS, PrecisionRequest, requested_precision
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.registry import Lowering, Registry, Results
 from buddy.compiler.ops.sizes import (
     RESULT_SIZES,
     SIZES,
@@ -51,9 +51,9 @@ from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe
 # The phase of nodes that have been lowered.
 LOWERED = "toplevel"
 # The MLIR value of each result, by node name and result index.
-Table = dict[tuple[str, int], Any]
+Table = dict[tuple[str, int], ir.Value]
 # Called with each node and the MLIR ops that the node was lowered to, in order.
-OnNode = Callable[[Op, Sequence[Any]], None]
+OnNode = Callable[[Op, Sequence[ir.Operation]], None]
 
 # The reasons for fallbacks to eager, with what the user can do.
 NO_CLASS = (
@@ -141,7 +141,7 @@ class _Lowerer:
         argument_locations = [self.locations.location([value[0].stable]) for value in arguments]
         block = op.add_entry_block([*argument_locations, *[all_nodes] * len(symbols)])
         table: Table = {}
-        symbol_values = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
+        symbol_values: dict[str, ir.Value] = dict(zip(symbols, list(block.arguments)[len(arguments) :], strict=True))
         with ir.InsertionPoint(block), all_nodes, function_sizes(symbol_values):
             _bind(table, function.inputs, list(block.arguments)[: len(arguments)])
             self._lower_body(function, body, table)
@@ -267,7 +267,7 @@ class _Lowerer:
         )  # fmt: skip
 
     @staticmethod
-    def _attempt(lowering: Any, node: Op, table: Table) -> Any:
+    def _attempt(lowering: Lowering, node: Op, table: Table) -> Results:
         """Runs a lowering. If it fails, erases the ops that it has emitted, and raises `LoweringError`."""
         block = ir.InsertionPoint.current.block
         old_count = len(block.operations)
@@ -282,11 +282,14 @@ class _Lowerer:
             raise lowering_error from error
 
     @staticmethod
-    def _store_results(node: Op, table: Table, results: Any) -> None:
+    def _store_results(node: Op, table: Table, results: Results) -> None:
         """Stores the result of a lowering (a value, an op, or a list of values) in the symbol table."""
-        if not isinstance(results, (list, tuple)):
-            results = list(results.results) if hasattr(results, "results") else [results]
-        for index, (value, meta) in enumerate(zip(results, node.metas, strict=False)):
+        values: Sequence[Any]
+        if isinstance(results, (list, tuple)):
+            values = results
+        else:
+            values = list(results.results) if hasattr(results, "results") else [results]
+        for index, (value, meta) in enumerate(zip(values, node.metas, strict=False)):
             if meta is not None and is_dynamic(meta.shape):
                 value = cast_shape(value, meta.stored)
             if meta is not None and value.type != meta_type(meta):
@@ -496,8 +499,8 @@ def _unknown_node_reason(node: str, graph: Graph) -> str:
 
 def lower_top_level(
     graph: Graph, dialect: Literal["linalg", "tosa"] = "linalg", partition: Literal["layers", "whole"] = "whole",
-    first: Registry | None = None, context: Any = None,
-) -> Any:  # fmt: skip
+    first: Registry | None = None, context: ir.Context | None = None,
+) -> ir.Module:  # fmt: skip
     """Lowers `graph` to a top-level module, in `context` or a new context.
 
     Raises `NodeError` as `lower` does.
@@ -514,7 +517,7 @@ Parameter = tuple[int, TensorDType]
 
 
 def pack_parameters(
-    module: Any, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
+    module: ir.Module, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
 ) -> tuple[TensorMeta, ...]:
     """Rewrites the public function `name` of a top-level module to take packs, then inputs. Returns the packs' metas.
 
@@ -550,20 +553,20 @@ def pack_parameters(
     return tuple(packs)
 
 
-def _symbol_name(op: Any) -> str:
+def _symbol_name(op: ir.OpView) -> str:
     return ir.StringAttr(op.operation.attributes["sym_name"]).value
 
 
-def _source(attributes: Any) -> int:
+def _source(attributes: ir.Attribute) -> int:
     return ir.IntegerAttr(ir.DictAttr(attributes)[_SOURCE]).value
 
 
-def _pack_size(function: Any, packed: Sequence[Parameter], dtype: TensorDType) -> int:
+def _pack_size(function: ir.OpView, packed: Sequence[Parameter], dtype: TensorDType) -> int:
     """Returns the number of elements of the pack of `dtype`; `packed` has positions of arguments."""
     return sum(math.prod(function.arguments[i].type.shape) for i, other in packed if other is dtype)
 
 
-def _add_function_with_packs(old: Any, pack_types: list[Any], new_sources: Mapping[int, int]) -> Any:
+def _add_function_with_packs(old: ir.OpView, pack_types: list[ir.Type], new_sources: Mapping[int, int]) -> ir.OpView:
     """Creates an empty function before `old` that takes packs, and then some arguments of `old`.
 
     `new_sources` has the positions of these arguments and their new `buddy.source`, or -1 for none.
@@ -584,13 +587,13 @@ def _add_function_with_packs(old: Any, pack_types: list[Any], new_sources: Mappi
     return new
 
 
-def _with_source(attributes: Any, source: int) -> Any:
+def _with_source(attributes: ir.Attribute, source: int) -> ir.DictAttr:
     """Returns an argument's attributes with `buddy.source` set to `source`."""
     others = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
     return ir.DictAttr.get({**others, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
 
 
-def _unpack(function: Any, positions: Sequence[int], pack: Any, dtype: TensorDType) -> None:
+def _unpack(function: ir.OpView, positions: Sequence[int], pack: ir.Value, dtype: TensorDType) -> None:
     """Replaces the arguments at `positions` by consecutive slices of `pack`."""
     offset = 0
     for position in positions:

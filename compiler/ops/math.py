@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
-from buddy.compiler.mlir.bindings import math
+from buddy.compiler.mlir.bindings import ir, math
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
@@ -16,7 +14,7 @@ def _register_unary(name: str, op_name: str) -> None:
     """Registers the `math` op `op_name` as the lowering of the op class `name`."""
 
     @ops_registry.lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower(node: Op, symbol_table: SymbolTable) -> ir.Value:
         dtype = node.tensor_meta.dtype
         if not dtype.is_float or node.args[0].tensor_meta.dtype is not dtype:
             raise LoweringError(f"math.{op_name} needs the same float type for operand and result")

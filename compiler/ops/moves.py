@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir, tensor
 from buddy.compiler.ops import loops
@@ -29,7 +29,7 @@ INDEX_TYPE = TensorDType.Int64
 Position = Scalar | int
 
 
-def read(value: Any, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
+def read(value: ir.Value, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
     """Reads the element of a tensor of `dtype` at integer positions, which must be in bounds."""
     return Scalar(tensor.extract(value, [st.to_index(position_scalar(p).value) for p in positions]), dtype)
 
@@ -48,20 +48,20 @@ def loop_indices(first: int, count: int) -> list[Scalar]:
     return [Scalar(st.index_to(st.loop_index(dim), INDEX_TYPE), INDEX_TYPE) for dim in range(first, first + count)]
 
 
-def compute_tensor(shape: Sequence[Any], dtype: TensorDType, body: Callable[..., Scalar]) -> Any:
+def compute_tensor(shape: Sequence[Dim], dtype: TensorDType, body: Callable[..., Scalar]) -> ir.Value:
     """Returns a tensor of `shape` whose element at each position is `body(*indices)`."""
     rank = len(shape)
 
-    def scalars(_out: Any) -> list[Any]:
+    def scalars(_out: ir.Value) -> list[ir.Value]:
         return [body(*loop_indices(0, rank)).value]
 
     return st.generic([], [], [st.empty(shape, dtype)], [[*range(rank)]], [st.PARALLEL] * rank, scalars)[0]
 
 
 def fold_positions(
-    shape: Sequence[Any], inner_shape: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
+    shape: Sequence[Dim], inner_shape: Sequence[int], initial: Sequence[tuple[int | float, TensorDType]],
     body: Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]],
-) -> list[Any]:  # fmt: skip
+) -> list[ir.Value]:  # fmt: skip
     """For each position in `shape`, reduces over the positions in `inner_shape`, in row-major order.
 
     `body(indices, inner indices, accumulated values)` returns the next accumulated values. Returns a tensor of `shape`
@@ -70,7 +70,7 @@ def fold_positions(
     rank, inner = len(shape), len(inner_shape)
     types = [dtype for _, dtype in initial]
 
-    def scalars(_unused: Any, *accumulated: Any) -> list[Any]:
+    def scalars(_unused: ir.Value, *accumulated: ir.Value) -> list[ir.Value]:
         values = [Scalar(value, dtype) for value, dtype in zip(accumulated, types, strict=True)]
         return [value.value for value in body(loop_indices(0, rank), loop_indices(rank, inner), values)]
 
@@ -87,13 +87,13 @@ lowering = ops_registry.lowering
 
 
 @lowering("FlipOp")
-def flip(node: Op, symbol_table: SymbolTable) -> Any:
+def flip(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
     dims = [normalize_dim(dim, len(meta.shape)) for dim in node.args[1]]
     return reverse_dims(value_of(node.args[0], symbol_table), dims, meta.dtype)
 
 
-def reverse_dims(value: Any, dims: Sequence[int], dtype: TensorDType) -> Any:
+def reverse_dims(value: ir.Value, dims: Sequence[int], dtype: TensorDType) -> ir.Value:
     """Reverses the elements along each of `dims`."""
     shape = st.shape_of(value)
     reversed_dims = [dim for dim in dims if dim < len(shape) and shape[dim] != 1]
@@ -134,7 +134,7 @@ def _roll_dim(value: ir.Value, shift: int, dim: int, dtype: TensorDType) -> ir.V
 
 
 @lowering("UnfoldOp")
-def unfold(node: Op, symbol_table: SymbolTable) -> Any:
+def unfold(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Extracts windows along a dim, `step` elements apart; a new last dim holds the elements of each window."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     last, step = len(meta.shape) - 1, node.args[3]
@@ -166,7 +166,7 @@ def _diagonal(node: Op, first: int, rank: int) -> tuple[int, int, int]:
 
 
 @lowering("DiagonalOp")
-def diagonal(node: Op, symbol_table: SymbolTable) -> Any:
+def diagonal(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     rank = len(st.shape_of(value))
     offset, row, column = _diagonal(node, 1, rank)
@@ -180,7 +180,7 @@ def diagonal(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("DiagonalScatterOp")
-def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> Any:
+def diagonal_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, source = (value_of(arg, symbol_table) for arg in node.args[:2])
     meta, length, source_type = node.tensor_meta, st.shape_of(source)[-1], node.args[1].tensor_meta.dtype
     offset, row, column = _diagonal(node, 2, len(meta.shape))
@@ -205,7 +205,7 @@ def _strided(node: Op, first: int) -> tuple[list[int], list[int], int]:
     return node.args[first], node.args[first + 1], argument(node, first + 2, "storage_offset") or 0
 
 
-def _flatten(value: Any, end: int, dtype: TensorDType) -> Any:
+def _flatten(value: ir.Value, end: int, dtype: TensorDType) -> ir.Value:
     """Returns the elements of a tensor in row-major order, of which the node accesses those before `end`.
 
     Raises `LoweringError` if `end` is greater than their number, because the node then accesses storage outside of the
@@ -223,7 +223,7 @@ def _access_end(sizes: Sequence[int], strides: Sequence[int], offset: int) -> in
 
 
 @lowering("AsStridedOp")
-def as_strided(node: Op, symbol_table: SymbolTable) -> Any:
+def as_strided(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta, (sizes, strides, offset) = node.tensor_meta, _strided(node, 1)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
 
@@ -235,12 +235,12 @@ def as_strided(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AsStridedScatterOp")
-def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> Any:
+def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta, (sizes, strides, offset) = node.tensor_meta, _strided(node, 2)
     flat = _flatten(value_of(node.args[0], symbol_table), _access_end(sizes, strides, offset), meta.dtype)
     source, source_type = value_of(node.args[1], symbol_table), node.args[1].tensor_meta.dtype
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         terms = (loops.index_of(index) * stride for index, stride in zip(indices, strides, strict=True))
         target = loops.index_position(sum(terms, position_scalar(offset)))
         return [loops.insert(cast(loops.element(source, indices, source_type), meta.dtype), [target], carried[0])]
@@ -253,7 +253,7 @@ def as_strided_scatter(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ViewDtypeOp")
-def view_dtype(node: Op, symbol_table: SymbolTable) -> Any:
+def view_dtype(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Reinterprets the bytes as elements of another type; the size of the last dim changes with the element size."""
     value, meta, old_type = value_of(node.args[0], symbol_table), node.tensor_meta, node.args[0].tensor_meta.dtype
     old_width, new_width = _bit_width(old_type), _bit_width(meta.dtype)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -26,13 +25,13 @@ lowering = ops_registry.lowering
 
 
 def _fold_windows(
-    value: Any,
+    value: ir.Value,
     window: SlidingWindow,
     shape: Sequence[int],
     fill: float,
     dtypes: tuple[TensorDType, TensorDType],
-    fold: Any,
-) -> Any:
+    fold: Callable[[Scalar, Scalar], Scalar],
+) -> ir.Value:
     """Reduces each window over the last dims of `value` by `fold(accumulated, element)`; returns a tensor of `shape`.
 
     `dtypes` are the element types of `value` and of the result. `fill` is the initial value, and that of the padding.
@@ -44,7 +43,7 @@ def _fold_windows(
     window_shape = st.empty(window.size, dtype)
     iterators = [st.PARALLEL] * rank + [st.REDUCTION] * spatial
 
-    def body(x: Any, _unused: Any, total: Any) -> list[Any]:
+    def body(x: ir.Value, _unused: ir.Value, total: ir.Value) -> list[ir.Value]:
         return [fold(Scalar(total, wide), cast(Scalar(x, dtype), wide)).value]
 
     dims: list[list[st.Dim]] = [reads, [*range(rank, rank + spatial)]]
@@ -61,7 +60,7 @@ WindowPosition = Callable[[int, Scalar, Scalar], tuple[Scalar, Scalar]]
 
 
 @lowering("MaxPool2dWithIndicesOp", "MaxPool3dWithIndicesOp", "MaxPool2dOp")
-def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     lowest = s.limits(meta.dtype)[0]
     values = _fold_windows(value, window, meta.shape, lowest, (meta.dtype, meta.dtype), s.maximum)
@@ -75,8 +74,12 @@ def max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 def _max_in_windows(
-    value: Any, shape: Sequence[int], window_sizes: Sequence[int], dtype: TensorDType, window_position: WindowPosition
-) -> list[Any]:
+    value: ir.Value,
+    shape: Sequence[int],
+    window_sizes: Sequence[int],
+    dtype: TensorDType,
+    window_position: WindowPosition,
+) -> list[ir.Value]:
     """Returns the maximum of each window, and its flat index over the spatial dims.
 
     Among equal elements, the first one counts; among NaNs, the last one.
@@ -110,7 +113,7 @@ def _flat_index(position: Sequence[Scalar], sizes: Sequence[Dim]) -> Scalar:
 
 
 @lowering("AdaptiveMaxPool2dOp", "AdaptiveMaxPool3dOp")
-def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
     if 0 in counts:
@@ -125,7 +128,7 @@ def adaptive_max_pool(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("MaxPoolBackwardOp")
-def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+def max_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Adds each gradient to that of the maximum of its window, sequentially, because windows may overlap."""
     gradient = value_of(node.args[0], symbol_table)
     indices = value_of(argument(node, len(node.args) - 1, "indices"), symbol_table)
@@ -134,7 +137,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
     counts = [planes, prod(st.shape_of(gradient)[-spatial:])]
     flat_indices, flat_shape = st.reshape(indices, counts, INDEX_TYPE), [planes, prod(meta.shape[-spatial:])]
 
-    def maximum_of(position: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+    def maximum_of(position: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
         index = loops.element(flat_indices, position, INDEX_TYPE)
         return [([loops.index_of(clamp_index(index, flat_shape[1]))], None)]
 
@@ -146,7 +149,7 @@ def max_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AvgPool2dOp", "AvgPool3dOp")
-def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
+def avg_pool(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Divides the sum over each window by its number of elements; `count_include_pad` includes the padding."""
     value, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node)
     wide = accumulator_type(meta.dtype)
@@ -155,7 +158,7 @@ def avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AvgPoolBackwardOp")
-def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+def avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Divides each gradient by the window's divisor, spaces the quotients by `stride`, and sums them over windows."""
     gradient, meta, window = value_of(node.args[0], symbol_table), node.tensor_meta, pool_window(node, 2)
     spatial, leading, wide = len(window.size), meta.shape[: -len(window.size)], accumulator_type(meta.dtype)
@@ -197,10 +200,10 @@ def _divisor(node: Op, first: int, window: SlidingWindow, shape: Sequence[Dim]) 
     return count
 
 
-def _divide_by_count(summed: Any, wide: TensorDType, count: Count | int, dtype: TensorDType) -> Any:
+def _divide_by_count(summed: ir.Value, wide: TensorDType, count: Count | int, dtype: TensorDType) -> ir.Value:
     """Divides `summed`, of element type `wide`, by `count` at each position; integers are rounded towards 0."""
 
-    def body(total: Any, _out: Any) -> list[Any]:
+    def body(total: ir.Value, _out: ir.Value) -> list[ir.Value]:
         divisor = count if isinstance(count, int) else count(*loop_indices(0, rank))
         return [cast(_quotient(Scalar(total, wide), divisor), dtype).value]
 
@@ -237,7 +240,7 @@ def _longest_window(size: int, count: int) -> int:
 
 
 @lowering("AdaptiveAvgPool2dOp", "AdaptiveAvgPool3dOp")
-def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
+def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Sums adaptive windows; uses sliding windows of one size if the output's sizes divide the input's."""
     value, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     sizes, counts = st.shape_of(value)[-spatial:], meta.shape[-spatial:]
@@ -254,7 +257,7 @@ def adaptive_avg_pool(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AdaptiveAvgPoolBackwardOp")
-def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> Any:
+def adaptive_avg_pool_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Sums the gradients of the windows that contain an element: adaptive windows with input and output exchanged."""
     gradient, meta, spatial = value_of(node.args[0], symbol_table), node.tensor_meta, spatial_dims(node)
     wide, sizes = accumulator_type(meta.dtype), meta.shape[-spatial:]
@@ -276,7 +279,9 @@ def _window_sizes(sizes: Sequence[int], counts: Sequence[int]) -> Count:
     return count
 
 
-def _sum_windows(value: Any, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]) -> Any:
+def _sum_windows(
+    value: ir.Value, shape: Sequence[int], spatial: int, dtypes: tuple[TensorDType, TensorDType]
+) -> ir.Value:
     """Returns the sums over adaptive windows of the last dims of `value`."""
     sizes, counts, (dtype, wide) = st.shape_of(value)[-spatial:], shape[-spatial:], dtypes
     window_sizes = [_longest_window(size, count) for size, count in zip(sizes, counts, strict=True)]

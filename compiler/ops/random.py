@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 from buddy.compiler.graph.node import Op, argument
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import structured as st
@@ -21,7 +22,7 @@ _WIDE, _WORD_MASK = TensorDType.Int64, 0xFFFFFFFF
 
 
 @lowering("PhiloxOp")
-def philox(node: Op, symbol_table: SymbolTable) -> Any:
+def philox(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Computes one block of four 32-bit words per element, and returns the word that the node selects.
 
     For 64-bit results, the node selects one of two pairs of words. After fusion, nodes that select different words of
@@ -30,7 +31,7 @@ def philox(node: Op, symbol_table: SymbolTable) -> Any:
     meta, stream = node.tensor_meta, int(argument(node, 1, "stream"))
     rank, word = len(meta.shape), int(node.args[3]) if len(node.args) > 3 else 0
 
-    def body(seed: Any, _out: Any) -> list[Any]:
+    def body(seed: ir.Value, _out: ir.Value) -> list[ir.Value]:
         words = _block(_element_index(meta.shape), stream, Scalar(seed, _WIDE))
         if meta.dtype is TensorDType.Int32:
             return [cast(words[word], meta.dtype).value]
@@ -42,9 +43,9 @@ def philox(node: Op, symbol_table: SymbolTable) -> Any:
     return st.generic([seed], [[]], [out], [[*range(rank)]], [st.PARALLEL] * rank, body)[0]
 
 
-def _element_index(shape: Any) -> Scalar:
+def _element_index(shape: Sequence[Dim]) -> Scalar:
     """Returns the row-major index of the element, in the body of a `linalg.generic` over `shape`."""
-    flat: Any = None
+    flat: ir.Value | None = None
     for dim, size in enumerate(shape):
         index = st.loop_index(dim)
         flat = index if flat is None else arith.addi(arith.muli(flat, index_value(size)), index)

@@ -38,11 +38,11 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def axes_of(dims: Any, rank: int) -> list[int]:
+def axes_of(dims: int | Sequence[int] | None, rank: int) -> list[int]:
     """Returns `dims`, a dim or a list, as sorted non-negative dims; `None` and an empty list mean all dims."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(rank))
-    dim_list = dims if isinstance(dims, (list, tuple)) else [dims]
+    dim_list = [dims] if isinstance(dims, int) else dims
     return sorted(normalize_dim(dim, rank) for dim in dim_list if rank)
 
 
@@ -80,7 +80,7 @@ def _element_count(shape: Sequence[int | Size], axes: Sequence[int]) -> int | Si
 
 
 @lowering("SumDimOp")
-def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
+def sum_dim(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
@@ -96,7 +96,7 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ProdOp")
-def prod(node: Op, symbol_table: SymbolTable) -> Any:
+def prod(node: Op, symbol_table: SymbolTable) -> ir.Value:
     result = node.tensor_meta.dtype
     wide = accumulator_type(result)
     # Cast before multiplying: the product of bools is an integer.
@@ -104,7 +104,7 @@ def prod(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AnyOp")
-def any_of(node: Op, symbol_table: SymbolTable) -> Any:
+def any_of(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns whether any element is not 0; NaN is not 0. If the list of dims is empty, reduces no dim."""
     if argument(node, 1, "dim") == []:
         return cast_tensor(*_operand(node, symbol_table), node.tensor_meta.dtype)
@@ -112,7 +112,7 @@ def any_of(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("HashTensorOp")
-def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
+def hash_tensor(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns the exclusive or of the elements' bits: floats as f64, integers as 64 bits."""
 
     def bits(x: Scalar) -> Scalar:
@@ -124,8 +124,8 @@ def hash_tensor(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 def _reduce_node(
-    node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Any]
-) -> Any:
+    node: Op, symbol_table: SymbolTable, initial: float, wide: TensorDType, body: Callable[..., Scalar]
+) -> ir.Value:
     """Reduces over the node's dims (default: all) in the type `wide`; the result has the node's element type."""
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
@@ -135,7 +135,7 @@ def _reduce_node(
 
 
 @lowering("VectorNormOp")
-def vector_norm(node: Op, symbol_table: SymbolTable) -> Any:
+def vector_norm(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns the norm of order `ord` over the dims of the third argument.
 
     Order 0 counts the elements that are not 0. The orders inf and -inf return the largest and smallest absolute value.
@@ -173,7 +173,7 @@ def _norm(order: float) -> tuple[float, Callable[[Scalar, Scalar], Scalar], Call
 
 
 @lowering("MeanOp")
-def mean(node: Op, symbol_table: SymbolTable) -> Any:
+def mean(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     shape = shape_of(value)
     axes = axes_of(argument(node, 1, "dim"), len(shape))
@@ -184,16 +184,16 @@ def mean(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("AmaxOp")
-def amax(node: Op, symbol_table: SymbolTable) -> Any:
+def amax(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return _reduce_to_extreme(node, symbol_table, largest=True)
 
 
 @lowering("AminOp")
-def amin(node: Op, symbol_table: SymbolTable) -> Any:
+def amin(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return _reduce_to_extreme(node, symbol_table, largest=False)
 
 
-def _reduce_to_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
+def _reduce_to_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     return extreme(value, dtype, axes, bool(argument(node, 2, "keepdim", False)), largest)
@@ -228,8 +228,8 @@ def moments(
 
 
 def _mean_from_first(
-    value: Any, dtype: TensorDType, axes: Sequence[int], count: float, wide: TensorDType, accumulator: TensorDType
-) -> Any:
+    value: ir.Value, dtype: TensorDType, axes: Sequence[int], count: float, wide: TensorDType, accumulator: TensorDType
+) -> ir.Value:
     """Returns the mean over `axes` as the first element plus the mean of the differences from it, as `wide`."""
     shape = shape_of(value)
     kept = [1 if axis in axes else size for axis, size in enumerate(shape)]
@@ -286,7 +286,9 @@ def softmax_op(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return softmax(value, dtype, normalize_dim(node.args[1], len(shape)), result)
 
 
-def _shifted_exp_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, Any, TensorDType]:
+def _shifted_exp_sum(
+    value: ir.Value, dtype: TensorDType, axis: int, scale: float = 1.0
+) -> tuple[ir.Value, ir.Value, TensorDType]:
     """Returns the maximum along `axis`, `sum(exp(scale * (value - maximum)))` along `axis`, and the type of the sums.
 
     `axis` remains as a unit dim.
@@ -300,7 +302,7 @@ def _shifted_exp_sum(value: Any, dtype: TensorDType, axis: int, scale: float = 1
     return maxima, reduce([(value, dtype), (maxima, dtype)], shape_of(value), [axis], True, 0, wide, body), wide
 
 
-def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[Any, TensorDType]:
+def log_sum_exp(value: ir.Value, dtype: TensorDType, axis: int, scale: float = 1.0) -> tuple[ir.Value, TensorDType]:
     """Returns `log(sum(exp(scale * value)))` along `axis`, which remains as a unit dim, and its type."""
     maxima, sums, wide = _shifted_exp_sum(value, dtype, axis, scale)
     operands = [(sums, wide), (maxima, dtype)]
@@ -308,7 +310,7 @@ def log_sum_exp(value: Any, dtype: TensorDType, axis: int, scale: float = 1.0) -
 
 
 @lowering("LogSoftmaxOp")
-def log_softmax(node: Op, symbol_table: SymbolTable) -> Any:
+def log_softmax(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Computes `(x - maximum) - log(sum)`: in `x - (maximum + log(sum))`, a large maximum would round the logarithm."""
     value, dtype = _operand(node, symbol_table)
     shape, result = shape_of(value), node.tensor_meta.dtype
@@ -418,7 +420,7 @@ def _register_extreme(largest: bool, name_with_value: str, name_of_position: str
         return [reshape(value, meta.shape, meta.dtype) for value, meta in pairs if meta is not None]
 
     @lowering(name_of_position)
-    def lower_position(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower_position(node: Op, symbol_table: SymbolTable) -> ir.Value:
         return reshape(_extreme_of_node(node, symbol_table, largest)[1], node.tensor_meta.shape, TensorDType.Int64)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from buddy.compiler.graph.node import Op
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.utils import SymbolTable
 
-Lowering = Callable[[Op, SymbolTable], Any]
+# What a lowering returns: a value, an op with its results, or a value per result; `None` for a result without one.
+Results = ir.Value | ir.Operation | Sequence[ir.Value | None]
+Lowering = Callable[[Op, SymbolTable], Results]
 
 
 class Registry(dict[str, Lowering]):

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import product
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.moves import INDEX_TYPE
@@ -130,14 +130,14 @@ def _step(size: int, count: int, aligned: bool, scale: float | None) -> float:
 
 
 @lowering("UpsampleBackwardOp")
-def upsample_backward(node: Op, symbol_table: SymbolTable) -> Any:
+def upsample_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     gradient, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     name = node.target.split("d_backward")[0]
     spatial, taps_of = int(name[-1]), _TAPS[name[:-1]]
     axes = _axes(node, spatial, name[:-1])
     position_type = TensorDType.Float32 if "nearest" in name else accumulator_type(meta.dtype)
 
-    def combined_taps(indices: Sequence[Any]) -> list[tuple[list[Scalar], Scalar]]:
+    def combined_taps(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], Scalar]]:
         """Returns every combination of the taps of all dims, with the product of their weights."""
         taps_per_axis = [
             taps_of(axis, cast(loops.index_of(i), position_type)) for axis, i in zip(axes, indices[1:], strict=True)

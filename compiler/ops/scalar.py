@@ -5,7 +5,7 @@ from __future__ import annotations
 import math as pymath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
@@ -26,7 +26,7 @@ _UNSIGNED_PREDICATES = _SIGNED_PREDICATES | {"lt": "ult", "le": "ule", "gt": "ug
 class Scalar:
     """One element: an MLIR value with its element type, which also has the signedness, unlike MLIR's integer types."""
 
-    value: Any
+    value: ir.Value
     dtype: TensorDType
 
     @property
@@ -41,7 +41,13 @@ class Scalar:
             return cast(size_scalar(operand), self.dtype)
         return Scalar(constant(operand, self.dtype), self.dtype)
 
-    def _binary(self, other: Operand, float_op: Any, int_op: Any, bool_op: Any = None) -> Scalar:
+    def _binary(
+        self,
+        other: Operand,
+        float_op: Callable[..., ir.Value],
+        int_op: Callable[..., ir.Value],
+        bool_op: Callable[..., ir.Value] | None = None,
+    ) -> Scalar:
         other = self.like(other)
         op = float_op if self.dtype.is_float else bool_op if self.dtype is TensorDType.Bool and bool_op else int_op
         return Scalar(op(self.value, other.value), self.dtype)
@@ -152,7 +158,7 @@ def _float_to_u64(x: Scalar) -> Scalar:
     return Scalar(bits.value, TensorDType.UInt64)
 
 
-def _float_cast(value: Any, element: Any) -> Any:
+def _float_cast(value: ir.Value, element: ir.Type) -> ir.Value:
     old_width = value.type.width
     if old_width == element.width:
         # bf16 and f16 are converted to each other through f32, because neither type contains the other.
@@ -163,7 +169,7 @@ def _float_cast(value: Any, element: Any) -> Any:
     return (arith.extf if old_width < element.width else arith.truncf)(element, value)
 
 
-def _integer_cast(x: Scalar, element: Any) -> Any:
+def _integer_cast(x: Scalar, element: ir.Type) -> ir.Value:
     old_width = x.value.type.width
     if old_width == element.width:
         return x.value
@@ -192,7 +198,7 @@ asinh, acosh, atanh = _unary("asinh"), _unary("acosh"), _unary("atanh")
 sqrt, rsqrt = _unary("sqrt"), _unary("rsqrt")
 
 
-def _binary_float(function: Any) -> Any:
+def _binary_float(function: Callable[[ir.Value, ir.Value], ir.Value]) -> Callable[[Scalar, Operand], Scalar]:
     """Returns a function that emits a binary op on floats; its second operand is cast to the type of the first."""
 
     def apply(x: Scalar, y: Operand) -> Scalar:
@@ -312,7 +318,7 @@ def repeat(
     types = [x.dtype for x in initial]
     mlir_types = [x.value.type for x in initial]
 
-    def scalars(block: Any) -> list[Scalar]:
+    def scalars(block: ir.Block) -> list[Scalar]:
         return [Scalar(value, dtype) for value, dtype in zip(block.arguments, types, strict=True)]
 
     loop = scf.WhileOp(mlir_types, [x.value for x in initial])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.loops import element, for_each, index_of, insert
 from buddy.compiler.ops.registry import Registry
@@ -27,7 +27,9 @@ _ACCUMULATOR_TYPES = {
 Step = Callable[..., Sequence[Scalar]]
 
 
-def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, TensorDType]], step: Step) -> list[Any]:
+def scan(
+    node: Op, symbol_table: SymbolTable, states: Sequence[tuple[int | float, TensorDType]], step: Step
+) -> list[ir.Value]:
     """Scans along the node's dim. For each of `states`, returns a tensor with the state after each element.
 
     Each of `states` is (initial value, type). The loop visits elements in memory order for any dim; a tensor holds the
@@ -43,7 +45,7 @@ def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, Tensor
     current = [filled(initial, [size for i, size in enumerate(shape) if i != axis], type_) for initial, type_ in states]
     outs = [empty(shape, meta.dtype) for meta in metas]
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         line, current, outs = [p for i, p in enumerate(indices) if i != axis], carried[:count], carried[count:]
         before = [element(t, line, type_) for t, (_, type_) in zip(current, states, strict=True)]
         after = step(element(value, indices, dtype), index_of(indices[axis]), *before)
@@ -56,7 +58,9 @@ def scan(node: Op, symbol_table: SymbolTable, states: Sequence[tuple[Any, Tensor
     return [reshape(result, meta.shape, meta.dtype) for result, meta in zip(results, metas, strict=True)]
 
 
-def _fold(node: Op, symbol_table: SymbolTable, initial: float, combine: Callable[[Scalar, Scalar], Scalar]) -> Any:
+def _fold(
+    node: Op, symbol_table: SymbolTable, initial: float, combine: Callable[[Scalar, Scalar], Scalar]
+) -> list[ir.Value]:
     """Scans with one number as the state, in PyTorch's accumulator type; first casts elements to the result's type."""
     result = node.tensor_meta.dtype
     wide = _ACCUMULATOR_TYPES.get(result, result)
@@ -68,17 +72,17 @@ def _fold(node: Op, symbol_table: SymbolTable, initial: float, combine: Callable
 
 
 @lowering("CumsumOp")
-def cumsum(node: Op, symbol_table: SymbolTable) -> Any:
+def cumsum(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return _fold(node, symbol_table, 0, lambda total, x: total + x)
 
 
 @lowering("CumprodOp")
-def cumprod(node: Op, symbol_table: SymbolTable) -> Any:
+def cumprod(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return _fold(node, symbol_table, 1, lambda product, x: product * x)
 
 
 @lowering("LogcumsumexpOp")
-def logcumsumexp(node: Op, symbol_table: SymbolTable) -> Any:
+def logcumsumexp(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return _fold(node, symbol_table, float("-inf"), _log_add_exp)
 
 
@@ -90,16 +94,16 @@ def _log_add_exp(x: Scalar, y: Scalar) -> Scalar:
 
 
 @lowering("CummaxOp")
-def cummax(node: Op, symbol_table: SymbolTable) -> Any:
+def cummax(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return _running_extreme(node, symbol_table, largest=True)
 
 
 @lowering("CumminOp")
-def cummin(node: Op, symbol_table: SymbolTable) -> Any:
+def cummin(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return _running_extreme(node, symbol_table, largest=False)
 
 
-def _running_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> Any:
+def _running_extreme(node: Op, symbol_table: SymbolTable, largest: bool) -> list[ir.Value]:
     """Returns the running extremes and their positions.
 
     Among equal elements, the position is that of the last one. After a NaN, the extreme is NaN, at the last NaN.

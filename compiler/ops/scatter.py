@@ -23,7 +23,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, norma
 ops_registry = Registry()
 lowering = ops_registry.lowering
 
-Indices = Sequence[Any]
+Indices = Sequence[ir.Value]
 # Maps (old element, new value) to the element to store.
 Combine = Callable[[Scalar, Scalar], Scalar]
 # Returns the value to write in an iteration, from the indices of the loops.
@@ -56,7 +56,7 @@ class ScatterWrites:
     def __init__(self, extents: Sequence[Dim], target_indices: Callable[[Indices], Indices]) -> None:
         self.extents, self.target_indices = extents, target_indices
 
-    def apply(self, target: Any, dtype: TensorDType, read: Reader, combine: Combine) -> Any:
+    def apply(self, target: ir.Value, dtype: TensorDType, read: Reader, combine: Combine) -> ir.Value:
         """Returns `target` after all writes, in order: each stores `combine(old element, read(indices))`."""
 
         def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
@@ -67,13 +67,13 @@ class ScatterWrites:
 
     def reduce(
         self,
-        target: Any,
+        target: ir.Value,
         dtype: TensorDType,
         read: Reader,
         mode: str,
         include_self: bool,
         wide: TensorDType | None = None,
-    ) -> Any:
+    ) -> ir.Value:
         """Combines the written values by `mode`, with `include_self` also the old elements.
 
         `wide` is the accumulator type; by default, it is f32 for 16-bit floats, as in PyTorch, and rounded once.
@@ -103,7 +103,7 @@ def _quotient(x: Scalar, count: Scalar) -> Scalar:
     return Scalar((arith.divui if x.is_unsigned else arith.floordivsi)(x.value, count.value), x.dtype)
 
 
-def _reader(argument_: Any, symbol_table: SymbolTable) -> Reader:
+def _reader(argument_: Op | int | float, symbol_table: SymbolTable) -> Reader:
     """Returns a reader of the elements of a node's argument, or of its only value if it is a scalar."""
     if not isinstance(argument_, Op):
         dtype = TensorDType.Float64 if isinstance(argument_, float) else TensorDType.Int64
@@ -130,7 +130,7 @@ def _writes_along_dim(node: Op, symbol_table: SymbolTable) -> ScatterWrites:
 
 
 @lowering("ScatterOp")
-def scatter(node: Op, symbol_table: SymbolTable) -> Any:
+def scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers scatter; `reduce` is "add", "multiply" or absent."""
     target, dtype = value_of(node.args[0], symbol_table), node.tensor_meta.dtype
     mode, read = argument(node, 4, "reduce", ""), _reader(node.args[3], symbol_table)
@@ -144,20 +144,20 @@ def scatter(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ScatterAddOp")
-def scatter_add(node: Op, symbol_table: SymbolTable) -> Any:
+def scatter_add(node: Op, symbol_table: SymbolTable) -> ir.Value:
     target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
     return _writes_along_dim(node, symbol_table).reduce(target, node.tensor_meta.dtype, read, "sum", True)
 
 
 @lowering("ScatterReduceOp")
-def scatter_reduce(node: Op, symbol_table: SymbolTable) -> Any:
+def scatter_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     target, read = value_of(node.args[0], symbol_table), _reader(node.args[3], symbol_table)
     dtype, mode, include_self = node.tensor_meta.dtype, node.args[4], argument(node, 5, "include_self", True)
     return _writes_along_dim(node, symbol_table).reduce(target, dtype, read, mode, include_self)
 
 
 @lowering("IndexReduceOp")
-def index_reduce(node: Op, symbol_table: SymbolTable) -> Any:
+def index_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Combines `x[:, index[i], :]` with `source[:, i, :]`."""
     target, (dim, index, source, mode) = value_of(node.args[0], symbol_table), node.args[1:5]
     shape = node.tensor_meta.shape
@@ -210,7 +210,7 @@ def _write(subscripts: Subscripts, target: ir.Value, dtype: TensorDType, read: R
     return ScatterWrites(subscripts.shape, target_indices).apply(target, dtype, read, _COMBINE["add" if add else ""])
 
 
-def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
+def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> ir.Value:
     """Lowers a write of one value to all elements that a mask selects, or of one value to each of them.
 
     Raises `LoweringError` for a mask combined with other indices.
@@ -240,7 +240,7 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
         return _put_one_value(node, symbol_table, mask_dims, axes, add)
     value_type = node.args[2].tensor_meta.dtype
 
-    def read(target_indices: Indices, earlier_ones: Any) -> Scalar:
+    def read(target_indices: Indices, earlier_ones: ir.Value) -> Scalar:
         indices = [earlier_ones if axis is None else target_indices[axis] for axis in axes]
         return element(values, [_clamp(index, size) for index, size in zip(indices, sizes, strict=True)], value_type)
 
@@ -249,12 +249,14 @@ def _put_by_mask(node: Op, symbol_table: SymbolTable, add: bool) -> Any:
     return _write_by_mask(target, node.tensor_meta.dtype, mask_values, read, _COMBINE["add" if add else ""])
 
 
-def _clamp(index: Any, size: Any) -> Any:
+def _clamp(index: ir.Value, size: Dim) -> ir.Value:
     """Clamps an index to the last one: for broadcast dims of size 1, and for masks with more ones than values."""
     return arith.minui(index, position(size - 1))
 
 
-def _put_one_value(node: Op, symbol_table: SymbolTable, mask_dims: list[int], axes: list[int | None], add: bool) -> Any:
+def _put_one_value(
+    node: Op, symbol_table: SymbolTable, mask_dims: list[int], axes: list[int | None], add: bool
+) -> ir.Value:
     """Writes the value where the mask over the target's dims `mask_dims` is set.
 
     Dim `i` of the value is dim `axes[i]` of the target; the value is broadcast along the masked dims.
@@ -267,7 +269,7 @@ def _put_one_value(node: Op, symbol_table: SymbolTable, mask_dims: list[int], ax
     sizes = st.shape_of(tensors[1])
     value_dims = [None if size == 1 else axis for axis, size in zip(axes, sizes, strict=True)]
 
-    def body(*elements: Any) -> list[Any]:
+    def body(*elements: ir.Value) -> list[ir.Value]:
         flag, value, old = map(Scalar, elements, types)
         new = _COMBINE["add" if add else ""](old, cast(value, meta.dtype))
         return [s.select(flag, new, old).value]
@@ -287,7 +289,7 @@ class _Mask:
     value_count: Any
 
 
-def _count_ones(flags: Any, dtype: TensorDType) -> Scalar:
+def _count_ones(flags: ir.Value, dtype: TensorDType) -> Scalar:
     """Returns the number of set elements of a mask, as i64."""
     shape = st.shape_of(flags)
     total = st.reduce(
@@ -298,18 +300,18 @@ def _count_ones(flags: Any, dtype: TensorDType) -> Scalar:
 
 
 def _write_by_mask(
-    target: Any, dtype: TensorDType, mask: _Mask, read: Callable[[Indices, Any], Scalar],
+    target: ir.Value, dtype: TensorDType, mask: _Mask, read: Callable[[Indices, ir.Value], Scalar],
     combine: Combine = _replace,
-) -> Any:  # fmt: skip
+) -> ir.Value:  # fmt: skip
     """Combines each element that the mask selects with `read(target indices, number of earlier ones in the mask)`."""
     sizes = st.shape_of(target)
     other_dims = [dim for dim in range(len(sizes)) if dim not in mask.dims]
 
-    def visit(mask_indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(mask_indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         target, earlier_ones = carried
         flag = cast(element(mask.flags, mask_indices, mask.dtype), TensorDType.Bool)
 
-        def write(other_indices: list[Any], targets: list[Any]) -> list[Any]:
+        def write(other_indices: list[ir.Value], targets: list[ir.Value]) -> list[ir.Value]:
             index_of_dim = dict(zip([*mask.dims, *other_dims], [*mask_indices, *other_indices], strict=True))
             indices = [index_of_dim[dim] for dim in range(len(sizes))]
             old = element(targets[0], indices, dtype)
@@ -326,7 +328,7 @@ def _write_by_mask(
 
 
 @lowering("MaskedScatterOp")
-def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
+def masked_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Writes the source's elements, in order, where the mask is set."""
     (target, flags, source), meta = (value_of(arg, symbol_table) for arg in node.args[:3]), node.tensor_meta
     source_type = node.args[2].tensor_meta.dtype
@@ -342,14 +344,14 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> Any:
     mask_values = _Mask(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
-    def read(_target_indices: Indices, earlier_ones: Any) -> Scalar:
+    def read(_target_indices: Indices, earlier_ones: ir.Value) -> Scalar:
         return element(source_line, [_clamp(earlier_ones, count)], source_type)
 
     return _write_by_mask(start, meta.dtype, mask_values, read)
 
 
 @lowering("PutOp")
-def put(node: Op, symbol_table: SymbolTable) -> Any:
+def put(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Applies `x.flatten()[index] = source` sequentially."""
     target, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     index, source = (node.args[i] for i in (1, 2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import smallest
@@ -13,6 +12,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.elementwise import promoted_type
 from buddy.compiler.ops.loops import (
+    Extent,
     compare,
     element,
     for_each,
@@ -37,7 +37,7 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def _partition_point(length: Any, is_before: Callable[[Any], Scalar]) -> Any:
+def _partition_point(length: Extent, is_before: Callable[[ir.Value], Scalar]) -> ir.Value:
     """Returns the first of `length` positions for which `is_before` is false, by binary search.
 
     Returns `length` if there is no such position. `is_before` must be false for all later positions.
@@ -55,7 +55,9 @@ def _partition_point(length: Any, is_before: Callable[[Any], Scalar]) -> Any:
     return loop.results[0]
 
 
-def _search(node: Op, rows: Op, values: Any, symbol_table: SymbolTable, right: bool, sorter: Op | None) -> Any:
+def _search(
+    node: Op, rows: Op, values: Op | int | float, symbol_table: SymbolTable, right: bool, sorter: Op | None
+) -> ir.Value:
     """Returns the insertion position of each value in the corresponding sorted row of `rows`, or in the only row.
 
     `right` selects the position after equal elements. `sorter` has the positions of each row's elements in sorted
@@ -71,11 +73,11 @@ def _search(node: Op, rows: Op, values: Any, symbol_table: SymbolTable, right: b
     common, outer_rank = promoted_type((rows, values)), len(rows.tensor_meta.shape) - 1
     all_loops = list(range(len(meta.shape)))
 
-    def body(*elements: Any) -> list[Any]:
+    def body(*elements: ir.Value) -> list[ir.Value]:
         row = [loop_index(i) for i in range(outer_rank)]
-        value = Scalar(elements[0], dtype) if inputs else number(values, common)
+        value = Scalar(elements[0], dtype) if isinstance(values, Op) else number(values, common)
 
-        def is_before(middle: Any) -> Scalar:
+        def is_before(middle: ir.Value) -> Scalar:
             column = middle if order is None else clamp_index(element(order, [*row, middle], TensorDType.Int64), length)
             boundary = cast(element(boundaries, [*row, column], row_type), common)
             # The negated comparison is true for NaN, so that the search continues to the right.
@@ -88,7 +90,7 @@ def _search(node: Op, rows: Op, values: Any, symbol_table: SymbolTable, right: b
 
 
 @lowering("SearchsortedOp")
-def searchsorted(node: Op, symbol_table: SymbolTable) -> Any:
+def searchsorted(node: Op, symbol_table: SymbolTable) -> ir.Value:
     side = argument(node, 4, "side")
     right = side == "right" if side is not None else bool(argument(node, 3, "right", False))
     sorter = argument(node, 5, "sorter")
@@ -96,12 +98,12 @@ def searchsorted(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("BucketizeOp")
-def bucketize(node: Op, symbol_table: SymbolTable) -> Any:
+def bucketize(node: Op, symbol_table: SymbolTable) -> ir.Value:
     return _search(node, node.args[1], node.args[0], symbol_table, bool(argument(node, 3, "right", False)), None)
 
 
 @lowering("HistcOp")
-def histc(node: Op, symbol_table: SymbolTable) -> Any:
+def histc(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Counts the elements in bins of equal width from `min` to `max`, or over all elements if `min` equals `max`."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, bins = node.tensor_meta, argument(node, 1, "bins", 100)
@@ -113,7 +115,7 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     finite = (low - low).compare("eq", 0) & (high - high).compare("eq", 0)
     fall_back_if(node, symbol_table, finite.compare("eq", 0), "the range is not finite")
 
-    def count(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def count(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         x = element(value, indices, dtype)
         inside = x.compare("ge", low) & x.compare("le", high)
         # Elements outside of the range, and NaN, add 0 to the first bin.
@@ -127,7 +129,7 @@ def histc(node: Op, symbol_table: SymbolTable) -> Any:
     return for_each(shape_of(value), [filled(0, meta.shape, meta.dtype)], count)[0]
 
 
-def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Scalar, Scalar]:
+def _range(value: ir.Value, dtype: TensorDType, low: float, high: float) -> tuple[Scalar, Scalar]:
     """Returns the requested bounds, or those of the elements, widened by one on each side if all are equal."""
     if low != high:
         return number(low, dtype), number(high, dtype)
@@ -139,7 +141,7 @@ def _range(value: Any, dtype: TensorDType, low: float, high: float) -> tuple[Sca
 
 
 @lowering("NonzeroStaticOp")
-def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
+def nonzero_static(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns the indices of the first nonzero elements, one element per row; fills the remaining rows."""
     value, dtype = value_of(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     meta, fill = node.tensor_meta, argument(node, 2, "fill_value", -1)
@@ -151,7 +153,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
     # The loop does not run if a dynamic `size` is 0, when the result has no row to write to.
     extents = [first_size * smallest(size, 1), *other_sizes]
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, count = carried
         is_listed = cast(element(value, indices, dtype), TensorDType.Bool) & compare("slt", count, size)
         row = arith.minui(count, position(size - 1))
@@ -165,7 +167,7 @@ def nonzero_static(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("RepeatInterleaveOp")
-def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
+def repeat_interleave(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns each position of the operand as often as the element at that position says.
 
     Falls back to eager if a count is negative or the counts do not add up to the expected size.
@@ -176,14 +178,14 @@ def repeat_interleave(node: Op, symbol_table: SymbolTable) -> Any:
     if 0 in meta.shape:
         return empty(meta.shape, meta.dtype)
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, start, error = carried
         times = element(value, indices, dtype)
         count = index_position(cast(s.maximum(times, 0), TensorDType.Int64))
         end = plus(start, arith.minui(count, position(size + 1)))
         clamped_end = pick(compare("slt", end, size), end, size)
 
-        def write(repetition: list[Any], results: list[Any]) -> list[Any]:
+        def write(repetition: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
             return [insert(index_of(indices[0], meta.dtype), [plus(start, repetition[0])], results[0])]
 
         (result,) = for_each([minus(clamped_end, start)], [result], write)

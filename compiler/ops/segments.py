@@ -9,7 +9,7 @@ from typing import Any
 from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.sizes import product
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.bounds import clamp_index, depends_on_inputs, fall_back_if, fall_back_if_outside
 from buddy.compiler.ops.loops import (
@@ -40,7 +40,7 @@ _SUM, _MEAN, _MAX = range(3)
 
 
 @lowering("EmbeddingBagOp")
-def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns only the first result, of shape [bags, width]; the other results are for the backward pass.
 
     Raises `LoweringError` if another node reads one of these.
@@ -58,16 +58,16 @@ def embedding_bag(node: Op, symbol_table: SymbolTable) -> list[Any]:
     read = _reader(node, symbol_table, wide)
     padding = argument(node, 8, "padding_idx", -1)
 
-    def reduce_bag(bag_indices: list[Any], sums_and_counts: list[Any]) -> list[Any]:
+    def reduce_bag(bag_indices: list[ir.Value], sums_and_counts: list[ir.Value]) -> list[ir.Value]:
         (bag,) = bag_indices
         count_indices = [bag, position(0)]
 
-        def add_row(offset: list[Any], carried: list[Any]) -> list[Any]:
+        def add_row(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             all_sums, counts = carried
             index, row = read(plus(start, offset[0]))
             counted, count = index.compare("ne", padding), element(counts, count_indices, TensorDType.Int64)
 
-            def add_element(column: list[Any], sums: list[Any]) -> list[Any]:
+            def add_element(column: list[ir.Value], sums: list[ir.Value]) -> list[ir.Value]:
                 target = [bag, column[0]]
                 x, old = row(column[0]), element(sums[0], target, wide)
                 larger = s.select(count.compare("eq", 0) | (x > old), x, old)
@@ -97,10 +97,10 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     offsets, offset_type = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 
-    def offset(bag: Any) -> Scalar:
+    def offset(bag: ir.Value) -> Scalar:
         return cast(element(offsets, [bag], offset_type), TensorDType.Int64)
 
-    def count_decreases(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def count_decreases(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         (bag,) = indices
         previous = pick(compare("eq", bag, 0), position(0), minus(bag, 1))
         decreases = offset(previous) > offset(bag)
@@ -113,7 +113,10 @@ def _check_offsets(node: Op, symbol_table: SymbolTable) -> None:
     fall_back_if(node, symbol_table, invalid, "the offsets do not start at 0, decrease, or do not end at the length")
 
 
-def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[Any], tuple[Scalar, Any]]:
+RowReader = Callable[[ir.Value], Scalar]
+
+
+def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[[ir.Value], tuple[Scalar, RowReader]]:
     """Returns a function that maps a position among the indices to the index, and to a reader of that row of the table.
 
     The reader maps a column to the element, multiplied by the weight of the position.
@@ -122,11 +125,11 @@ def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[
     dtype, index_type = (arg.tensor_meta.dtype for arg in node.args[:2])
     weights = argument(node, 6, "per_sample_weights")
 
-    def read(position: Any) -> tuple[Scalar, Any]:
+    def read(position: ir.Value) -> tuple[Scalar, RowReader]:
         index = element(indices, [position], index_type)
         clamped = clamp_index(index, shape_of(table)[0])
 
-        def row(column: Any) -> Scalar:
+        def row(column: ir.Value) -> Scalar:
             x = cast(element(table, [clamped, column], dtype), wide)
             return x if weights is None else x * element(value_of(weights, symbol_table), [position], dtype)
 
@@ -135,12 +138,12 @@ def _reader(node: Op, symbol_table: SymbolTable, wide: TensorDType) -> Callable[
     return read
 
 
-def _bag_range(node: Op, symbol_table: SymbolTable, bag: Any) -> tuple[Any, Any]:
+def _bag_range(node: Op, symbol_table: SymbolTable, bag: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns the start and end of a bag among the indices; the last bag extends to the last index."""
     offsets, offset_type = value_of(node.args[2], symbol_table), node.args[2].tensor_meta.dtype
     count, length = shape_of(offsets)[0], shape_of(value_of(node.args[1], symbol_table))[0]
 
-    def offset(bag: Any) -> Any:
+    def offset(bag: ir.Value) -> ir.Value:
         value = index_position(element(offsets, [bag], offset_type))
         return arith.minsi(arith.maxsi(value, position(0)), position(length))
 
@@ -162,7 +165,7 @@ _FLAG_TYPE = TensorDType.Int32
 
 
 @ops_registry.lowering("SegmentReduceOp")
-def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
+def segment_reduce(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Reduces the segments of a dim that `lengths` or `offsets` define.
 
     Falls back to eager if lengths are negative, or do not add up to the size of the dim.
@@ -179,16 +182,16 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     limit_type = limits.tensor_meta.dtype
     limit_rows = reshape(value_of(limits, symbol_table), [outer, limits.tensor_meta.shape[-1]], limit_type)
 
-    def segment_range(segment: list[Any], previous_end: Any) -> tuple[Any, Any, Scalar]:
+    def segment_range(segment: list[ir.Value], previous_end: ir.Value) -> tuple[ir.Value, ir.Value, Scalar]:
         """Returns start and end of a segment, and whether its length is invalid."""
         if not is_by_length:
-            start, end = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
-            return _clamp(start, size), _clamp(end, size), number(False, TensorDType.Bool)
+            first, last = (element(limit_rows, [segment[0], plus(segment[1], i)], limit_type) for i in (0, 1))
+            return _clamp(first, size), _clamp(last, size), number(False, TensorDType.Bool)
         length = element(limit_rows, segment, limit_type)
         start = pick(compare("eq", segment[1], 0), 0, previous_end)
         return start, plus(start, _clamp(length, size + 1)), length.compare("lt", 0)
 
-    def visit(segment: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(segment: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         result, previous_end, error = carried
         start, end, invalid = segment_range(segment, previous_end)
         if is_by_length:
@@ -204,13 +207,15 @@ def segment_reduce(node: Op, symbol_table: SymbolTable) -> Any:
     return results_or_eager(info, node, symbol_table, results, "the lengths are negative or do not fill the axis")[0]
 
 
-def _clamp(value: Scalar, size: int) -> Any:
+def _clamp(value: Scalar, size: int) -> ir.Value:
     """Clamps a number to a position from 0 to `size`."""
     wide = cast(value, TensorDType.Int64)
     return index_position(s.minimum(s.maximum(wide, 0), size))
 
 
-def _reduce_segment(node: Op, result: Any, flat: Any, segment: list[Any], range_: tuple[Any, Any]) -> Any:
+def _reduce_segment(
+    node: Op, result: ir.Value, flat: ir.Value, segment: list[ir.Value], range_: tuple[ir.Value, ir.Value]
+) -> ir.Value:
     """Returns `result` [outer, segments, inner] with the reduction of one segment of `flat` [outer, size, inner].
 
     `segment` are the indices along the dims `outer` and `segments`, `range_` are start and end along `size`.
@@ -224,16 +229,16 @@ def _reduce_segment(node: Op, result: Any, flat: Any, segment: list[Any], range_
     if mode == "mean" and initial is None:
         initial_value = s.select(compare("sgt", length, 0), initial_value, number(math.nan, dtype))
 
-    def initialize(column: list[Any], results: list[Any]) -> list[Any]:
+    def initialize(column: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
         return [insert(initial_value, [*segment, column[0]], results[0])]
 
-    def add_element(indices: list[Any], results: list[Any]) -> list[Any]:
+    def add_element(indices: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
         offset, column = indices
         target, source = [*segment, column], [segment[0], plus(start, offset), column]
         new = combine(element(results[0], target, dtype), element(flat, source, dtype))
         return [insert(new, target, results[0])]
 
-    def average(column: list[Any], results: list[Any]) -> list[Any]:
+    def average(column: list[ir.Value], results: list[ir.Value]) -> list[ir.Value]:
         target, count = [*segment, column[0]], cast(index_of(length), dtype)
         x = element(results[0], target, dtype)
         return [insert(s.select(count > 0, x / s.maximum(count, 1), x), target, results[0])]

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.loops import (
+    Extent,
     LoopState,
     compare,
     element,
@@ -40,24 +41,24 @@ class SortBuffer(LoopState):
     may append further tensors.
     """
 
-    def __init__(self, tensors: Sequence[Any], row: Any, dtype: TensorDType, order: Order) -> None:
+    def __init__(self, tensors: Sequence[ir.Value], row: ir.Value, dtype: TensorDType, order: Order) -> None:
         super().__init__(tensors)
         self.row, self.dtype, self.order = row, dtype, order
 
-    def get(self, i: Any) -> Entry:
+    def get(self, i: Extent) -> Entry:
         indices = [self.row, position(i)]
         return element(self.tensors[0], indices, self.dtype), element(self.tensors[1], indices, TensorDType.Int64)
 
-    def put(self, i: Any, entry: Entry) -> None:
+    def put(self, i: Extent, entry: Entry) -> None:
         indices = [self.row, position(i)]
         self.tensors[:2] = [insert(x, indices, tensor) for x, tensor in zip(entry, self.tensors[:2], strict=True)]
 
-    def swap(self, i: Any, j: Any) -> None:
+    def swap(self, i: Extent, j: Extent) -> None:
         left, right = self.get(i), self.get(j)
         self.put(i, right)
         self.put(j, left)
 
-    def is_before(self, i: Any, j: Any) -> Scalar:
+    def is_before(self, i: Extent, j: Extent) -> Scalar:
         """True if the key at `i` must come before the key at `j`."""
         return self.order(self.get(i)[0], self.get(j)[0])
 
@@ -66,17 +67,17 @@ class SortBuffer(LoopState):
 MAX_INSERTION_SORT, MAX_INSERTION_SELECTION = 16, 3
 
 
-def nth_element(line: SortBuffer, nth: Any, length: int) -> None:
+def nth_element(line: SortBuffer, nth: Extent, length: int) -> None:
     """Moves entry `nth` of the sorted order to position `nth`, and all entries that must come before it to its left."""
 
-    def is_long(first: Any, last: Any, depth: Any) -> Any:
+    def is_long(first: Extent, last: Extent, depth: Extent) -> tuple[Scalar, list[Extent]]:
         return compare("sgt", minus(last, first), MAX_INSERTION_SELECTION) & compare("ne", depth, 0), [
             first,
             last,
             depth,
         ]
 
-    def narrow(first: Any, last: Any, depth: Any) -> list[Any]:
+    def narrow(first: ir.Value, last: ir.Value, depth: ir.Value) -> list[ir.Value]:
         cut = _partition(line, first, last)
         in_second_part = compare("sle", cut, nth)
         return [pick(in_second_part, cut, first), pick(in_second_part, last, cut), minus(depth, 1)]
@@ -96,26 +97,26 @@ def _max_depth(length: int) -> int:
     return 2 * (length.bit_length() - 1)
 
 
-def _partition(line: SortBuffer, first: Any, last: Any) -> Any:
+def _partition(line: SortBuffer, first: Extent, last: Extent) -> ir.Value:
     """Partitions around the median of three entries, which moves to `first`. Returns the start of the second part."""
     low, middle, high = plus(first, 1), plus(first, half(minus(last, first))), minus(last, 1)
     ab, bc, ac = line.is_before(low, middle), line.is_before(middle, high), line.is_before(low, high)
     median_if_ab = pick(bc, middle, pick(ac, high, low))
     line.swap(first, pick(ab, median_if_ab, pick(ac, low, pick(bc, high, middle))))
 
-    def scan(left: Any, right: Any) -> Any:
+    def scan(left: Extent, right: Extent) -> tuple[Scalar, list[ir.Value]]:
         left = _skip(line, left, 1, lambda i: line.is_before(i, first))
         right = _skip(line, minus(right, 1), -1, lambda i: line.is_before(first, i))
         return compare("slt", left, right), [left, right]
 
-    def exchange(left: Any, right: Any) -> list[Any]:
+    def exchange(left: ir.Value, right: ir.Value) -> list[ir.Value]:
         line.swap(left, right)
         return [plus(left, 1), right]
 
     return line.repeat([low, last], scan, exchange)[0]
 
 
-def _skip(line: SortBuffer, start: Any, step: int, condition: Any) -> Any:
+def _skip(line: SortBuffer, start: Extent, step: int, condition: Callable[[ir.Value], Scalar]) -> ir.Value:
     """Returns the first position from `start` on, in steps of `step`, for which `condition` is false."""
     return line.repeat([start], lambda i: (condition(i), [i]), lambda i: [plus(i, step)])[0]
 
@@ -130,13 +131,13 @@ def sort(line: SortBuffer, length: int) -> None:
     insertion_sort(line, 0, length)
 
 
-def _split(line: SortBuffer, size: Any) -> Any:
+def _split(line: SortBuffer, size: ir.Value) -> ir.Value:
     """Pops the last range off the stack, which has `size` ranges below it, and splits the range until it is short.
 
     Pushes the right parts. Returns the new number of ranges on the stack.
     """
 
-    def is_long(first: Any, last: Any, depth: Any, size: Any) -> Any:
+    def is_long(first: Extent, last: Extent, depth: Extent, size: Extent) -> tuple[Scalar, list[Extent]]:
         return compare("sgt", minus(last, first), MAX_INSERTION_SORT) & compare("ne", depth, 0), [
             first,
             last,
@@ -144,7 +145,7 @@ def _split(line: SortBuffer, size: Any) -> Any:
             size,
         ]
 
-    def split(first: Any, last: Any, depth: Any, size: Any) -> list[Any]:
+    def split(first: ir.Value, last: ir.Value, depth: ir.Value, size: ir.Value) -> list[ir.Value]:
         cut, remaining_depth = _partition(line, first, last), minus(depth, 1)
         _push(line, size, (cut, last, remaining_depth))
         return [first, cut, remaining_depth, plus(size, 1)]
@@ -161,7 +162,7 @@ def _split(line: SortBuffer, size: Any) -> Any:
     return size
 
 
-def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
+def _push(line: SortBuffer, size: Extent, values: Sequence[Extent]) -> None:
     """Writes a range, as (first, last, remaining depth), to the stack of `size` ranges."""
     for i, value in enumerate(values):
         line.tensors[2] = insert(index_of(position(value)), [position(size), position(i)], line.tensors[2])
@@ -170,10 +171,10 @@ def _push(line: SortBuffer, size: Any, values: Sequence[Any]) -> None:
 def quick_select(line: SortBuffer, k: int, length: int) -> None:
     """Moves entry `k` of the sorted order to position `k`, as ATen's `quick_select_template` does."""
 
-    def is_long(left: Any, right: Any) -> Any:
+    def is_long(left: Extent, right: Extent) -> tuple[Scalar, list[Extent]]:
         return compare("sgt", right, plus(left, 1)), [left, right]
 
-    def narrow(left: Any, right: Any) -> list[Any]:
+    def narrow(left: ir.Value, right: ir.Value) -> list[ir.Value]:
         second = plus(left, 1)
         line.swap(plus(left, half(minus(right, left))), second)
         for i, j in ((second, right), (left, right), (second, left)):
@@ -187,35 +188,35 @@ def quick_select(line: SortBuffer, k: int, length: int) -> None:
     line.choose(is_pair & line.is_before(pick(is_pair, right, left), left), lambda: line.swap(left, right))
 
 
-def _partition_from_both_ends(line: SortBuffer, pivot: Any, low: Any, high: Any) -> list[Any]:
+def _partition_from_both_ends(line: SortBuffer, pivot: Extent, low: Extent, high: Extent) -> list[ir.Value]:
     """Exchanges entries on the wrong side of the pivot, from both ends. Returns the positions where both scans end."""
 
-    def scan(i: Any, j: Any) -> Any:
+    def scan(i: ir.Value, j: ir.Value) -> tuple[Scalar, list[ir.Value]]:
         i = _skip(line, plus(i, 1), 1, lambda k: line.is_before(k, pivot))
         j = _skip(line, minus(j, 1), -1, lambda k: line.is_before(pivot, k))
         return compare("sge", j, i), [i, j]
 
-    def exchange(i: Any, j: Any) -> list[Any]:
+    def exchange(i: ir.Value, j: ir.Value) -> list[ir.Value]:
         line.swap(i, j)
         return [i, j]
 
     return line.repeat([low, high], scan, exchange)
 
 
-def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
+def insertion_sort(line: SortBuffer, first: Extent, last: Extent) -> None:
     """Sorts the range."""
 
-    def insert_entry(i: Any) -> None:
+    def insert_entry(i: Extent) -> None:
         """Inserts entry `i` into the sorted entries before it."""
         entry = line.get(i)
 
-        def is_before_previous(j: Any) -> Any:
+        def is_before_previous(j: Extent) -> tuple[Scalar, list[Extent]]:
             # No entry before `first` is read: at `first`, the position is clamped, and `has_previous` ends the loop.
             has_previous = compare("sgt", j, first)
             previous = pick(has_previous, minus(j, 1), first)
             return line.order(entry[0], line.get(previous)[0]) & has_previous, [j]
 
-        def shift(j: Any) -> list[Any]:
+        def shift(j: ir.Value) -> list[ir.Value]:
             line.put(j, line.get(minus(j, 1)))
             return [minus(j, 1)]
 
@@ -224,28 +225,28 @@ def insertion_sort(line: SortBuffer, first: Any, last: Any) -> None:
     line.each(first, last, insert_entry)
 
 
-def partial_sort(line: SortBuffer, middle: Any, length: Any) -> None:
+def partial_sort(line: SortBuffer, middle: Extent, length: Extent) -> None:
     """Moves the first `middle` entries of the sorted order to the front, sorted. The other entries have any order."""
     heap_select(line, 0, middle, length)
     _sort_heap(line, 0, middle)
 
 
-def _sort_heap(line: SortBuffer, first: Any, length: Any) -> None:
+def _sort_heap(line: SortBuffer, first: Extent, length: Extent) -> None:
     """Sorts a heap of `length` entries that starts at `first`."""
 
-    def pop(i: Any) -> None:
+    def pop(i: Extent) -> None:
         remaining = minus(length, i)
         _pop_heap(line, first, remaining, plus(first, remaining))
 
     line.each(1, length, pop)
 
 
-def heap_select(line: SortBuffer, first: Any, middle: Any, last: Any) -> None:
+def heap_select(line: SortBuffer, first: Extent, middle: Extent, last: Extent) -> None:
     """Moves the entries that come first in sorted order to `first` … `middle`, as a heap."""
     length = minus(middle, first)
     parents = half(length)
 
-    def sift_parent(i: Any) -> None:
+    def sift_parent(i: Extent) -> None:
         parent = minus(minus(parents, 1), i)
         _adjust_heap(line, first, parent, length, line.get(plus(first, parent)))
 
@@ -253,23 +254,23 @@ def heap_select(line: SortBuffer, first: Any, middle: Any, last: Any) -> None:
     line.each(middle, last, lambda i: line.choose(line.is_before(i, first), lambda: _pop_heap(line, first, length, i)))
 
 
-def _pop_heap(line: SortBuffer, first: Any, length: Any, to: Any) -> None:
+def _pop_heap(line: SortBuffer, first: Extent, length: Extent, to: Extent) -> None:
     """Moves the top of a heap of `length` entries to position `to`, and the entry at `to` into the heap."""
     entry = line.get(to)
     line.put(to, line.get(first))
     _adjust_heap(line, first, 0, length, entry)
 
 
-def _adjust_heap(line: SortBuffer, first: Any, top: Any, length: Any, entry: Entry) -> None:
+def _adjust_heap(line: SortBuffer, first: Extent, top: Extent, length: Extent, entry: Entry) -> None:
     """Moves the hole at `top` down to a leaf, then moves `entry` up from that leaf.
 
     Positions are relative to `first`.
     """
 
-    def has_two_children(hole: Any) -> Any:
+    def has_two_children(hole: Extent) -> tuple[Scalar, list[Extent]]:
         return compare("slt", hole, half(minus(length, 1))), [hole]
 
-    def move_down(hole: Any) -> list[Any]:
+    def move_down(hole: ir.Value) -> list[ir.Value]:
         right = plus(plus(hole, hole), 2)
         left = minus(right, 1)
         child = pick(line.is_before(plus(first, right), plus(first, left)), left, right)
@@ -279,20 +280,20 @@ def _adjust_heap(line: SortBuffer, first: Any, top: Any, length: Any, entry: Ent
     (hole,) = line.repeat([top], has_two_children, move_down)
     only_child = plus(plus(hole, hole), 1)
 
-    def has_one_child(hole: Any, child: Any) -> Any:
+    def has_one_child(hole: Extent, child: Extent) -> tuple[Scalar, list[Extent]]:
         return compare("eq", plus(child, 1), length), [hole, child]
 
-    def move_to_child(hole: Any, child: Any) -> list[Any]:
+    def move_to_child(hole: ir.Value, child: ir.Value) -> list[ir.Value]:
         line.put(plus(first, hole), line.get(plus(first, child)))
         return [child, plus(plus(child, child), 1)]
 
     hole, _ = line.repeat([hole, only_child], has_one_child, move_to_child)
 
-    def parent_is_before(hole: Any) -> Any:
+    def parent_is_before(hole: Extent) -> tuple[Scalar, list[Extent]]:
         parent = pick(compare("sgt", hole, top), half(minus(hole, 1)), top)
         return line.order(line.get(plus(first, parent))[0], entry[0]) & compare("sgt", hole, top), [hole]
 
-    def move_up(hole: Any) -> list[Any]:
+    def move_up(hole: ir.Value) -> list[ir.Value]:
         parent = half(minus(hole, 1))
         line.put(plus(first, hole), line.get(plus(first, parent)))
         return [parent]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.sizes import Size, from_front, largest, smallest
+from buddy.compiler.graph.sizes import Dim, Size, from_front, largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
@@ -28,7 +29,7 @@ lowering = ops_registry.lowering
 
 
 @lowering("ViewOp", "ReshapeOp", "UnsqueezeOp", "SqueezeOp")
-def reshape(node: Op, symbol_table: SymbolTable) -> Any:
+def reshape(node: Op, symbol_table: SymbolTable) -> ir.Value:
     meta = node.tensor_meta
     return st.reshape(value_of(node.args[0], symbol_table), meta.shape, meta.dtype)
 
@@ -50,7 +51,7 @@ def expand(node: Op, symbol_table: SymbolTable) -> ir.Value:
 
 
 @lowering("RepeatOp")
-def repeat(node: Op, symbol_table: SymbolTable) -> Any:
+def repeat(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Broadcasts along a new dim in front of each dim, and merges both."""
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = [1] * (len(meta.shape) - len(st.shape_of(value))) + list(st.shape_of(value))
@@ -60,13 +61,20 @@ def repeat(node: Op, symbol_table: SymbolTable) -> Any:
     return st.reshape(repeats, meta.shape, meta.dtype)
 
 
-def _slice(value: Any, starts: list[Any], sizes: list[Any], steps: list[Any], shape: Any, dtype: TensorDType) -> Any:
+def _slice(
+    value: ir.Value,
+    starts: Sequence[Dim],
+    sizes: Sequence[Dim],
+    steps: Sequence[Dim],
+    shape: Sequence[Dim],
+    dtype: TensorDType,
+) -> ir.Value:
     if 0 in shape:
         return st.empty(shape, dtype)  # MLIR rejects an offset at the end of a dim, even of an empty slice
     return st.slice_of(value, starts, sizes, steps, shape, dtype)
 
 
-def _slice_start(start: Any, size: Any, count: Any, step: Any) -> Any:
+def _slice_start(start: Dim, size: Dim, count: Dim, step: int) -> Dim:
     """Returns the start of a slice of `count` elements in a dim of `size`, counted from the front, and clamped to it.
 
     PyTorch has already checked that a static start is in range. A dynamic start is data: if it is out of range, eager
@@ -77,14 +85,14 @@ def _slice_start(start: Any, size: Any, count: Any, step: Any) -> Any:
 
 
 @lowering("SliceOp")
-def slice_(node: Op, symbol_table: SymbolTable) -> Any:
+def slice_(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = st.shape_of(value)
     if shape == meta.shape:
         return value
     dim = normalize_dim(argument(node, 1, "dim", 0), len(shape))
     start = argument(node, 2, "start")
-    starts, steps = [0] * len(shape), [1] * len(shape)
+    starts, steps = list[Dim]([0] * len(shape)), [1] * len(shape)
     steps[dim] = argument(node, 4, "step", 1) or 1
     starts[dim] = _slice_start(0 if start is None else start, shape[dim], meta.shape[dim], steps[dim])
     return _slice(value, starts, list(meta.shape), steps, meta.shape, meta.dtype)
@@ -95,22 +103,23 @@ def select(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, meta = value_of(node.args[0], symbol_table), node.tensor_meta
     shape = list(st.shape_of(value))
     dim, index = normalize_dim(node.args[1], len(shape)), node.args[2]
-    starts, sizes = list[Any]([0] * len(shape)), list(shape)
+    starts, sizes = list[Dim]([0] * len(shape)), list[Dim](shape)
     starts[dim], sizes[dim] = _slice_start(index, shape[dim], 1, 1), 1
     return _slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype)
 
 
 @lowering("SplitOp", "UnbindOp")
-def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def split(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns consecutive pieces along a dim; `unbind` removes this dim from the pieces."""
     value = value_of(node.args[0], symbol_table)
     shape = list(st.shape_of(value))
     is_unbind = node.target.startswith("unbind")
     dim = normalize_dim(argument(node, 1 if is_unbind else 2, "dim", 0), len(shape))
-    pieces, start = [], 0
+    pieces: list[ir.Value] = []
+    start: Dim = 0
     for meta in node.metas:
         assert meta is not None
-        starts, sizes = [0] * len(shape), list(shape)
+        starts, sizes = list[Dim]([0] * len(shape)), list[Dim](shape)
         starts[dim], sizes[dim] = start, 1 if is_unbind else meta.shape[dim]
         pieces.append(_slice(value, starts, sizes, [1] * len(shape), meta.shape, meta.dtype))
         start += sizes[dim]
@@ -118,13 +127,13 @@ def split(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("SliceScatterOp", "SelectScatterOp")
-def scatter_slice(node: Op, symbol_table: SymbolTable) -> Any:
+def scatter_slice(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns the first operand with a slice, or the elements at one index of a dim, replaced by the second operand."""
     value, source = value_of(node.args[0], symbol_table), node.args[1]
     piece = cast_tensor(value_of(source, symbol_table), source.tensor_meta.dtype, node.tensor_meta.dtype)
     shape = list(st.shape_of(value))
     dim = normalize_dim(argument(node, 2, "dim", 0), len(shape))
-    starts, steps, sizes = [0] * len(shape), [1] * len(shape), list(shape)
+    starts, steps, sizes = list[Dim]([0] * len(shape)), [1] * len(shape), list(shape)
     start = argument(node, 3, "index" if node.target.startswith("select") else "start")
     steps[dim] = argument(node, 5, "step", 1) or 1
     sizes[dim] = 1 if node.target.startswith("select") else st.shape_of(piece)[dim]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypeVar
 
 from buddy.compiler.graph.sizes import Dim, Size, evaluate, is_dynamic, parse_size
 from buddy.compiler.mlir.bindings import arith, ir
@@ -25,16 +25,18 @@ RESULT_SIZES = "buddy.result_sizes"  # on a function: the sizes of each of its r
 class FunctionSizes:
     """The values of a function's symbols, and the shapes of its tensors whose types have `?` dims."""
 
-    symbols: dict[str, Any] = field(default_factory=dict)
-    shapes: dict[Any, tuple[Dim, ...]] = field(default_factory=dict)
+    symbols: dict[str, ir.Value] = field(default_factory=dict)
+    shapes: dict[ir.Value, tuple[Dim, ...]] = field(default_factory=dict)
 
+
+T = TypeVar("T")
 
 # The functions that are being lowered, the innermost one last.
 _function_stack = [FunctionSizes()]
 
 
 @contextmanager
-def function_sizes(symbols: dict[str, Any]) -> Iterator[FunctionSizes]:
+def function_sizes(symbols: dict[str, ir.Value]) -> Iterator[FunctionSizes]:
     """Starts a function, with the values of its `symbols` (of type index), for the time of the `with` block."""
     _function_stack.append(FunctionSizes(symbols))
     try:
@@ -63,7 +65,7 @@ def known_shape(value: ir.Value) -> tuple[Dim, ...]:
     return _function_stack[-1].shapes[value]
 
 
-def index_value(size: Any) -> Any:
+def index_value(size: Dim | ir.Value) -> ir.Value:
     """Returns a size as an MLIR value of type index, which is emitted unless `size` already is such a value."""
     if not isinstance(size, (int, Size)):
         return size
@@ -84,7 +86,7 @@ def _emit_operation(name: str, left: ir.Value, right: ir.Value) -> ir.Value:
     return functions[name](left, right)
 
 
-def split_sizes(sizes: Sequence[int | Size]) -> tuple[list[ir.Value], list[int]]:
+def split_sizes(sizes: Sequence[Dim | ir.Value]) -> tuple[list[ir.Value], list[int]]:
     """Returns sizes in the form of slice ops: values of the dynamic sizes, and static sizes with markers for these."""
     return [index_value(size) for size in sizes if not isinstance(size, int)], mlir_shape(sizes)
 
@@ -115,7 +117,7 @@ def result_attributes(function: ir.Operation) -> list[ir.ArrayAttr]:
     return [ir.ArrayAttr.get([])] * len(function_type.results)
 
 
-def symbols_of(function: Any, values: Sequence[Any]) -> dict[str, Any]:
+def symbols_of(function: ir.Operation, values: Sequence[T]) -> dict[str, T]:
     """Returns the value of each symbol that is an argument of a function; `values` are those of all arguments."""
     if "arg_attrs" not in function.attributes:
         return {}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim, product
@@ -53,15 +52,15 @@ def descending(x: Scalar, y: Scalar) -> Scalar:
 class KeyedRows:
     """Keys [rows, n] of `dtype`, and the original index (i64) of each key in its row."""
 
-    keys: Any
-    indices: Any
+    keys: ir.Value
+    indices: ir.Value
     dtype: TensorDType
 
-    def get(self, row: Any, i: Any) -> tuple[Scalar, Scalar]:
+    def get(self, row: ir.Value, i: ir.Value) -> tuple[Scalar, Scalar]:
         return element(self.keys, [row, i], self.dtype), element(self.indices, [row, i], TensorDType.Int64)
 
 
-def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> KeyedRows:
+def sort_rows(keys: ir.Value, dtype: TensorDType, order: Order) -> KeyedRows:
     """Sorts the rows of `keys` [rows, n] stably, by a bottom-up merge sort.
 
     To avoid a copy, merge passes are made in pairs: the first merges runs of `width` keys to a scratch row, the second
@@ -70,10 +69,10 @@ def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> KeyedRows:
     rows, length = shape_of(keys)
     scratch_shape = [1, length]
 
-    def sort_row(indices: list[Any], tensors: list[Any]) -> list[Any]:
+    def sort_row(indices: list[ir.Value], tensors: list[ir.Value]) -> list[ir.Value]:
         (row,) = indices
 
-        def merge_twice(_: list[Any], carried: list[Any]) -> list[Any]:
+        def merge_twice(_: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             main, scratch, width = carried[:2], carried[2:4], carried[4]
             double = arith.addi(width, width)
             scratch = _merge_runs(KeyedRows(main[0], main[1], dtype), row, scratch, position(0), width, order)
@@ -87,7 +86,7 @@ def sort_rows(keys: Any, dtype: TensorDType, order: Order) -> KeyedRows:
     return KeyedRows(sorted_keys, indices, dtype)
 
 
-def _indices(shape: Sequence[Dim]) -> Any:
+def _indices(shape: Sequence[Dim]) -> ir.Value:
     """Returns every element's index in its row."""
     out = empty(shape, TensorDType.Int64)
     return generic([], [], [out], [[0, 1]], [PARALLEL] * 2, lambda _: [index_of(loop_index(1)).value])[0]
@@ -103,8 +102,13 @@ def _merge_pass_pairs(length: Extent) -> Extent:
 
 
 def _merge_runs(
-    source: KeyedRows, source_row: Any, target: Sequence[Any], target_row: Any, width: Any, order: Order
-) -> list[Any]:
+    source: KeyedRows,
+    source_row: ir.Value,
+    target: Sequence[ir.Value],
+    target_row: ir.Value,
+    width: ir.Value,
+    order: Order,
+) -> list[ir.Value]:
     """Merges each pair of adjacent sorted runs of `width` keys in a row of `source`. Returns the new `target`.
 
     `target` are keys and indices; the result is written to the row `target_row`.
@@ -112,12 +116,12 @@ def _merge_runs(
     length = position(shape_of(source.keys)[1])
     double = arith.addi(width, width)
 
-    def merge(pair_indices: list[Any], outs: list[Any]) -> list[Any]:
+    def merge(pair_indices: list[ir.Value], outs: list[ir.Value]) -> list[ir.Value]:
         (pair_number,) = pair_indices
         start = arith.muli(pair_number, double)
         middle, end = (arith.minui(arith.addi(start, size), length) for size in (width, double))
 
-        def move_next(offset: list[Any], carried: list[Any]) -> list[Any]:
+        def move_next(offset: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             *outs, left, right = carried
             target_indices = [target_row, arith.addi(start, offset[0])]
             (x, i), (y, j) = (source.get(source_row, _clamp(p, length)) for p in (left, right))
@@ -139,12 +143,12 @@ def _merge_runs(
     return for_each([arith.ceildivui(length, double)], target, merge)
 
 
-def _clamp(index: Any, length: Any) -> Any:
+def _clamp(index: ir.Value, length: Extent) -> ir.Value:
     """Clamps an index, so that the element there can be read; the caller ignores what an index past the end reads."""
     return arith.minui(index, arith.subi(length, position(1)))
 
 
-def _rows_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any, list[int], TensorDType]:
+def _rows_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[ir.Value, list[int], TensorDType]:
     """Returns the operand as rows along `dim`, of shape [rows, n]; without `dim`, all elements are one row.
 
     Also returns the permutation of the operand's dims for that shape, and the element type.
@@ -159,7 +163,7 @@ def _rows_of(node: Op, symbol_table: SymbolTable, dim: int | None) -> tuple[Any,
     return reshape(transpose(value, permutation, dtype), [rows, shape[axis]], dtype), permutation, dtype
 
 
-def _restore_shapes(node: Op, tensors: Sequence[Any], permutation: Sequence[int] = ()) -> list[Any]:
+def _restore_shapes(node: Op, tensors: Sequence[ir.Value], permutation: Sequence[int] = ()) -> list[ir.Value]:
     """Returns tensors of rows in the shapes of the node's results.
 
     `permutation` is that of `_rows_of`; without it, as for results without the dim, the tensors are only reshaped.
@@ -176,11 +180,11 @@ def _restore_shapes(node: Op, tensors: Sequence[Any], permutation: Sequence[int]
     return results
 
 
-def _columns(sorted_rows: KeyedRows, start: int, count: int) -> list[Any]:
+def _columns(sorted_rows: KeyedRows, start: int, count: int) -> list[ir.Value]:
     """Returns the keys and indices of `count` columns from column `start` on."""
     rows = shape_of(sorted_rows.keys)[0]
 
-    def columns(value: Any, dtype: TensorDType) -> Any:
+    def columns(value: ir.Value, dtype: TensorDType) -> ir.Value:
         if 0 in (rows, count):  # MLIR rejects an empty slice whose start is at the end
             return empty([rows, count], dtype)
         slice_type = tensor_type([rows, count], dtype)
@@ -190,7 +194,7 @@ def _columns(sorted_rows: KeyedRows, start: int, count: int) -> list[Any]:
 
 
 @lowering("SortOp")
-def sort(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def sort(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Sorts along a dim; equal keys have the same order as in eager, also in unstable sorts."""
     is_stable = node.target == "sort.stable" and argument(node, 1, "stable")
     # `sort.stable` has one more argument before `dim`.
@@ -212,11 +216,13 @@ def _uses_radix_sort(node: Op) -> bool:
     return meta.dtype.is_integer and len(meta.shape) == 1 and meta.shape[0] >= MIN_RADIX_SORT_LENGTH
 
 
-def apply_to_rows(keys: Any, dtype: TensorDType, order: Order, algorithm: Callable[[SortBuffer], None]) -> KeyedRows:
+def apply_to_rows(
+    keys: ir.Value, dtype: TensorDType, order: Order, algorithm: Callable[[SortBuffer], None]
+) -> KeyedRows:
     """Applies an algorithm of `selection` to each row of `keys` [rows, n]."""
     rows = shape_of(keys)[0]
 
-    def visit(row: list[Any], tensors: list[Any]) -> list[Any]:
+    def visit(row: list[ir.Value], tensors: list[ir.Value]) -> list[ir.Value]:
         buffer = SortBuffer(tensors, row[0], dtype, order)
         algorithm(buffer)
         return buffer.tensors
@@ -225,7 +231,7 @@ def apply_to_rows(keys: Any, dtype: TensorDType, order: Order, algorithm: Callab
     return KeyedRows(new_keys, indices, dtype)
 
 
-def _static_length(keys: Any) -> int:
+def _static_length(keys: ir.Value) -> int:
     """Returns the length of the rows, by which the algorithm is selected at compile time.
 
     Raises `LoweringError` if it is dynamic.
@@ -237,7 +243,7 @@ def _static_length(keys: Any) -> int:
 
 
 @lowering("TopkOp")
-def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def topk(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Selects the top k of each row by ATen's algorithms, so that equal keys have the same order as in eager."""
     keys, permutation, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
     count, length = node.args[1], _static_length(keys)
@@ -260,26 +266,26 @@ def topk(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("KthvalueOp")
-def kthvalue(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def kthvalue(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 2, "dim", -1))
     k, length = node.args[1] - 1, _static_length(keys)
     selected = apply_to_rows(keys, dtype, ascending, lambda buffer: selection.quick_select(buffer, k, length))
     return _restore_shapes(node, _columns(selected, k, 1))
 
 
-def _pick_entries(sorted_rows: KeyedRows, values: Any, column_of: Callable[[Scalar], Scalar]) -> list[Any]:
+def _pick_entries(sorted_rows: KeyedRows, values: ir.Value, column_of: Callable[[Scalar], Scalar]) -> list[ir.Value]:
     """Returns the key and the index in column `column_of(values[row])` of each row."""
     rows = shape_of(values)[0]
     outs = [empty([rows, 1], sorted_rows.dtype), empty([rows, 1], TensorDType.Int64)]
 
-    def body(value: Any, *_: Any) -> list[Any]:
+    def body(value: ir.Value, *_: Extent) -> list[ir.Value]:
         column = index_position(column_of(Scalar(value, TensorDType.Int64)))
         return [x.value for x in sorted_rows.get(loop_index(0), column)]
 
     return generic([values], [[0]], outs, [[0, None]] * 2, [PARALLEL], body)
 
 
-def _median_entry(keys: Any, dtype: TensorDType, column_of: Callable[[Scalar, int], Scalar]) -> list[Any]:
+def _median_entry(keys: ir.Value, dtype: TensorDType, column_of: Callable[[Scalar, int], Scalar]) -> list[ir.Value]:
     """Returns the key and the index in one column of each sorted row.
 
     The column is `column_of(number of keys in the row that are not NaN, n)`.
@@ -291,7 +297,7 @@ def _median_entry(keys: Any, dtype: TensorDType, column_of: Callable[[Scalar, in
     return _pick_entries(sorted_rows, counts, lambda count: column_of(count, length))
 
 
-def _count_numbers(keys: Any, dtype: TensorDType) -> Any:
+def _count_numbers(keys: ir.Value, dtype: TensorDType) -> ir.Value:
     """Returns the number of keys in each row that are not NaN."""
     shape, i64 = shape_of(keys), TensorDType.Int64
     if not dtype.is_float:
@@ -300,7 +306,7 @@ def _count_numbers(keys: Any, dtype: TensorDType) -> Any:
 
 
 @lowering("MedianOp")
-def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def median(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the lower median, or the first NaN; equal keys are ordered by position, as in ATen."""
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim"))
 
@@ -311,7 +317,7 @@ def median(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("NanmedianOp")
-def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def nanmedian(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the lower median of the elements that are not NaN."""
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim"))
 
@@ -323,7 +329,7 @@ def nanmedian(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("ModeOp")
-def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def mode(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the smallest of the most frequent keys, and the index that ATen's unstable sort puts last in its run."""
     keys, _, dtype = _rows_of(node, symbol_table, argument(node, 1, "dim", -1))
     if dtype.is_float:
@@ -333,17 +339,17 @@ def mode(node: Op, symbol_table: SymbolTable) -> list[Any]:
         raise LoweringError("the rows have no elements, and so no mode")
     sorted_rows = apply_to_rows(keys, dtype, ascending, lambda buffer: selection.sort(buffer, length))
 
-    def visit(row: list[Any], ends: list[Any]) -> list[Any]:
+    def visit(row: list[ir.Value], ends: list[ir.Value]) -> list[ir.Value]:
         return [insert(_end_of_longest_run(sorted_rows, row[0]), row, ends[0])]
 
     (ends,) = for_each([rows], [filled(0, [rows], TensorDType.Int64)], visit)
     return _restore_shapes(node, _pick_entries(sorted_rows, ends, lambda end: end))
 
 
-def _end_of_longest_run(sorted_rows: KeyedRows, row: Any) -> Any:
+def _end_of_longest_run(sorted_rows: KeyedRows, row: ir.Value) -> ir.Value:
     """Returns the last column of the longest run of equal keys in a row; the first such run, if there are several."""
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         run, longest, end = (Scalar(x, TensorDType.Int64) for x in carried)
         column = index_of(indices[0])
         previous = sorted_rows.get(row, index_position(s.maximum(column - 1, 0)))[0]

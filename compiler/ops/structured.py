@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from buddy.compiler.graph.sizes import Dim as Extent
 from buddy.compiler.graph.sizes import is_dynamic, product
@@ -14,13 +14,10 @@ from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sizes import index_value, known_shape, record_shape, split_sizes
 from buddy.compiler.ops.utils import constant, meta_type, mlir_element_type_get, tensor_type
 
-if TYPE_CHECKING:
-    pass
-
 PARALLEL, REDUCTION = "parallel", "reduction"
 
 
-def shape_of(value: Any) -> tuple[Any, ...]:
+def shape_of(value: ir.Value) -> tuple[Any, ...]:
     """Returns the shape of a tensor: an int per static dim, a `Size` per dynamic dim.
 
     This function, and all that use it, raise `LoweringError` for a tensor with dynamic dims whose shape was not
@@ -51,6 +48,10 @@ class ReversedDim:
 Dim = int | WindowDim | ReversedDim | None
 
 
+# A number, a symbolic size, or a value of type index.
+Index = Extent | ir.Value
+
+
 def affine_map(rank: int, dims: Sequence[Dim]) -> ir.AffineMap:
     """Returns the affine map from the indices of `rank` loops to those of `dims`; a broadcast dim has the index 0."""
     return ir.AffineMap.get(rank, 0, [_expression(dim) for dim in dims])
@@ -77,13 +78,13 @@ def empty(shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     return record_shape(tensor.empty(sizes, mlir_element_type_get(dtype)), shape)
 
 
-def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def filled(value: bool | int | float, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     return record_shape(linalg.fill(constant(value, dtype), outs=[empty(shape, dtype)]), shape)
 
 
 def generic(
     inputs: Sequence[ir.Value], dims: Sequence[Sequence[Dim]], outs: Sequence[ir.Value],
-    out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[Any]],
+    out_dims: Sequence[Sequence[Dim]], iterators: Sequence[str], body: Callable[..., Sequence[ir.Value]],
 ) -> list[ir.Value]:  # fmt: skip
     """Emits a `linalg.generic` whose operands have the indexing `dims` and `out_dims`; returns its results.
 
@@ -121,9 +122,9 @@ def pointwise(
 
 
 def reduce(
-    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Extent], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
-) -> Any:  # fmt: skip
+) -> ir.Value:  # fmt: skip
     """Reduces the inputs, broadcast to `shape`, over the dims `axes`, by `body(*elements, accumulated)` from `initial`.
 
     `dtype` is the element type of the result. With `keep`, the reduced dims remain as unit dims.
@@ -144,9 +145,9 @@ def reduce(
 
 
 def _reduce_without_unit_dims(
-    inputs: Sequence[tuple[Any, TensorDType]], shape: Sequence[int], axes: Sequence[int], keep: bool,
+    inputs: Sequence[tuple[ir.Value, TensorDType]], shape: Sequence[Extent], axes: Sequence[int], keep: bool,
     initial: bool | int | float, dtype: TensorDType, body: Callable[..., Scalar],
-) -> Any:  # fmt: skip
+) -> ir.Value:  # fmt: skip
     """Implements `reduce` without loops over axes of size 1.
 
     After a reshape is fused, no operand would determine the trip count of such a loop.
@@ -164,8 +165,8 @@ def _reduce_without_unit_dims(
 
 
 def contract(
-    a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType, start: Any = None,
-    unsigned: tuple[bool, bool] = (False, False),
+    a: ir.Value, b: ir.Value, a_dims: str, b_dims: str, out_dims: str, dtype: TensorDType,
+    start: ir.Value | None = None, unsigned: tuple[bool, bool] = (False, False),
 ) -> ir.Value:  # fmt: skip
     """Emits a contraction in index notation, such as `contract(a, b, "mk", "kn", "mn", f32)`.
 
@@ -184,11 +185,11 @@ def contract(
     return record_shape(linalg.contract(a, b, outs=[start], indexing_maps=maps), shape_of(start))
 
 
-def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[Any]]:
+def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[..., list[ir.Value]]:
     """Returns a body for integers of mixed signedness; `linalg.contract` extends both operands in the same way."""
     element = mlir_element_type_get(dtype)
 
-    def body(a: Any, b: Any, total: Any) -> list[Any]:
+    def body(a: ir.Value, b: ir.Value, total: ir.Value) -> list[ir.Value]:
         wide = [
             operand if operand.type == element else (arith.extui if is_unsigned else arith.extsi)(element, operand)
             for operand, is_unsigned in zip((a, b), unsigned, strict=True)
@@ -198,7 +199,7 @@ def _multiply_add(dtype: TensorDType, unsigned: tuple[bool, bool]) -> Callable[.
     return body
 
 
-def transpose(value: Any, permutation: Sequence[int], dtype: TensorDType) -> Any:
+def transpose(value: ir.Value, permutation: Sequence[int], dtype: TensorDType) -> ir.Value:
     """Transposes: result dim `i` is input dim `permutation[i]`."""
     if list(permutation) == sorted(permutation):
         return value
@@ -214,7 +215,7 @@ def broadcast(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> i
     return pointwise([(value, dtype)], shape, dtype, lambda x: x)
 
 
-def reshape(value: Any, shape: Sequence[Extent], dtype: TensorDType) -> Any:
+def reshape(value: ir.Value, shape: Sequence[Extent], dtype: TensorDType) -> ir.Value:
     """Reshapes in row-major order: collapses the dims to groups that both shapes have in common, then expands them."""
     old, new = shape_of(value), tuple[Any, ...](shape)
     if old == new:
@@ -282,9 +283,9 @@ def _common_groups(old: Sequence[int], new: Sequence[int]) -> Groups:
 
 
 def slice_of(
-    value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any], shape: Sequence[Extent],
-    dtype: TensorDType,
-) -> Any:  # fmt: skip
+    value: ir.Value, offsets: Sequence[Index], sizes: Sequence[Extent], strides: Sequence[Index],
+    shape: Sequence[Extent], dtype: TensorDType,
+) -> ir.Value:  # fmt: skip
     """Extracts a slice as a tensor of `shape`, in which unit dims of the slice may be left out.
 
     Offsets and strides are numbers, symbolic sizes, or values of type index.
@@ -293,15 +294,21 @@ def slice_of(
     return record_shape(tensor.extract_slice(result_type, value, *_slice_operands(offsets, sizes, strides)), shape)
 
 
-def _slice_operands(offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]) -> list[Any]:
+def _slice_operands(
+    offsets: Sequence[Index], sizes: Sequence[Extent], strides: Sequence[Index]
+) -> list[list[ir.Value] | list[int]]:
     """Returns the operands of slice ops: the dynamic offsets, sizes and strides, then the static ones."""
     dynamic, static = zip(*map(split_sizes, (offsets, sizes, strides)), strict=True)
     return [*dynamic, *static]
 
 
 def insert_slice(
-    piece: Any, value: Any, offsets: Sequence[Any], sizes: Sequence[Extent], strides: Sequence[Any]
-) -> Any:
+    piece: ir.Value,
+    value: ir.Value,
+    offsets: Sequence[Index],
+    sizes: Sequence[Extent],
+    strides: Sequence[Index],
+) -> ir.Value:
     """Returns `value` with `piece` in place of the elements that `slice_of` extracts with the same arguments."""
     return record_shape(tensor.insert_slice(piece, value, *_slice_operands(offsets, sizes, strides)), shape_of(value))
 
@@ -321,7 +328,7 @@ def index_to(value: ir.Value, dtype: TensorDType) -> ir.Value:
     return arith.index_cast(mlir_element_type_get(dtype), value)
 
 
-def to_index(value: Any) -> Any:
+def to_index(value: ir.Value) -> ir.Value:
     return arith.index_cast(ir.IndexType.get(), value)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import loops
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
 
 # Maps an element's indices to (target indices along the last dims, weight) pairs; the weight `None` means 1.
-Taps = Callable[[Sequence[Any]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
+Taps = Callable[[Sequence["ir.Value"]], Sequence[tuple[Sequence[Scalar], Scalar | None]]]
 
 # Sums of at least this many f32 terms use an f64 accumulator.
 MIN_F64_TERMS = 1 << 16
@@ -46,7 +46,7 @@ def cast_tensor(value: ir.Value, dtype: TensorDType, to: TensorDType) -> ir.Valu
     return st.pointwise([(value, dtype)], st.shape_of(value), to, lambda x: cast(x, to))
 
 
-def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> Any:
+def accumulate_taps(value: ir.Value, dtype: TensorDType, shape: Sequence[int], spatial: int, taps: Taps) -> ir.Value:
     """Returns a tensor of zeros of `shape` and `dtype`, plus the elements of `value` times weights, added sequentially.
 
     All dims but the last `spatial` ones are equal in `value` and the result, and are flattened to one plane index.
@@ -57,7 +57,7 @@ def accumulate_taps(value: Any, dtype: TensorDType, shape: Sequence[int], spatia
     counts = [planes, *st.shape_of(value)[-spatial:]]
     flat = st.reshape(value, counts, dtype)
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         element, out = cast(loops.element(flat, indices, dtype), wide), carried[0]
         for target, weight in taps(indices):
             target_indices = [indices[0], *(loops.index_position(p) for p in target)]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op, argument, normalize_dim, permutation_of
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.protocol.errors import BuddyError
-
-if TYPE_CHECKING:
-    from buddy.compiler.graph.sizes import Size
 
 # Lowerings also import these functions of the graph package from here.
 __all__ = [
@@ -21,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Maps (node name, result index) to the MLIR value of the result.
-SymbolTable = Mapping[tuple[str, int], Any]
+SymbolTable = Mapping[tuple[str, int], ir.Value]
 
 # Unsigned integers lower to signless MLIR integers; the ops define the signedness.
 _SIGNLESS_SPELLINGS = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}
@@ -32,8 +28,8 @@ def mlir_element_type_get(dtype: TensorDType) -> ir.Type:
     return ir.Type.parse(_SIGNLESS_SPELLINGS.get(dtype, dtype.value))
 
 
-def mlir_shape(shape: Sequence[int | Size]) -> list[int]:
-    """Returns a shape for MLIR types: each symbolic size becomes MLIR's marker for a dynamic size."""
+def mlir_shape(shape: Sequence[Dim | ir.Value]) -> list[int]:
+    """Returns a shape for MLIR types: each size that is not a number becomes MLIR's marker for a dynamic size."""
     return [size if isinstance(size, int) else ir.ShapedType.get_dynamic_size() for size in shape]
 
 
@@ -45,7 +41,7 @@ def meta_type(meta: TensorMeta) -> ir.Type:
     return tensor_type(meta.stored.shape, meta.stored.dtype)
 
 
-def value_of(argument: Any, symbol_table: SymbolTable) -> ir.Value:
+def value_of(argument: object, symbol_table: SymbolTable) -> ir.Value:
     """Returns the MLIR value of a node argument that is a tensor.
 
     Raises `LoweringError` for any other argument.

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim, largest, smallest
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import loops
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
@@ -23,8 +23,8 @@ lowering = ops_registry.lowering
 
 
 def place(
-    value: Any, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
-) -> Any:
+    value: ir.Value, offsets: Sequence[int], steps: Sequence[int], shape: Sequence[Dim], fill: float, dtype: TensorDType
+) -> ir.Value:
     """Returns a tensor of `shape` that has element `i` of each dim of `value` at `offset + i * step`, and else `fill`.
 
     Elements of `value` whose position is outside of `shape` are dropped.
@@ -46,7 +46,7 @@ def place(
 
 
 @lowering("ConstantPadNdOp")
-def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
+def constant_pad(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Pads by the second argument: (before, after) for each dim, from the last dim on. A negative padding crops."""
     meta, pads = node.tensor_meta, node.args[1]
     rank = len(meta.shape)
@@ -58,13 +58,13 @@ def constant_pad(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ReplicationPadBackwardOp")
-def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> Any:
+def replication_pad_backward(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Adds the gradient of each padding element to that of the nearest element."""
     meta, pads = node.tensor_meta, node.args[2]
     spatial = len(pads) // 2
     before, sizes = pads[-2::-2], meta.shape[-spatial:]
 
-    def nearest(indices: Sequence[Any]) -> list[tuple[list[Scalar], None]]:
+    def nearest(indices: Sequence[ir.Value]) -> list[tuple[list[Scalar], None]]:
         positions = (loops.index_of(i) - pad for i, pad in zip(indices[1:], before, strict=True))
         return [([s.minimum(s.maximum(p, 0), size - 1) for p, size in zip(positions, sizes, strict=True)], None)]
 
@@ -104,7 +104,9 @@ class SlidingWindow:
         ]
 
 
-def pad_for_window(value: Any, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType) -> Any:
+def pad_for_window(
+    value: ir.Value, window: SlidingWindow, outputs: Sequence[int], fill: float, dtype: TensorDType
+) -> ir.Value:
     """Returns `value` with its last dims padded by `fill`, as far as windows at `outputs` positions per dim read."""
     shape, spatial = st.shape_of(value), len(window.size)
     leading_sizes, sizes = list(shape[:-spatial]), shape[-spatial:]

@@ -55,7 +55,7 @@ class MlirPass:
     summary: ClassVar[str]
     anchor: ClassVar[str] = "builtin.module"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         """Rewrites `root` (an operation of kind `anchor`) in place.
 
         Raises `PassError` if the pass cannot handle the IR, and leaving it unchanged would be wrong.

@@ -9,7 +9,7 @@ runtime, and the number of threads does not affect results.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, llvm
 from buddy.compiler.mlir.walk import collect, symbol_of
@@ -48,34 +48,34 @@ class ConvertTasksToLlvm(MlirPass):
             _declare_fork()
 
 
-def _callee(op: Any) -> str:
+def _callee(op: ir.Operation) -> str:
     return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
 
 
-def _pointer() -> Any:
+def _pointer() -> ir.Type:
     return ir.Type.parse("!llvm.ptr")
 
 
-def _integer(bits: int) -> Any:
+def _integer(bits: int) -> ir.Type:
     return ir.IntegerType.get_signless(bits)
 
 
-def _constant(number: int, bits: int) -> Any:
+def _constant(number: int, bits: int) -> ir.Value:
     return llvm.mlir_constant(ir.IntegerAttr.get(_integer(bits), number))
 
 
-def _data_type(task: Any) -> Any:
+def _data_type(task: ir.Operation) -> ir.Type:
     """Returns the struct type of a task's arguments."""
     types = ir.TypeAttr(task.attributes["function_type"]).value
     return ir.Type.parse(f"!llvm.struct<({', '.join(map(str, llvm.FunctionType(types).inputs))})>")
 
 
-def _field_address(data: Any, type_: Any, number: int) -> Any:
+def _field_address(data: ir.Value, type_: ir.Type, number: int) -> ir.Value:
     """Returns the address of field `number` of the struct of `type_` at `data`."""
     return llvm.getelementptr(_pointer(), data, [], [0, number], ir.TypeAttr.get(type_), [])
 
 
-def _replace_by_fork(call: Any, task: Any) -> None:
+def _replace_by_fork(call: ir.Operation, task: ir.Operation) -> None:
     """Replaces `call` by a call of `buddy_fork`. The struct of arguments is allocated at the start of the caller."""
     type_, function = _data_type(task), call.parent.operation
     while function.name != "llvm.func":
@@ -91,7 +91,7 @@ def _replace_by_fork(call: Any, task: Any) -> None:
     call.erase()
 
 
-def _emit_call(name: str, operands: list[Any]) -> None:
+def _emit_call(name: str, operands: list[ir.Value]) -> None:
     attributes = {
         "callee": ir.FlatSymbolRefAttr.get(name),
         "operandSegmentSizes": ir.DenseI32ArrayAttr.get([len(operands), 0]),
@@ -100,7 +100,7 @@ def _emit_call(name: str, operands: list[Any]) -> None:
     ir.Operation.create("llvm.call", operands=operands, attributes=attributes)
 
 
-def _restrict_to_share(task: Any) -> None:
+def _restrict_to_share(task: ir.Operation) -> None:
     """Gives `task` the signature that `buddy_fork` calls, and restricts it to the share of its thread.
 
     A new entry block loads the arguments, of which the range and the scratch memory are those of the thread.
@@ -123,7 +123,7 @@ def _restrict_to_share(task: Any) -> None:
             del task.attributes[name]
 
 
-def _share_bounds(begin: Any, end: Any, thread: Any, threads: Any) -> list[Any]:
+def _share_bounds(begin: ir.Value, end: ir.Value, thread: ir.Value, threads: ir.Value) -> list[ir.Value]:
     """Returns the bounds of the share of `thread`: `begin + count * t / threads` for t = `thread` and `thread` + 1."""
     flags = llvm.IntegerOverflowFlags.none
     count = llvm.sub(end, begin, flags)

@@ -46,7 +46,7 @@ class CountCycles(MlirPass):
     inside_calls: bool = True
     ordered: bool = True
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         entry, cycle_counter = entry_of(root), counter()
         if entry is None:
             raise PassError("no entry function was found: move the pass before convert-func-to-llvm")
@@ -73,11 +73,11 @@ def _unordered(cycle_counter: CycleCounter) -> CycleCounter:
     return CycleCounter(cycle_counter.name, cycle_counter.intrinsics[-1:], assembly, cycle_counter.constant_rate)
 
 
-def _pointer() -> Any:
+def _pointer() -> ir.Type:
     return ir.Type.parse("!llvm.ptr")
 
 
-def _word() -> Any:
+def _word() -> ir.Type:
     """Returns the type of a counter."""
     return ir.IntegerType.get_signless(64)
 
@@ -155,14 +155,14 @@ class _Functions:
     Unless `inside_calls`, only the entry is divided.
     """
 
-    def __init__(self, root: Any, locations: LocationSets, inside_calls: bool) -> None:
+    def __init__(self, root: ir.Operation, locations: LocationSets, inside_calls: bool) -> None:
         functions = [op.operation for op in root.regions[0].blocks[0] if op.operation.name == "func.func"]
         self._bodies = {symbol_of(op): op for op in functions if len(op.regions[0].blocks) == 1}
         self._locations = locations
         self._undivided = _undivided_functions(self._bodies) if inside_calls else set(self._bodies)
         self.frames: dict[str, _Frame] = {}
 
-    def frame(self, function: Any) -> _Frame:
+    def frame(self, function: ir.Operation) -> _Frame:
         """Returns the frame of `function`; the first call creates it, with the frames of its callees."""
         name = symbol_of(function)
         if name not in self.frames:
@@ -170,7 +170,7 @@ class _Functions:
             self.frames[name] = _Frame(function, parts)
         return self.frames[name]
 
-    def _parts(self, function: Any) -> Iterator[_Part]:
+    def _parts(self, function: ir.Operation) -> Iterator[_Part]:
         """Yields the parts of the body without its terminator; ops that take no time belong to the next part."""
         pending: list[Any] = []
         last: _Part | None = None
@@ -192,7 +192,7 @@ class _Functions:
             last.ops += pending
             yield last
 
-    def _callee_frame(self, op: Any) -> _Frame | None:
+    def _callee_frame(self, op: ir.Operation) -> _Frame | None:
         """Returns the frame of the function that `op` calls.
 
         Returns `None` if `op` is no call, or if the function is not divided or has one part without calls.
@@ -206,12 +206,12 @@ class _Functions:
         return self.frame(body)
 
 
-def _takes_time(op: Any) -> bool:
+def _takes_time(op: ir.Operation) -> bool:
     """True if an op takes time, and does not only prepare operands of other ops."""
     return len(op.regions) > 0 or op.name in ("func.call", "memref.copy") or op.name.startswith(_TIMED_OPS)
 
 
-def _undivided_functions(bodies: Mapping[str, Any]) -> set[str]:
+def _undivided_functions(bodies: Mapping[str, ir.Operation]) -> set[str]:
     """Returns the functions that are not divided into parts.
 
     These are tasks, functions that are called in a loop or from a function that is not divided, and functions that
@@ -269,7 +269,7 @@ class _CodeEmitter:
             with ir.InsertionPoint(call), call.location:
                 llvm.store(llvm.add(first, _constant(offset), _flags()), memory)
 
-    def _add_cycles(self, counters: Any, number: int, last_reading: Any) -> Any:
+    def _add_cycles(self, counters: ir.Value, number: int, last_reading: ir.Value) -> ir.Value:
         """Adds the cycles since `last_reading` to counter `number` of `counters`. Returns the new reading."""
         reading = self._read_cycles()
         address = _element(counters, _constant(number))
@@ -277,7 +277,7 @@ class _CodeEmitter:
         llvm.store(llvm.add(llvm.load(_word(), address), cycles, _flags()), address)
         return reading
 
-    def _read_cycles(self) -> Any:
+    def _read_cycles(self) -> ir.Value:
         if not self._cycle_counter.intrinsics:
             attributes = {
                 "asm_string": ir.StringAttr.get(self._cycle_counter.assembly.replace("\\0A", "\n")),
@@ -291,14 +291,15 @@ class _CodeEmitter:
         return llvm.call_intrinsic(_word(), read, [], [], [])
 
 
-def _element(address: Any, number: Any) -> Any:
+def _element(address: ir.Value, number: ir.Value) -> ir.Value:
     """Returns the address of word `number` after `address`."""
     return llvm.getelementptr(_pointer(), address, [number], [_DYNAMIC], ir.TypeAttr.get(_word()), [])
 
 
-def _constant(number: int) -> Any:
+def _constant(number: int) -> ir.Value:
     return llvm.mlir_constant(ir.IntegerAttr.get(_word(), number))
 
 
-def _flags() -> Any:
-    return llvm.IntegerOverflowFlags.none
+def _flags() -> ir.Attribute:
+    flags: ir.Attribute = llvm.IntegerOverflowFlags.none
+    return flags

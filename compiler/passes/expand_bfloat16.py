@@ -6,7 +6,7 @@ If the processor has no instruction that rounds to bfloat16, LLVM would call a f
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.mlir.walk import attributes_of, collect
@@ -45,7 +45,7 @@ def _is_bfloat16(value: ir.Value) -> bool:
     return isinstance(element_of(value.type), ir.BF16Type)
 
 
-def _replace(op: Any) -> None:
+def _replace(op: ir.Operation) -> None:
     f32, i16 = ir.F32Type.get(), ir.IntegerType.get_signless(16)
     (result,) = op.results
     with ir.InsertionPoint(op), op.location:
@@ -65,14 +65,14 @@ def _replace(op: Any) -> None:
     op.erase()
 
 
-def _extend_to_f32(value: Any) -> Any:
+def _extend_to_f32(value: ir.Value) -> ir.Value:
     """Converts the bfloat16 `value` to f32: its bits become the upper 16 bits."""
     i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
     bits = arith.extui(_with_element(value.type, i32), arith.bitcast(_with_element(value.type, i16), value))
     return arith.bitcast(_with_element(value.type, ir.F32Type.get()), arith.shli(bits, _constant(bits.type, 16)))
 
 
-def _round_to_bfloat16(value: Any) -> Any:
+def _round_to_bfloat16(value: ir.Value) -> ir.Value:
     """Converts the f32 `value` to bfloat16: rounds to nearest, ties to even; NaN becomes quiet.
 
     Adds 0x7FFF to the bits, or 0x8000 if bit 16, the last that stays, is set; then drops the lower 16 bits.
@@ -91,12 +91,12 @@ def _round_to_bfloat16(value: Any) -> Any:
     return arith.bitcast(_with_element(value.type, ir.BF16Type.get()), narrow)
 
 
-def _with_element(type_: Any, element: Any) -> Any:
+def _with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
     """Returns the scalar or vector type `type_` with elements of type `element`."""
     return ir.VectorType.get(type_.shape, element) if isinstance(type_, ir.VectorType) else element
 
 
-def _constant(type_: Any, number: int) -> Any:
+def _constant(type_: ir.Type, number: int) -> ir.Value:
     value = ir.IntegerAttr.get(element_of(type_), number)
     splat = ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value
     return arith.constant(type_, splat)

@@ -36,7 +36,7 @@ def _blocks(root: ir.Operation) -> list[ir.Block]:
     return [block for op in owners for region in op.regions for block in region.blocks]
 
 
-def _find_padded_fills(block: ir.Block) -> list[tuple[Any, Any]]:
+def _find_padded_fills(block: ir.Block) -> list[tuple[ir.Operation, ir.Operation]]:
     """Returns fills of whole buffers, each with the static subview that the next access to the buffer overwrites."""
     padded_fills: list[tuple[Any, Any]] = []
     fills: dict[Any, Any] = {}  # by buffer, until the next access to the buffer
@@ -58,7 +58,7 @@ def _find_padded_fills(block: ir.Block) -> list[tuple[Any, Any]]:
     return padded_fills
 
 
-def _overwritten_view(writer: Any, fill: Any) -> Any | None:
+def _overwritten_view(writer: ir.Operation, fill: ir.Operation) -> ir.Operation | None:
     """Returns the static subview of `fill`'s buffer that `writer` overwrites.
 
     Returns `None` if the last operand of `writer` is no such view, or if `writer` reads the buffer.
@@ -86,7 +86,7 @@ def _overwrites_last_operand(op: ir.Operation) -> bool:
     return not is_read and indexing_maps(op)[-1].is_permutation
 
 
-def _fill_around(fill: Any, view: Any) -> int:
+def _fill_around(fill: ir.Operation, view: ir.Operation) -> int:
     """Emits fills of the strips around `view`; returns the number of strips."""
     value, buffer = fill.operands
     offsets, sizes = (list(ir.DenseI64ArrayAttr(view.attributes[f"static_{name}"])) for name in ("offsets", "sizes"))

@@ -50,7 +50,7 @@ class _Fusion:
     producer: Any
     map_: Any
 
-    def apply(self, location: Any) -> Any:
+    def apply(self, location: ir.Location) -> ir.Operation:
         """Replaces the consumer by the fused op and returns it."""
         consumer = self.consumer
         inputs, maps, input_numbers = self._fused_inputs()
@@ -131,13 +131,14 @@ class _Fusion:
         indices = (self._expression(_dim(op)) for op in _index_ops(self.producer.regions[0].blocks[0]))
         return all(isinstance(expression, kinds) for expression in indices)
 
-    def _expression(self, loop: int) -> Any:
+    def _expression(self, loop: int) -> ir.AffineExpr:
         """Returns the expression of the consumer's loops for a loop of the producer."""
         result_map = indexing_maps(self.producer)[-1]
         pairs = zip(result_map.results, self.map_.results, strict=True)
-        return next(expression for result, expression in pairs if result.position == loop)
+        found: ir.AffineExpr = next(expression for result, expression in pairs if result.position == loop)
+        return found
 
-    def _replace_index(self, index: Any, loop: int) -> None:
+    def _replace_index(self, index: ir.OpView, loop: int) -> None:
         """Makes `index`, a cloned `linalg.index` of the producer's `loop`, an index of the fused op."""
         expression = self._expression(loop)
         if isinstance(expression, ir.AffineDimExpr):
@@ -202,11 +203,11 @@ def _is_scalar_arithmetic(name: str) -> bool:
     return name.startswith(("arith.", "math.")) or name in ("linalg.yield", "linalg.index")
 
 
-def _index_ops(block: ir.Block) -> list[Any]:
+def _index_ops(block: ir.Block) -> list[ir.Operation]:
     return [op.operation for op in block.operations if op.operation.name == "linalg.index"]
 
 
-def _dim(index: Any) -> int:
+def _dim(index: ir.Operation) -> int:
     return int(ir.IntegerAttr(index.attributes["dim"]).value)
 
 
@@ -236,7 +237,7 @@ def _inputs_of(op: ir.Operation) -> Sequence[tuple[ir.Value, ir.AffineMap]]:
     return list(zip(list(op.operands)[:count], indexing_maps(op)[:count], strict=True))
 
 
-def _erase_unused(value: Any) -> None:
+def _erase_unused(value: ir.Value | None) -> None:
     """Erases the op that defines `value`, if it has no uses, and the reshapes and the generic that only it used."""
     while isinstance(value, ir.OpResult) and not list(value.uses):
         owner = value.owner

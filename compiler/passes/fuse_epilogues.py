@@ -91,7 +91,7 @@ def _fuse_epilogue(op: ir.Operation) -> str:
     return f"{reader.name}, which reads the result, is its epilogue"
 
 
-def _input_buffers(op: ir.Operation) -> list[Any]:
+def _input_buffers(op: ir.Operation) -> list[ir.Value]:
     """Returns the input operands of `op` that are buffers."""
     return [value for value in list(op.operands)[: -_count_outputs(op)] if isinstance(value.type, ir.MemRefType)]
 
@@ -181,10 +181,10 @@ def _accesses(root: ir.Value) -> list[ir.Operation] | None:
     return users
 
 
-def _ops_between(first: Any, last: Any) -> Iterator[Any]:
+def _ops_between(first: ir.Operation, last: ir.Operation) -> Iterator[ir.Operation]:
     """Yields the ops between `first` and `last`, which are in the same block in this order."""
-    for other in last.block:
-        other = other.operation
+    for op in last.block:
+        other = op.operation
         if other == last:
             return
         if other != first and first.is_before_in_block(other):

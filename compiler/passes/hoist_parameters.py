@@ -109,7 +109,7 @@ class _Hoisting:
         passed = _argument_of(call.operands[number])
         return passed is not None and self.is_parameter(*passed)
 
-    def hoist(self, name: str) -> list[tuple[Any, Any]]:
+    def hoist(self, name: str) -> list[tuple[ir.Location, ir.Type]]:
         """Replaces the values of a function that depend on one parameter alone by new arguments.
 
         Returns their locations and types.
@@ -126,7 +126,7 @@ class _Hoisting:
                 value.owner.operation.erase()
         return described
 
-    def _argument(self, name: str, number: int, prepare: str, type_: Any) -> Any:
+    def _argument(self, name: str, number: int, prepare: str, type_: ir.Type) -> ir.Value:
         """Returns the argument for what `prepare` computes of parameter `number`; adds it if it is new."""
         function, key = self.functions[name], (number, prepare)
         if key not in function.added:
@@ -135,9 +135,10 @@ class _Hoisting:
                 passed = _argument_of(call.operands[number])
                 assert passed is not None, "a parameter is a parameter in every caller"
                 self._add_operand(call, self._argument(passed[0], passed[1], prepare, type_))
-        return function.added[key]
+        argument: ir.Value = function.added[key]
+        return argument
 
-    def _add_operand(self, call: Any, value: Any) -> None:
+    def _add_operand(self, call: ir.Operation, value: ir.Value) -> None:
         callee = callee_of(call)
         with ir.InsertionPoint(call), call.location:
             operands = [*call.operands, value]
@@ -148,7 +149,7 @@ class _Hoisting:
         calls[:] = [new.operation if other == call else other for other in calls]
         call.erase()
 
-    def _prepare_function(self, function: _Function, value: Any, number: int) -> str:
+    def _prepare_function(self, function: _Function, value: ir.Value, number: int) -> str:
         """Emits a function of parameter `number` that computes `value`; returns its name, or that of an equal one."""
         parameter = function.block.arguments[number]
         name = unique_symbol(self.root, f"prepare_{len(self._names)}")
@@ -159,7 +160,7 @@ class _Hoisting:
             read_only = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False)})
             new.attributes["arg_attrs"] = ir.ArrayAttr.get([read_only])
             block = new.add_entry_block([parameter.location])
-        values = {parameter: block.arguments[0]}
+        values: dict[ir.Value, ir.Value] = {parameter: block.arguments[0]}
         with ir.InsertionPoint(block):
             for op in _slice(value, parameter):
                 clone = op.clone()
@@ -194,7 +195,7 @@ class _Hoisting:
 # ---- what can be moved -----------------------------------------------------------------------------------------------
 
 
-def _derived_values(hoisting: _Hoisting, name: str) -> dict[Any, int | None]:
+def _derived_values(hoisting: _Hoisting, name: str) -> dict[ir.Value, int | None]:
     """Returns the values of a function that depend on one parameter alone, each with the parameter's number.
 
     The number is `None` for values that depend on nothing.
@@ -207,7 +208,7 @@ def _derived_values(hoisting: _Hoisting, name: str) -> dict[Any, int | None]:
     return derived
 
 
-def _values_to_move(derived: dict[Any, int | None], arguments: ir.BlockArgumentList) -> list[tuple[Any, int]]:
+def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgumentList) -> list[tuple[ir.Value, int]]:
     """Returns the values among `derived` to compute before the calls, in order, with the numbers of their parameters.
 
     These are the last ones before ops that also need something else, or that only move elements.
@@ -225,13 +226,15 @@ def _values_to_move(derived: dict[Any, int | None], arguments: ir.BlockArgumentL
     return moved[::-1]
 
 
-def _needs_operands(op: ir.Operation, derived: dict[Any, int | None], needed: set[ir.Value]) -> bool:
+def _needs_operands(op: ir.Operation, derived: dict[ir.Value, int | None], needed: set[ir.Value]) -> bool:
     """True if `op` stays: it is not derived, or it is derived and `needed`."""
     is_derived = len(op.results) == 1 and op.results[0] in derived
     return not is_derived or op.results[0] in needed
 
 
-def _parameters_of(hoisting: _Hoisting, name: str, op: ir.Operation, derived: dict[Any, int | None]) -> set[int] | None:
+def _parameters_of(
+    hoisting: _Hoisting, name: str, op: ir.Operation, derived: dict[ir.Value, int | None]
+) -> set[int] | None:
     """Returns the numbers of the parameters that `op` depends on; `None` if it depends on anything else."""
     is_known = op.name in _MOVES or op.name in _CREATES or op.name == "linalg.generic"
     if not is_known or len(op.results) != 1 or is_contraction(op):
@@ -270,7 +273,7 @@ def _computes(op: ir.Operation) -> bool:
     return op.name == "linalg.generic" and len(op.regions[0].blocks[0].operations) > 1
 
 
-def _slice(value: Any, parameter: Any) -> list[Any]:
+def _slice(value: ir.Value, parameter: ir.Value) -> list[ir.Operation]:
     """Returns the ops that compute `value` from `parameter`, in the order of their block."""
     ops, pending = [], [value]
     while pending:
@@ -332,7 +335,7 @@ class ChainPackings(MlirPass):
         entry.attributes["arg_attrs"] = ir.ArrayAttr.get(attributes)
 
 
-def _chain(root: Any, prepare: Any, pack: Any) -> str:
+def _chain(root: ir.Operation, prepare: ir.Operation, pack: ir.Operation) -> str:
     """Emits a function that prepares a weight in a temporary buffer and packs the buffer; returns its name."""
     (source, prepared), packed = _input_types(prepare), _input_types(pack)[1]
     name = unique_symbol(root, f"{symbol_of(prepare)}_{symbol_of(pack)}")
@@ -349,5 +352,5 @@ def _chain(root: Any, prepare: Any, pack: Any) -> str:
     return name
 
 
-def _input_types(function: Any) -> list[Any]:
+def _input_types(function: ir.Operation) -> list[ir.Type]:
     return list(ir.FunctionType(ir.TypeAttr(function.attributes["function_type"]).value).inputs)

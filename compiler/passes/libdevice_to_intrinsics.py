@@ -7,7 +7,7 @@ code generator has instructions for the simple functions.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.walk import find_ops
@@ -42,7 +42,7 @@ class LibdeviceToIntrinsics(MlirPass):
     name: ClassVar[str] = "libdevice-to-intrinsics"
     summary: ClassVar[str] = "replace calls of libdevice in kernels by instructions of the device where possible"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         remaining_callees: set[str] = set()
         for op in find_ops(root, "llvm.call"):
             callee = _callee(op)
@@ -59,12 +59,12 @@ class LibdeviceToIntrinsics(MlirPass):
                 op.erase()
 
 
-def _callee(op: Any) -> str:
+def _callee(op: ir.Operation) -> str:
     """Returns the name of the function that an `llvm.call` calls; "" for a call through a pointer."""
     return str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value) if "callee" in op.attributes else ""
 
 
-def _replace(op: Any, callee: str) -> Any | None:
+def _replace(op: ir.Operation, callee: str) -> ir.Operation | None:
     """Replaces a call of `callee`; returns the new op, or `None` if the function has no intrinsic."""
     type_ = op.results[0].type
     with ir.InsertionPoint(op), op.location:

@@ -10,7 +10,6 @@ import re
 import subprocess
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import Any
 
 import msgspec
 
@@ -94,7 +93,7 @@ def _parse_help(text: str, origin: str) -> Iterator[PassInfo]:
         yield info
 
 
-def run(operation: Any, step: PassStep, locations: LocationSets) -> None:
+def run(operation: ir.Operation, step: PassStep, locations: LocationSets) -> None:
     """Runs `step` on a module in the tool's process, and replaces the module by the result.
 
     Raises `ToolError` if the pass fails or its output cannot be read; the module is then unchanged.

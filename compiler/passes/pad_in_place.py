@@ -34,7 +34,7 @@ class PadInPlace(MlirPass):
                 context.remark(self.name, producer.location, f"its result is computed inside the padded {shape}")
 
 
-def _producer(insert: ir.Operation) -> Any | None:
+def _producer(insert: ir.Operation) -> ir.Operation | None:
     """Returns the generic whose result `insert` inserts into a filled tensor.
 
     Returns `None` if there is no such generic, or if it cannot write to the filled tensor instead.
@@ -56,7 +56,7 @@ def _producer(insert: ir.Operation) -> Any | None:
     return producer if _is_available(padding.operands[0], producer) else None
 
 
-def _is_available(value: Any, op: Any) -> bool:
+def _is_available(value: ir.Value, op: ir.Operation) -> bool:
     """True if `value` is defined before `op`, or is a constant, which can be moved."""
     producer = value.owner.operation if isinstance(value, ir.OpResult) else None
     if producer is None or producer.block != op.block:
@@ -64,7 +64,7 @@ def _is_available(value: Any, op: Any) -> bool:
     return producer.name == "arith.constant" or bool(producer.is_before_in_block(op))
 
 
-def _redirect(producer: Any, insert: Any) -> None:
+def _redirect(producer: ir.Operation, insert: ir.Operation) -> None:
     """Gives `producer` the slice of the padded tensor as its destination; the padded tensor is filled before it."""
     source, target = insert.operands
     last = len(producer.operands) - 1
@@ -96,10 +96,10 @@ def _owner(value: ir.Value, name: str) -> ir.Operation | None:
     return value.owner.operation if isinstance(value, ir.OpResult) and value.owner.name == name else None
 
 
-def _count_uses(value: Any) -> int:
+def _count_uses(value: ir.Value) -> int:
     return len(list(value.uses))
 
 
-def _erase_if_unused(op: Any) -> None:
+def _erase_if_unused(op: ir.OpView) -> None:
     if not any(_count_uses(result) for result in op.results):
         op.erase()

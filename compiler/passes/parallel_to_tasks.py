@@ -55,7 +55,7 @@ class ParallelToTasks(MlirPass):
             op.erase()
 
 
-def _outermost_loops(root: ir.Operation) -> list[Any]:
+def _outermost_loops(root: ir.Operation) -> list[ir.Operation]:
     """Returns the parallel loops that are not nested in another parallel loop."""
     loops: list[Any] = []
 
@@ -69,7 +69,7 @@ def _outermost_loops(root: ir.Operation) -> list[Any]:
     return loops
 
 
-def _functions_called_in(root: ir.Operation, loops: Sequence[Any]) -> set[str]:
+def _functions_called_in(root: ir.Operation, loops: Sequence[ir.Operation]) -> set[str]:
     """Returns the functions that are called in `loops`, directly or by another function."""
     functions = {symbol_of(op.operation): op for op in root.regions[0].blocks[0] if op.operation.name == "func.func"}
     called: set[str] = set()
@@ -92,7 +92,7 @@ class _Range:
     step: int
 
 
-def _outline(root: Any, op: Any, threads: int) -> int:
+def _outline(root: ir.Operation, op: ir.Operation, threads: int) -> int:
     """Adds a task for the loop `op` to the module, and a call of it before `op`; returns the number of iterations.
 
     The body of `op` is moved to the task. Raises `UnsupportedError`, before anything is changed, for a loop that cannot
@@ -128,7 +128,7 @@ def _outline(root: Any, op: Any, threads: int) -> int:
     return trip_count
 
 
-def _ranges(op: Any) -> list[_Range]:
+def _ranges(op: ir.Operation) -> list[_Range]:
     """Returns the dims of a parallel loop.
 
     Raises `UnsupportedError` if its bounds are dynamic, or if it has a reduction.
@@ -141,14 +141,14 @@ def _ranges(op: Any) -> list[_Range]:
     return [_Range(lower, max(0, -(-(upper - lower) // step)), step) for lower, upper, step in bounds]
 
 
-def _constant_bound(value: Any) -> int:
+def _constant_bound(value: ir.Value) -> int:
     """Returns a bound or step as a number. Raises `UnsupportedError` if it is no constant."""
     if isinstance(value, ir.OpResult) and value.owner.name == "arith.constant":
         return int(ir.IntegerAttr(value.owner.attributes["value"]).value)
     raise UnsupportedError("its bounds are dynamic")
 
 
-def _captured_values(loop: Any, loop_ops: set[Any]) -> list[Any]:
+def _captured_values(loop: ir.Operation, loop_ops: set[ir.Operation]) -> list[ir.Value]:
     """Returns the values that ops in `loop` use and that are defined outside of it, in order of first use.
 
     `loop_ops` are the loop and all ops in it. The operands of `loop`, its bounds and steps, do not count.
@@ -164,12 +164,12 @@ def _captured_values(loop: Any, loop_ops: set[Any]) -> list[Any]:
     return list(captured)
 
 
-def _is_constant(value: Any) -> bool:
+def _is_constant(value: ir.Value) -> bool:
     names = ("arith.constant", "memref.get_global")
     return isinstance(value, ir.OpResult) and value.owner.name in names
 
 
-def _check_argument_type(type_: Any) -> None:
+def _check_argument_type(type_: ir.Type) -> None:
     """Raises `UnsupportedError` for a type that cannot be passed as one pointer or number."""
     if isinstance(type_, ir.MemRefType):
         if layout_of(type_).offset is None:
@@ -178,17 +178,17 @@ def _check_argument_type(type_: Any) -> None:
         raise UnsupportedError(f"it reads a {type_} from outside")
 
 
-def _function_around(op: Any) -> Any:
+def _function_around(op: ir.Operation) -> ir.Operation:
     while op.name != "func.func":
         op = op.parent.operation
     return op
 
 
-def _entry_block(function: Any) -> Any:
+def _entry_block(function: ir.Operation) -> ir.Block:
     return function.regions[0].blocks[0]
 
 
-def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
+def _move_body(op: ir.Operation, entry: ir.Block, ranges: Sequence[_Range]) -> None:
     """Emits a loop over the task's range, and moves the ops of the parallel loop `op` into it.
 
     The induction variables of `op` are computed from the number of the iteration.
@@ -204,7 +204,7 @@ def _move_body(op: Any, entry: Any, ranges: Sequence[_Range]) -> None:
         inner.operation.move_before(terminator)
 
 
-def _indices(e: KernelEmitter, number: Any, ranges: Sequence[_Range]) -> list[Index]:
+def _indices(e: KernelEmitter, number: ir.Value, ranges: Sequence[_Range]) -> list[Index]:
     """Returns the value of each induction variable in iteration `number`; the last dim varies fastest."""
     indices: list[Index] = []
     for position, r in reversed(list(enumerate(ranges))):

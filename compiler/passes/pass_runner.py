@@ -158,7 +158,7 @@ def _option_error(diagnostics: str, pipeline: str, context: ir.Context) -> str:
     return _OPTION_PARSER_PREFIX.sub("", line).rstrip("!").replace(" option: ", ": ", 1)
 
 
-def _message_with_op(diagnostic: Any) -> str:
+def _message_with_op(diagnostic: ir.DiagnosticInfo) -> str:
     """Returns MLIR's message; if only a note of the diagnostic has the name of the op, the name is added."""
     message = str(diagnostic.message)
     notes = (_OP_IN_NOTE.match(str(note.message)) for note in diagnostic.notes)
@@ -188,7 +188,7 @@ class _Diagnostics:
         # deletion, both would leak, with the context and its IR.
         del self._handler
 
-    def _collect(self, diagnostic: Any) -> bool:
+    def _collect(self, diagnostic: ir.DiagnosticInfo) -> bool:
         self.messages.append(_message_with_op(diagnostic))
         number = self.locations.number_of(diagnostic.location)
         if number and not self.node:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.sizes import Dim, Size, product
 from buddy.compiler.mlir.bindings import func, ir, memref
@@ -72,7 +71,7 @@ def _rebuild_arguments(function: ir.Operation) -> int:
         return count
     block = function.regions[0].blocks[0]
     attributes = list(map(ir.DictAttr, ir.ArrayAttr(function.attributes["arg_attrs"])))
-    symbols = symbols_of(function, block.arguments)
+    symbols = symbols_of(function, list[ir.Value](block.arguments))
     with ir.InsertionPoint.at_block_begin(block), function.location:
         for argument, type_, attribute in zip(block.arguments, function_type.inputs, attributes, strict=True):
             if _is_dynamic(type_):
@@ -82,7 +81,7 @@ def _rebuild_arguments(function: ir.Operation) -> int:
     return count
 
 
-def _rebuild(base: Any, type_: Any, shape: Sequence[Dim], symbols: dict[str, Any]) -> Any:
+def _rebuild(base: ir.Value, type_: ir.Type, shape: Sequence[Dim], symbols: dict[str, ir.Value]) -> ir.Value:
     """Emits the row-major buffer of `type_` and `shape` at `base`."""
     strides = [product(shape[dim + 1 :]) for dim in range(len(shape))]
     size_values, stride_values = ([emit_size(n, symbols) for n in ns if isinstance(n, Size)] for ns in (shape, strides))

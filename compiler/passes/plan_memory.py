@@ -91,7 +91,9 @@ def _positions_in(block: ir.Block) -> dict[ir.Operation, int]:
     return {op.operation: i for i, op in enumerate(block.operations)}
 
 
-def _buffers(function: Any, positions: dict[Any, int] | None = None, static: bool = True) -> Iterator[_Buffer]:
+def _buffers(
+    function: ir.Operation, positions: dict[ir.Operation, int] | None = None, static: bool = True
+) -> Iterator[_Buffer]:
     """Yields the allocations in `function` that have no alias: those of static size, or those of dynamic size.
 
     Live ranges are given as `positions`; without them, as positions in the block of the allocation. The size of a
@@ -208,7 +210,7 @@ def _used_rooms(slots: Sequence[ArenaSlot]) -> set[int]:
     return {slot.room for slot in slots if slot.room is not None}
 
 
-def _result_spans(function: Any, positions: dict[Any, int]) -> list[tuple[Any, Span]]:
+def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[tuple[ir.BlockArgument, Span]]:
     """Returns each out-parameter of static size, with its size and the range in which it is in use.
 
     The range is from the first access to the end of the function.
@@ -236,7 +238,7 @@ def _add_arena_argument(function: ir.Operation, size: int, is_entry: bool) -> ir
     return function.regions[0].blocks[0].add_argument(byte_type(size), function.location)
 
 
-def _allocate_arena(function: Any, size: int) -> Any:
+def _allocate_arena(function: ir.Operation, size: int) -> ir.Value:
     """Emits an arena that `function` allocates at its start and frees before it returns."""
     block = function.regions[0].blocks[0]
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), ALIGNMENT)

@@ -73,7 +73,7 @@ class _Readers:
     only_read_arguments: dict[tuple[str, int], bool] = field(default_factory=dict)
     read_only_functions: dict[str, bool] = field(default_factory=dict)
 
-    def only_reads_arguments(self, function: Any) -> bool:
+    def only_reads_arguments(self, function: ir.Operation) -> bool:
         """True if `function` does not write to its arguments, except out-parameters.
 
         The cached result stays valid, since the removal of a copy adds no writes.
@@ -85,10 +85,10 @@ class _Readers:
             self.read_only_functions[name] = all(map(self.is_only_read, buffers))
         return self.read_only_functions[name]
 
-    def is_only_read(self, value: Any) -> bool:
+    def is_only_read(self, value: ir.Value) -> bool:
         return all(self.only_reads(user, number) for user, number in _uses(value))
 
-    def only_reads(self, op: Any, number: int) -> bool:
+    def only_reads(self, op: ir.Operation, number: int) -> bool:
         """True if `op` reads the buffer that is its operand `number`, and does not write to it."""
         if op.name in _READS:
             return True
@@ -109,7 +109,7 @@ class _Readers:
         return self.only_read_arguments[key]
 
 
-def _uses(value: Any) -> Iterator[tuple[Any, int]]:
+def _uses(value: ir.Value) -> Iterator[tuple[ir.Operation, int]]:
     """Yields the ops that access the memory of `value`, each with the number of the operand."""
     users = set(accesses(value))
     for user in users:
@@ -126,7 +126,7 @@ def _is_only_read(op: ir.Operation, target: ir.Value, readers: _Readers) -> bool
     return all(is_after(user, op) and readers.only_reads(user, number) for user, number in uses)
 
 
-def _is_source_unchanged(op: Any, source: Any, readers: _Readers) -> bool:
+def _is_source_unchanged(op: ir.Operation, source: ir.Value, readers: _Readers) -> bool:
     """True if nothing after the copy `op` writes to the buffer of `source`."""
     root = root_of(source)
     if isinstance(root, ir.BlockArgument):
@@ -142,7 +142,7 @@ def _is_source_unchanged(op: Any, source: Any, readers: _Readers) -> bool:
     )
 
 
-def _offset_of_source(source: Any, target: Any, entry: Any) -> int | None:
+def _offset_of_source(source: ir.Value, target: ir.Value, entry: ir.Operation | None) -> int | None:
     """Returns the byte offset of `source` in its buffer.
 
     Returns `None` if `source` does not have the layout of `target`. A source with an offset must be a view of an
@@ -180,7 +180,9 @@ def _bytes_before_base(value: ir.Value) -> int | None:
     return before
 
 
-def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) -> Any:
+def _view_at_start(
+    op: ir.Operation, source: ir.Value, type_: ir.Type, offset: int, entry: ir.Operation | None
+) -> ir.Value:
     """Returns `source`, which is at byte `offset` of its buffer, as a memref of `type_`, which has no offset."""
     with ir.InsertionPoint(op), op.location:
         if offset:
@@ -188,6 +190,7 @@ def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) ->
             if _is_bytes(root):
                 return byte_view(root, offset, type_)
             assert isinstance(root, ir.BlockArgument)
+            assert entry is not None
             return byte_view(as_bytes(entry, root), offset, type_)
         if source.type == type_:
             return source
@@ -195,6 +198,6 @@ def _view_at_start(op: Any, source: Any, type_: Any, offset: int, entry: Any) ->
         return memref.reinterpret_cast(type_, source, [], [], [], [0], list(type_.shape), list(strides))
 
 
-def _is_bytes(root: Any) -> bool:
+def _is_bytes(root: ir.Value) -> bool:
     """True if `root` is a buffer of bytes, with a `memref.view` for each buffer in it."""
     return any(use.owner.operation.name == "memref.view" for use in root.uses)

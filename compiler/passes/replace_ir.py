@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import marked_text, print_mlir
@@ -33,7 +33,7 @@ class ReplaceIr(MlirPass):
     name: ClassVar[str] = REPLACE_IR
     summary: ClassVar[str] = "replace the module by the text in the option, such as hand-edited IR"
 
-    def run(self, root: Any, context: PassContext) -> None:
+    def run(self, root: ir.Operation, context: PassContext) -> None:
         if not self.text.strip():
             context.remark(self.name, root.location, "the text is empty, so nothing is replaced")
             return
@@ -47,7 +47,7 @@ class ReplaceIr(MlirPass):
         replace_contents(root, located)
 
 
-def _sets_of_lines(root: Any, text: str, locations: LocationSets) -> list[int]:
+def _sets_of_lines(root: ir.Operation, text: str, locations: LocationSets) -> list[int]:
     """Returns the number of the set of graph nodes for each line of `text`, which is an edit of the text of `root`."""
     printed = print_mlir(marked_text(root, locations).text, locations)
     old_sets = list(printed.line_sets)
@@ -66,7 +66,7 @@ def _location(sets: Sequence[int], line: int) -> str:
     return f'loc("{FILE}":{number}:0)'
 
 
-def replace_contents(target: Any, source: Any) -> None:
+def replace_contents(target: ir.Operation, source: ir.Operation) -> None:
     """Replaces the ops and attributes of the module `target` by those of `source`, a module of the same context.
 
     `source` is empty afterwards.
@@ -77,10 +77,10 @@ def replace_contents(target: Any, source: Any) -> None:
     for op in list(source_block.operations):
         op.detach_from_parent()
         block.append(op)
-    for key in [attribute.name for attribute in target.attributes]:
-        del target.attributes[key]
-    for attribute in source.attributes:
-        target.attributes[attribute.name] = attribute.attr
+    for name in list(target.attributes):
+        del target.attributes[name]
+    for name in source.attributes:
+        target.attributes[name] = source.attributes[name]
 
 
 def parse_problem(error: Exception) -> tuple[int, int, str]:

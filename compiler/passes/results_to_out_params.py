@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.sizes import Dim, Size
 from buddy.compiler.mlir.bindings import func, ir, memref
@@ -58,7 +57,7 @@ def _is_buffer(type_: ir.Type) -> bool:
     return isinstance(type_, ir.MemRefType)
 
 
-def _allocate(type_: ir.Type, shape: Sequence[Dim], symbols: dict[str, Any]) -> ir.Value:
+def _allocate(type_: ir.Type, shape: Sequence[Dim], symbols: dict[str, ir.Value]) -> ir.Value:
     """Emits the allocation of a buffer of `type_`, whose dynamic sizes are computed from `symbols`."""
     alignment = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), 64)
     sizes = [emit_size(size, symbols) for size in shape if isinstance(size, Size)]

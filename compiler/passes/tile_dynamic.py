@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import ClassVar, TypeVar
 
 from buddy.compiler.mlir.bindings import arith, ir, linalg, memref, scf
 from buddy.compiler.mlir.walk import collect
@@ -77,14 +77,14 @@ class TileDynamic(MlirPass):
             op.erase()
 
 
-def _erase_from(first: Any, end: Any) -> None:
+def _erase_from(first: ir.Operation, end: ir.Operation) -> None:
     """Erases the ops from `first` up to `end`, which were emitted before the op turned out to be unsupported."""
     ops = [op.operation for op in end.block.operations]
     for op in reversed(ops[ops.index(first) : ops.index(end.operation)]):
         op.erase()
 
 
-def _tile_op(op: ir.Operation) -> tuple[list[Any], str]:
+def _tile_op(op: ir.Operation) -> tuple[list[ir.Operation], str]:
     """Emits `op` in tiles; returns the new ops that may have dynamic sizes, and the text of the remark."""
     loops = loops_of(op)
     if op.name not in NAMED_CONTRACTIONS and not is_contraction(op):
@@ -127,7 +127,7 @@ class _Tiling:
         """Emits `op` on views of its operands, for a tile at `starts` of `sizes`."""
         self.clone([self.tile_of(number, starts, sizes) for number in range(len(self.buffers))], starts)
 
-    def clone(self, operands: Sequence[Any], starts: Sequence[Index]) -> Any:
+    def clone(self, operands: Sequence[ir.Value], starts: Sequence[Index]) -> ir.Operation:
         """Clones `op` on other buffers, with `linalg.index` shifted by the tile's start."""
         clone = self.op.clone().operation
         numbers = [i for i, value in enumerate(self.op.operands) if isinstance(value.type, ir.MemRefType)]
@@ -139,7 +139,7 @@ class _Tiling:
         return clone
 
 
-def _shift_index(index: Any, start: Index) -> None:
+def _shift_index(index: ir.Operation, start: Index) -> None:
     """Adds `start` to the result of a `linalg.index`."""
     if isinstance(start, int) and start == 0:
         return
@@ -152,7 +152,7 @@ def _shift_index(index: Any, start: Index) -> None:
 class _PlainTiling(_Tiling):
     """An op that is not a contraction: tiles of one element along dynamic loops, or of vectors along one of them."""
 
-    def emit(self) -> tuple[list[Any], str]:
+    def emit(self) -> tuple[list[ir.Operation], str]:
         untiled = [not _must_tile(loop) for loop in self.loops]
         vector_loop = self._choose_vector_loop(untiled)
         starts: list[Index] = [0] * len(self.loops)
@@ -195,7 +195,7 @@ class _ContractionTiling(_Tiling):
     Dynamic batch dims, and images of a convolution, are processed one at a time; other dynamic dims in blocks.
     """
 
-    def emit(self) -> tuple[list[Any], str]:
+    def emit(self) -> tuple[list[ir.Operation], str]:
         tiled = [i for i, loop in enumerate(self.loops) if _must_tile(loop)]
         # A loop that indexes all three operands is a batch. The loops of a convolution are not blocked: one image is
         # enough work for a kernel, and the padding of a block of images would be computed too.
@@ -295,7 +295,7 @@ class _ContractionTiling(_Tiling):
     def _copy_tile(
         self, number: int, starts: list[Index], valid: list[Index], padded: list[int], new_ops: list[ir.Operation],
         zero_padding: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> ir.Value:  # fmt: skip
         """Returns a buffer of the size `padded` with the part `valid` of a tile of operand `number`.
 
         The padding is undefined unless `zero_padding`. The copy is added to `new_ops`.
@@ -314,7 +314,7 @@ class _ContractionTiling(_Tiling):
         new_ops.append(_only_user(target))
         return buffer
 
-    def _write_back(self, buffer: Any, starts: list[Index], valid: list[Index]) -> Any:
+    def _write_back(self, buffer: ir.Value, starts: list[Index], valid: list[Index]) -> ir.Operation:
         """Emits a copy of the valid part of `buffer`, a tile of the result, to the result; returns the op."""
         valid_sizes = self.operand_sizes(2, valid)
         target = subview(self.buffers[2], self.operand_starts(2, starts), valid_sizes)
@@ -327,11 +327,11 @@ def _must_tile(loop: DynamicLoop) -> bool:
     return loop.size is None or not (loop.static_strides or loop.size == 1)
 
 
-def _is_float(element: Any) -> bool:
+def _is_float(element: ir.Type) -> bool:
     return isinstance(element, ir.FloatType)
 
 
-def _only_user(view: Any) -> Any:
+def _only_user(view: ir.Value) -> ir.Operation:
     """Returns the only op that uses `view`."""
     (use,) = view.uses
     return use.owner.operation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from buddy.compiler.mlir.bindings import ir, linalg, tensor
 from buddy.compiler.mlir.walk import clone_body, collect
@@ -37,11 +37,11 @@ class WindowsToGenerics(MlirPass):
                 context.remark(self.name, op.location, f"{op.name} unchanged: it pads with more than one value")
 
 
-def _is_static_tensor(type_: Any) -> bool:
+def _is_static_tensor(type_: ir.Type) -> bool:
     return isinstance(type_, ir.RankedTensorType) and type_.has_static_shape
 
 
-def _emit_generic(op: Any) -> Any:
+def _emit_generic(op: ir.Operation) -> ir.Value:
     """Emits the generic with the loops and the body of a named op; returns its result."""
     maps = list(linalg.get_indexing_maps(op))
     parallel = {e.position for e in ir.AffineMapAttr(maps[-1]).value.results}
@@ -57,7 +57,7 @@ def _emit_generic(op: Any) -> Any:
     return generic.results[0]
 
 
-def _emit_insertion(op: Any) -> Any | None:
+def _emit_insertion(op: ir.Operation) -> ir.Value | None:
     """Emits a `tensor.pad` as an insertion into a filled tensor; returns its result.
 
     Returns `None` if the padding value depends on the position, or if a width of the padding is an operand.

@@ -56,7 +56,7 @@ class WriteInPlace(MlirPass):
                 context.remark(self.name, op.location, f"the result of {callee_of(op)} overwrites an operand")
 
 
-def share_buffer(op: ir.Operation, candidates: Iterable[tuple[Any, Any]]) -> bool:
+def share_buffer(op: ir.Operation, candidates: Iterable[tuple[ir.Value, ir.Value]]) -> bool:
     """Merges the buffers of the first (operand, result) in `candidates` that may share a buffer.
 
     Returns `False` if no pair may.
@@ -99,7 +99,7 @@ class _Functions:
             visit(name)
         return [op for calls in calls_by_caller.values() for op in calls]
 
-    def call_pairs(self, call: ir.Operation) -> Iterator[tuple[Any, Any]]:
+    def call_pairs(self, call: ir.Operation) -> Iterator[tuple[ir.Value, ir.Value]]:
         """Yields (operand, result) of `call` if the callee reads the operand only before it writes the result."""
         values, body = list(call.operands), self._body_of(callee_of(call))
         arguments = list(body.arguments) if body is not None else []

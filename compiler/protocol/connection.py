@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import cache
-from typing import Any, Generic, Literal, TypeVar, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 import msgspec
 
@@ -32,14 +32,17 @@ class Request(Frame, Generic[Answer_co], frozen=True):
 
 
 @cache
-def answer_type(request: type[Request[Any]]) -> type[Any]:
+def answer_type(request: type[Request[object]]) -> type[Frame]:
     """Returns the type of the frame that answers requests of type `request`."""
     (answer,) = get_args(request.__orig_bases__[0])  # type: ignore[attr-defined]
     (answer_frame,) = (frame for frame in subclasses(Frame) if frame.__name__ == answer.__forward_arg__)
     return answer_frame
 
 
-def subclasses(base: type[Any]) -> Iterator[type[Any]]:
+T = TypeVar("T")
+
+
+def subclasses(base: type[T]) -> Iterator[type[T]]:
     """Yields all direct and indirect subclasses of `base`."""
     for subclass in base.__subclasses__():
         yield subclass

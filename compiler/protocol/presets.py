@@ -374,7 +374,7 @@ def preset(name: str, summary: str) -> Callable[[Maker], Maker]:
     return register
 
 
-def registered() -> dict[str, Any]:
+def registered() -> dict[str, Preset]:
     """Returns the functions that have made the presets of plug-ins, by name."""
     return {name: make for name, (_, make) in _PLUGIN_PRESETS.items()}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -26,7 +26,7 @@ FILTER_FIELDS = {"road": "lowering"}
 T = TypeVar("T")
 
 
-def with_new_names(values: Mapping[str, Any], table: Mapping[str, str], kind: str) -> dict[str, Any]:
+def with_new_names(values: Mapping[str, object], table: Mapping[str, str], kind: str) -> dict[str, object]:
     """Returns `values` with the keys of `table` replaced by their new names.
 
     Warns of each replaced key, called a `kind` in the message. A key is not replaced if its new name is also a key, so
@@ -55,7 +55,7 @@ def decode_recipes(data: bytes, kind: type[T]) -> T:
     return msgspec.msgpack.decode(data, type=kind)
 
 
-def _with_new_field_names(data: Any) -> Any:
+def _with_new_field_names(data: object) -> object:
     """Returns `data`, plain values such as a saved history, with new names for the fields of all recipes in it."""
     if isinstance(data, list):
         return [_with_new_field_names(value) for value in data]

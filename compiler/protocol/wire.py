@@ -205,7 +205,7 @@ class FrameError(BuddyError):
     """A complete frame that this side cannot decode."""
 
 
-def encode(message: Any) -> bytes:
+def encode(message: object) -> bytes:
     """Returns the encoded frame. Raises `FrameError` if it is longer than `MAX_FRAME`."""
     body = _encoder.encode(message)
     if len(body) > MAX_FRAME:
@@ -216,7 +216,7 @@ def encode(message: Any) -> bytes:
 class FrameDecoder:
     """Decodes the body of a frame to one of the given message types."""
 
-    def __init__(self, types: Any) -> None:
+    def __init__(self, types: object) -> None:
         self._decoder = msgspec.msgpack.Decoder(types)
 
     def decode(self, body: bytes) -> Any:

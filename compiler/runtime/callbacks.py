@@ -44,11 +44,13 @@ class EagerOps:
         if error is not None:
             raise error
 
-    def reraise_after(self, *_: Any) -> None:
+    def reraise_after(self, *_: torch.Tensor) -> None:
         """Like `reraise`, after a call with these arguments."""
         self.reraise()
 
-    def report(self, on_error: Callable[[Exception, Sequence[Any]], Any], *arguments: Any) -> Any:
+    def report(
+        self, on_error: Callable[[Exception, Sequence[torch.Tensor]], object], *arguments: torch.Tensor
+    ) -> object:
         """Returns what `on_error` returns for the stored error and the `arguments` of the call; `None` if none is."""
         stored: Exception | None = None
         try:
@@ -117,7 +119,7 @@ def _make_runner(call: EagerCall) -> Callable[[Sequence[int]], None]:
     return run
 
 
-def resolve(target: str) -> Any:
+def resolve(target: str) -> torch._ops.OpOverload:
     """Returns the torch op of a graph target: `add.Tensor` is in `aten` (else `prims`); others include the namespace.
 
     Raises `AttributeError` if torch has no such op.
@@ -132,7 +134,7 @@ def resolve(target: str) -> Any:
     raise AttributeError(f"torch has no op {target!r}")
 
 
-def _to_torch_argument(value: Any, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> Any:
+def _to_torch_argument(value: object, tensors: Sequence[torch.Tensor], symbols: Mapping[str, int]) -> object:
     """Converts an argument from its plain form to torch's; `{"t": i}` is tensor `i`, `{"s": text}` a size."""
     if isinstance(value, dict):
         ((tag, content),) = value.items()
@@ -149,7 +151,7 @@ def _dtype(text: str) -> torch.dtype:
     return to_torch(TensorDType(text))
 
 
-def _copy_out(results: Any, buffers: Sequence[torch.Tensor]) -> None:
+def _copy_out(results: object, buffers: Sequence[torch.Tensor]) -> None:
     """Copies results into their buffers; without buffers, eager was called only for the errors that it raises.
 
     A result that the op leaves undefined is not copied: nothing reads it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -12,6 +12,10 @@ from buddy.compiler.graph.graph import Graph
 from buddy.compiler.protocol import GraphInfo
 from buddy.compiler.protocol.plain_values import ImportedIR
 from buddy.compiler.runtime.graph_interpreter import results_of
+
+if TYPE_CHECKING:
+    from buddy.compiler.ops.registry import Registry
+
 
 Eager = Callable[[Sequence[torch.Tensor]], list[Any]]
 
@@ -69,7 +73,7 @@ class CapturedGraph:
     table: str = ""
     parameters: frozenset[int] = frozenset()
     numbers: tuple[Any, ...] = ()
-    user_lowerings: Callable[[], Mapping[str, Any] | None] = lambda: None
+    user_lowerings: Callable[[], Registry | None] = lambda: None
     code: str = ""
     torch_dialect: Callable[[], ImportedIR] | None = None
     eager_to_time: Eager | None = None
@@ -88,7 +92,7 @@ class CapturedGraph:
             return self
         graph, numbers = self.graph, self.numbers
 
-        def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
+        def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
             return results_of(graph, tensors, numbers, precisions)
 
         return replace(self, eager=eager, precisions=precisions)

@@ -7,7 +7,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -249,7 +249,7 @@ class LoadedProgram:
         return NativeCalls(entry, arguments, results, arena, self._eager.failures, owner)
 
     def function(
-        self, inputs: Sequence[int | torch.Tensor], on_error: Callable[[Exception, Sequence[Any]], Any]
+        self, inputs: Sequence[int | torch.Tensor], on_error: Callable[[Exception, Sequence[torch.Tensor]], object]
     ) -> NativeFunction | None:
         """Returns a built-in function that calls this program faster than the program itself, or `None`.
 

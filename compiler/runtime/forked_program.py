@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import IO, Any, Protocol
+from typing import IO, Protocol
 
 import torch
 
@@ -42,9 +42,9 @@ class ProgramFailed(Message, frozen=True):
 class LoadedCode(Protocol):
     """A loaded program, in the process."""
 
-    def call(self) -> Sequence[Any]: ...
+    def call(self) -> Sequence[torch.Tensor]: ...
 
-    def write(self, results: Sequence[Any], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
+    def write(self, results: Sequence[torch.Tensor], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
         """Writes the results of a call; returns their shapes."""
 
 

@@ -30,15 +30,15 @@ Precisions = Mapping[str, str]
 NO_PRECISIONS: Precisions = MappingProxyType({})
 
 
-def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = ()) -> dict[str, int]:
+def symbols_at(graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = ()) -> dict[str, int]:
     """Returns the values of symbolic sizes in a call of `graph` on `tensors` and `numbers`."""
     return bind(symbols_of(graph), tensors, numbers)
 
 
 def values_of(
-    graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[Any] = (),
+    graph: Graph, tensors: Sequence[torch.Tensor], names: Collection[str], numbers: Sequence[int] = (),
     precisions: Precisions = NO_PRECISIONS,
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, torch.Tensor]:  # fmt: skip
     """Returns the values of the nodes in `names` when `graph` runs on `tensors`, its placeholders in order.
 
     Random ops draw from torch's own generator, in the program's order. Other values are released after their last
@@ -62,16 +62,16 @@ def values_of(
 
 
 def results_of(
-    graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[Any] = (), precisions: Precisions = NO_PRECISIONS
-) -> list[Any]:
+    graph: Graph, tensors: Sequence[torch.Tensor], numbers: Sequence[int] = (), precisions: Precisions = NO_PRECISIONS
+) -> list[torch.Tensor]:
     """Returns the results of `graph` on `tensors` and `numbers`, in order."""
     values = values_of(graph, tensors, {op.name for op in graph.results if isinstance(op, Op)}, numbers, precisions)
     return [values[op.name] if isinstance(op, Op) else op for op in graph.results]
 
 
 def compute_node(
-    op: Op, values: Mapping[str, Any], symbols: Mapping[str, int], precisions: Precisions = NO_PRECISIONS
-) -> Any:
+    op: Op, values: Mapping[str, torch.Tensor], symbols: Mapping[str, int], precisions: Precisions = NO_PRECISIONS
+) -> torch.Tensor:
     """Returns the result of one node, with operands by name in `values`. Raises what its op raises."""
     arguments = [plain_to_torch(argument, values, symbols) for argument in op.args]
     keywords = {key: plain_to_torch(argument, values, symbols) for key, argument in op.kwargs.items()}
@@ -82,7 +82,7 @@ def compute_node(
     return resolve(op.target)(*arguments, **keywords)
 
 
-def plain_to_torch(value: Any, values: Mapping[str, Any], symbols: Mapping[str, int]) -> Any:
+def plain_to_torch(value: object, values: Mapping[str, torch.Tensor], symbols: Mapping[str, int]) -> torch.Tensor:
     """Converts an argument of a node to torch's form; a node becomes its value in `values`."""
     if isinstance(value, Op):
         return values[value.name]
@@ -138,11 +138,11 @@ class LockstepInterpreter:
         self._values: dict[str, Any] = {op.name: t for op, t in zip(graph.placeholders, tensors, strict=True)}
         self.narrow_nodes: set[str] = set()
 
-    def value(self, name: str) -> Any:
+    def value(self, name: str) -> torch.Tensor:
         """Returns the value of the node or placeholder of that name. Raises `KeyError` after it is released."""
         return self._values[name]
 
-    def reach(self, stable: str) -> Any:
+    def reach(self, stable: str) -> torch.Tensor:
         """Computes all nodes up to the node `stable`, which must be in `held`; returns its value."""
         op = self._nodes[stable]
         while op.name not in self._values:
@@ -150,7 +150,7 @@ class LockstepInterpreter:
                 raise KeyError(f"the value of {stable} was not held")
         return self._values[op.name]
 
-    def finish(self) -> list[Any]:
+    def finish(self) -> list[torch.Tensor]:
         """Computes the remaining nodes; returns the results of the graph, in order."""
         for _op in iter(self._next, None):
             pass
@@ -177,7 +177,7 @@ class LockstepInterpreter:
         if not self._readers[name]:
             self._values.pop(name, None)
 
-    def _compute(self, op: Op) -> Any:
+    def _compute(self, op: Op) -> torch.Tensor:
         if not isinstance(op, RandomOp):
             return self.compute_alone(op, self._values)
         state = torch.get_rng_state()
@@ -188,7 +188,7 @@ class LockstepInterpreter:
             self._random = torch.get_rng_state()
             torch.set_rng_state(state)
 
-    def compute_alone(self, op: Op, values: Mapping[str, Any]) -> Any:
+    def compute_alone(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         """Returns the result of a node on `values`, by name, in the precision of the reference."""
         if not self._wide:
             return self._run(op, values)
@@ -204,17 +204,17 @@ class LockstepInterpreter:
             self.narrow_nodes.add(op.stable)
             return widen(self._compute_narrow(op, values))
 
-    def _run_wide(self, op: Op, values: Mapping[str, Any]) -> Any:
+    def _run_wide(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         if op.target in _ROW_SELECTIONS:
             return widen(self._run(op, values))
         if op.target in PRODUCTS and op.stable not in self._precisions:
             return product_in_double(op, values, self._symbols)
         return widen(self._run(_widen_node(op), {p.name: widen(values[p.name]) for p in op.parents}))
 
-    def _compute_narrow(self, op: Op, values: Mapping[str, Any]) -> Any:
+    def _compute_narrow(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return self._run(op, {parent.name: narrow(values[parent.name], parent) for parent in op.parents})
 
-    def _run(self, op: Op, values: Mapping[str, Any]) -> Any:
+    def _run(self, op: Op, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
         return compute_node(op, values, self._symbols, self._precisions)
 
 
@@ -229,7 +229,7 @@ _ROW_SELECTIONS = {"embedding.default", "index_select.default"}
 _MAX_WIDE_BYTES = 16 << 20
 
 
-def _moves_a_large_operand(op: Op, values: Mapping[str, Any]) -> bool:
+def _moves_a_large_operand(op: Op, values: Mapping[str, torch.Tensor]) -> bool:
     """True if `op` only moves elements of a large operand: the result stays in its element type, which is exact."""
     if not isinstance(op, ReshapeFamilyOp) or len(op.parents) != 1:
         return False
@@ -243,8 +243,11 @@ def _is_large(value: torch.Tensor) -> bool:
 
 
 def product_in_double(
-    op: Op, values: Mapping[str, Any], symbols: Mapping[str, int], convert: Callable[[Any], Any] | None = None
-) -> Any:
+    op: Op,
+    values: Mapping[str, torch.Tensor],
+    symbols: Mapping[str, int],
+    convert: Callable[[torch.Tensor], torch.Tensor] | None = None,
+) -> torch.Tensor:
     """Returns the result of a product, a node in `PRODUCTS`, with operands in double precision.
 
     `convert`, by default `widen`, makes them. A large second factor is converted a few columns at a time.
@@ -267,7 +270,7 @@ def product_in_double(
     return torch.cat(parts, 1)
 
 
-def widen(value: Any) -> Any:
+def widen(value: torch.Tensor) -> torch.Tensor:
     """Converts floats to double precision; returns anything else unchanged."""
     if isinstance(value, (list, tuple)):
         return type(value)(map(widen, value)) if type(value) in (list, tuple) else tuple(map(widen, value))
@@ -278,7 +281,7 @@ def widen(value: Any) -> Any:
     return value.double() if value.is_floating_point() else value
 
 
-def narrow(value: Any, op: Op, index: int = 0) -> Any:
+def narrow(value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
     """Converts a value of the reference to the element type that the graph has for result `index`."""
     if isinstance(value, (list, tuple)):
         return [narrow(item, op, number) for number, item in enumerate(value)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ class IreeProcess(ForkedProgram):
     """
 
     def __init__(
-        self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], numbers: Sequence[Any], threads: int
+        self, artifact: IreeArtifact, tensors: Sequence[torch.Tensor], numbers: Sequence[int], threads: int
     ) -> None:
         self._artifact, self._threads = artifact, threads
         self._convention = artifact.convention
@@ -98,16 +98,16 @@ class _Program:
         inputs = [self._module.on_device(_to_array(tensors[index])) for index in convention.inputs]
         self._arguments = [*inputs, *(symbols[symbol.name] for symbol in convention.symbols)]
 
-    def call(self) -> list[Any]:
+    def call(self) -> list[torch.Tensor]:
         return self._module(self._arguments)
 
-    def write(self, results: Sequence[Any], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
+    def write(self, results: Sequence[torch.Tensor], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
         for array in results:
             np.save(file, np.ascontiguousarray(array).reshape(-1).view(np.uint8))
         return tuple(tuple(array.shape) for array in results)
 
 
-def _to_array(tensor: torch.Tensor) -> Any:
+def _to_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns the tensor as an array for IREE's runtime, which represents bfloat16 by the package `ml_dtypes`."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     dense = torch.view_as_real(plain) if plain.is_complex() else plain

@@ -9,7 +9,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import msgspec
 import torch
@@ -61,7 +61,7 @@ class Side(Protocol):
     calls: list[Callable[[], float]]
 
     def report(
-        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[torch.Tensor],
         seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
     ) -> SideReport: ...  # fmt: skip
 
@@ -76,7 +76,7 @@ def run_and_compare(
     compile_seconds: float,
     graph: int = 0,
     on_progress: OnProgress | None = None,
-    on_values: Callable[[Sequence[Any], Sequence[Any]], None] | None = None,
+    on_values: Callable[[Sequence[torch.Tensor], Sequence[torch.Tensor]], None] | None = None,
     equal_nan: bool = False,
     sides: Sequence[Side] = (),
 ) -> RunReport:
@@ -164,7 +164,7 @@ def error_text(error: Exception) -> str:
 
 
 def _side_reports(
-    sides: Sequence[Side], captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+    sides: Sequence[Side], captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[torch.Tensor],
     seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
 ) -> Iterator[SideReport]:  # fmt: skip
     """Yields the report of each side; `seconds` are those of all calls, in order."""
@@ -180,7 +180,7 @@ def fingerprints(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def compare_results(
-    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any], equal_nan: bool
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor], equal_nan: bool
 ) -> tuple[OutputReport, ...]:
     """Compares compiled results with eager's tensors, in order; skips results that are not tensors.
 
@@ -201,8 +201,8 @@ def compare_results(
 
 
 def compare_with_reference(
-    captured: CapturedGraph, reference: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[Any],
-    equal_nan: bool,
+    captured: CapturedGraph, reference: CapturedGraph, results: Sequence[torch.Tensor],
+    expected: Sequence[torch.Tensor], equal_nan: bool,
 ) -> tuple[OutputReport, ...]:  # fmt: skip
     """Compares compiled results with those of `reference`, which is `captured` or the same program in other precisions.
 
@@ -254,12 +254,12 @@ def _extra_result(value: torch.Tensor) -> OutputReport:
     return msgspec.structs.replace(report, verdict="missing", where="eager has no such result")
 
 
-def eager_results(captured: CapturedGraph) -> list[Any]:
+def eager_results(captured: CapturedGraph) -> list[torch.Tensor]:
     """Returns eager's results; empty if there is no eager program."""
     return [] if captured.eager is None else captured.eager(captured.tensors)
 
 
-def run_to_time(captured: CapturedGraph) -> list[Any]:
+def run_to_time(captured: CapturedGraph) -> list[torch.Tensor]:
     """Runs eager for timing: with PyTorch's random ops, even if the comparison uses random bits from a seed."""
     return eager_results(captured) if captured.eager_to_time is None else captured.eager_to_time(captured.tensors)
 
@@ -297,7 +297,7 @@ def summarize(seconds: Sequence[float], threads: int) -> Timing:
     return Timing(median, low, high, len(seconds), threads)
 
 
-def time_call(action: Callable[[], Any]) -> tuple[Any, float]:
+def time_call(action: Callable[[], T]) -> tuple[T, float]:
     start = time.perf_counter()
     result = action()
     return result, time.perf_counter() - start

@@ -117,7 +117,7 @@ class NativeCalls:
     def function(
         self,
         inputs: Sequence[int | torch.Tensor],
-        finish: Callable[..., list[torch.Tensor] | None],
+        finish: Callable[..., object],
         owner: object = None,
     ) -> NativeFunction:
         """Returns a built-in function that calls the program and returns the list of its results.
@@ -255,7 +255,7 @@ def _torch_library(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def _address(library: Any, name: str) -> int:
+def _address(library: ctypes.CDLL | ctypes.PyDLL | None, name: str) -> int:
     function = None if library is None else getattr(library, name, None)
     return 0 if function is None else ctypes.cast(function, ctypes.c_void_p).value or 0
 

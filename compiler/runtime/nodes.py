@@ -169,7 +169,7 @@ class _Comparison:
             share = max(remaining.largest / effect.largest, remaining.relative / effect.relative)
         return replace(error, of_tolerance=share, where=error.where if share > 1.0 else "")
 
-    def _compare_node(self, op: Op, value: Any) -> None:
+    def _compare_node(self, op: Op, value: torch.Tensor) -> None:
         self._count += 1
         if self._count % max(1, len(self._nodes) // _PROGRESS_STEPS) == 0:
             done = self._count / len(self._nodes)
@@ -207,7 +207,7 @@ class _Comparison:
             for name in parents:
                 self._unchecked_moves.pop(name, None)
 
-    def _run_alone(self, op: Op, value: Any) -> None:
+    def _run_alone(self, op: Op, value: torch.Tensor) -> None:
         node_program, inputs, results = self._node_programs[op.stable]
         if node_program.is_settled:
             self.own_errors |= dict.fromkeys((name for name, _ in results), Deviation())
@@ -369,7 +369,7 @@ def _compiled_has(nodes: Mapping[str, NodeNumbers], kind_index: int) -> HasNonfi
     return has
 
 
-def _result(value: Any, index: int) -> torch.Tensor:
+def _result(value: torch.Tensor, index: int) -> torch.Tensor:
     """Returns result `index` of a node; -1 means the only result, because a graph pass may drop the others."""
     result: torch.Tensor = value[max(index, 0)] if isinstance(value, (list, tuple)) else value
     return result

@@ -19,7 +19,6 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -106,7 +105,7 @@ def give_back(weight: torch.Tensor) -> None:
         bits[positions[holds_element] - 1] = packed[holds_element]
 
 
-def give_all_back(tensors: Iterable[Any]) -> None:
+def give_all_back(tensors: Iterable[object]) -> None:
     """Gives back all released weights among `tensors`."""
     for value in tensors if _released else ():
         if isinstance(value, torch.Tensor):

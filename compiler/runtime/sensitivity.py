@@ -35,7 +35,6 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import msgspec
 import torch
@@ -82,7 +81,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         super().__init__(graph, tensors, symbols, (), "float64", precisions=precisions)
         self._bits = torch.Generator().manual_seed(seed)
 
-    def _compute(self, op: Op) -> Any:
+    def _compute(self, op: Op) -> torch.Tensor:
         value = super()._compute(op)
         length = _addends(op, self._operand)
         if length > 1 and isinstance(value, torch.Tensor) and value.dtype == torch.float64:
@@ -105,7 +104,7 @@ class RandomRoundingInterpreter(LockstepInterpreter):
         deviation = torch.finfo(torch.float32).eps / 2 * (squared_partial_sums / 3).sqrt() / scale
         return deviation * torch.randn(value.shape, generator=self._bits, dtype=torch.float64)
 
-    def _round(self, value: Any, op: Op, index: int = 0) -> Any:
+    def _round(self, value: torch.Tensor, op: Op, index: int = 0) -> torch.Tensor:
         if isinstance(value, (list, tuple)):
             return [self._round(item, op, number) for number, item in enumerate(value)]
         meta = op.metas[index] if index < len(op.metas) else None
@@ -163,7 +162,9 @@ _DOUBLE_TYPES = {False: torch.float64, True: torch.complex128}
 _log = logging.getLogger("buddy.runner")
 
 
-def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None = None) -> tuple[Spread, ...]:
+def spreads(
+    captured: CapturedGraph, expected: Sequence[torch.Tensor], random: torch.Tensor | None = None
+) -> tuple[Spread, ...]:
     """Returns the spread of each of eager's results, `expected`: its difference from double precision, if finite.
 
     One per result, in order; 0 for results that are not floats. Computed once for each `captured`; empty if that fails,
@@ -181,7 +182,12 @@ def spreads(captured: CapturedGraph, expected: Sequence[Any], random: torch.Tens
 
 
 def compare_result(
-    captured: CapturedGraph, expected: Sequence[Any], index: int, compiled: torch.Tensor | None, *, equal_nan: bool
+    captured: CapturedGraph,
+    expected: Sequence[torch.Tensor],
+    index: int,
+    compiled: torch.Tensor | None,
+    *,
+    equal_nan: bool,
 ) -> OutputReport:
     """Compares result `index` of `captured` with eager's, which is a tensor of `expected`.
 
@@ -225,7 +231,7 @@ def _deciding_checks(
 
 
 def is_correct(
-    captured: CapturedGraph, expected: Sequence[Any], index: int, compiled: torch.Tensor, is_close: bool
+    captured: CapturedGraph, expected: Sequence[torch.Tensor], index: int, compiled: torch.Tensor, is_close: bool
 ) -> tuple[bool, Spread | None]:
     """Returns whether result `index` is correct, and the spread that decided, or `None`.
 
@@ -253,7 +259,7 @@ def is_correct(
     return True, spread
 
 
-def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[Any]) -> tuple[Spread, ...]:
+def _spreads_of_precisions(captured: CapturedGraph, expected: Sequence[torch.Tensor]) -> tuple[Spread, ...]:
     """Returns the spreads that reduced precisions allow in any run: parts of their own effect on the results.
 
     A number that is rounded to few bits in the other direction changes one row by a fraction of what all roundings
@@ -360,7 +366,7 @@ def describe_limit(dtype: torch.dtype, spread: Spread | None, is_close: bool) ->
 
 
 def _measure_spreads(
-    captured: CapturedGraph, expected: Sequence[Any], random: torch.Tensor | None
+    captured: CapturedGraph, expected: Sequence[torch.Tensor], random: torch.Tensor | None
 ) -> tuple[Spread, ...]:
     with _generator_from(random):
         run = LockstepInterpreter(
@@ -384,7 +390,7 @@ def further_spreads(captured: CapturedGraph, seed: int) -> tuple[Spread, ...]:
     return captured.further_spreads[seed]
 
 
-def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[Any]:
+def _run_with_random_errors(captured: CapturedGraph, seed: int) -> list[torch.Tensor]:
     with _generator_from(captured.random):
         return RandomRoundingInterpreter(
             captured.graph, captured.tensors, _symbols(captured), seed, captured.precisions
@@ -409,7 +415,7 @@ def _generator_from(random: torch.Tensor | None) -> Iterator[None]:
         torch.set_rng_state(previous)
 
 
-def differences(rounded: Any, exact: Any) -> Spread:
+def differences(rounded: torch.Tensor, exact: torch.Tensor) -> Spread:
     """Returns the differences of elements that are finite in both; 0 for results that are not floats."""
     floats = isinstance(rounded, torch.Tensor) and (rounded.is_floating_point() or rounded.is_complex())
     if not floats or not rounded.numel():

@@ -30,7 +30,7 @@ class RuntimeShape:
         return 0 not in self.sizes
 
 
-def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[Any]) -> dict[str, int]:
+def bind(symbols: Sequence[ArtifactSymbol], tensors: Sequence[torch.Tensor], numbers: Sequence[int]) -> dict[str, int]:
     """Returns the value of each symbol in a call on `tensors` and `numbers`."""
     bound = {}
     for symbol in symbols:
@@ -81,7 +81,7 @@ def to_torch(dtype: TensorDType) -> torch.dtype:
     return _TORCH_DTYPES[dtype]
 
 
-def plain_argument(value: Any) -> Any:
+def plain_argument(value: object) -> object:
     """Converts an FX argument that is not a node to the Buddy graph's form.
 
     Raises `TypeError` for unsupported types.

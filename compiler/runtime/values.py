@@ -66,7 +66,7 @@ def random_of(tensor: torch.Tensor, shape: tuple[int, ...], generator: torch.Gen
     return result.copy_(tensor.reshape(-1)[indices].reshape(shape))
 
 
-def _read_file(choice: InputChoice) -> Any:
+def _read_file(choice: InputChoice) -> dict[str, np.ndarray]:
     """Returns the contents of a `.npy`, `.npz` or `.pt`, without executing code in it."""
     data = io.BytesIO(choice.content)
     try:
@@ -94,7 +94,7 @@ def _read_file(choice: InputChoice) -> Any:
         ) from error
 
 
-def _order_by_inputs(content: Any, names: Sequence[str]) -> list[Any]:
+def _order_by_inputs(content: Any, names: Sequence[str]) -> list[torch.Tensor]:
     """Returns the values for the inputs `names`: by name if the file has all of them, else in the order of the file."""
     if isinstance(content, Mapping):
         value_by_key = {str(key): value for key, value in content.items()}
@@ -110,7 +110,7 @@ def _order_by_inputs(content: Any, names: Sequence[str]) -> list[Any]:
     return values
 
 
-def _fit_input(value: Any, like: torch.Tensor, name: str) -> torch.Tensor:
+def _fit_input(value: np.ndarray, like: torch.Tensor, name: str) -> torch.Tensor:
     try:
         tensor = torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -133,7 +133,7 @@ _INTEGER_BY_BYTES = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 
 
 def named_values(
-    captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]
+    captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
 ) -> Iterator[tuple[str, str, torch.Tensor]]:
     """Yields `(which, name, tensor)`; `which` is "input", "eager" (its results) or "output" (of compiled code)."""
     for position in input_positions(captured):
@@ -149,7 +149,7 @@ def named_values(
                 yield "output", name, result
 
 
-def values_file(captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> bytes:
+def values_file(captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> bytes:
     """Returns a `.npz` of `input/NAME`, `output/NAME` of compiled code, and `eager/NAME`."""
     arrays = {f"{which}/{name}": as_array(tensor) for which, name, tensor in named_values(captured, results, expected)}
     data = io.BytesIO()
@@ -164,14 +164,16 @@ class ResultWriter:
         self._captured, self._makes_file, self._folder = captured, makes_file, folder
         self.file = b""
 
-    def take(self, results: Sequence[Any], expected: Sequence[Any]) -> None:
+    def take(self, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
         if self._makes_file:
             self.file = values_file(self._captured, results, expected)
         if self._folder:
             keep_values(Path(self._folder), self._captured, results, expected)
 
 
-def keep_values(folder: Path, captured: CapturedGraph, results: Sequence[Any], expected: Sequence[Any]) -> None:
+def keep_values(
+    folder: Path, captured: CapturedGraph, results: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]
+) -> None:
     """Writes a `.npy` of each tensor, and an index; tensors beyond `MAX_KEPT_BYTES` are only in the index."""
     entries: list[dict[str, Any]] = []
     remaining_bytes = MAX_KEPT_BYTES

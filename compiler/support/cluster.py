@@ -6,6 +6,7 @@ Workers need this package, and the same files at the same paths. The items of a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from types import ModuleType
 from typing import Any, TypeVar
 
 from buddy.compiler.protocol import Diagnostic
@@ -25,7 +26,7 @@ class ClusterError(BuddyError):
     """The cluster cannot be used, or failed on an item; `diagnostic` says why, and what to do."""
 
 
-def distributed() -> Any:
+def distributed() -> ModuleType:
     """Returns Dask's package. Raises `ClusterError` if it is not installed."""
     try:
         import distributed as package

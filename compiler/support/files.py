@@ -7,7 +7,7 @@ import re
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -84,7 +84,7 @@ def read_json_lines(path: Path, kind: type[Value]) -> list[Value]:
     return values
 
 
-def append_json_line(path: Path, value: Any) -> None:
+def append_json_line(path: Path, value: object) -> None:
     """Appends `value` as a JSON line to a file; starts a new line if the last one is truncated. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+b") as file:

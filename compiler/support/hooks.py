@@ -16,7 +16,7 @@ class Hook:
         self._name = name
         self._load: Callable[[], Any] | None = None
 
-    def provide(self, load: Callable[[], Any]) -> None:
+    def provide(self, load: Callable[[], object]) -> None:
         """Sets the function that returns the hook's value; it may import the upper layer."""
         self._load = load
 

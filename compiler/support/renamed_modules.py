@@ -8,7 +8,11 @@ import warnings
 from collections.abc import Sequence
 from importlib import import_module
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
 
 _PREFIX = "buddy.compiler."
 # The new names by the old ones, without the prefix `buddy.compiler.`. The row of a package also covers its modules.
@@ -140,7 +144,9 @@ class _RenamedModuleFinder:
     def __init__(self) -> None:
         self._specs: dict[int, Any] = {}
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         name = new_name(fullname)
         if not name:
             return None
@@ -155,7 +161,7 @@ class _RenamedModuleFinder:
         loader: Any = self
         return importlib.machinery.ModuleSpec(fullname, loader, is_package=hasattr(module, "__path__"))
 
-    def create_module(self, spec: Any) -> ModuleType:
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
         module = import_module(new_name(spec.name))
         self._specs[id(module)] = module.__spec__
         return module

@@ -65,6 +65,13 @@ def test_new_lines_come_from_no_node_and_move_the_others_along(module: Any) -> N
     assert nodes["%0 = arith.addf %arg0, %arg1 : f32"] == ("add.0",)
 
 
+def test_the_attributes_of_the_module_are_replaced(module: Any) -> None:
+    operation, _ = module
+    operation.attributes["buddy.old"] = ir.UnitAttr.get(operation.context)
+    text, _ = edited(module, "module {", "module attributes {buddy.new = 1 : i32} {")
+    assert text.startswith("module attributes {buddy.new = 1 : i32} {")
+
+
 def test_what_does_not_parse_is_told_with_its_place(module: Any) -> None:
     operation, locations = module
     with locations.nowhere(operation.context), pytest.raises(PassError, match=r"line 4, column \d+: use of undeclared"):

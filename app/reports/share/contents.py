@@ -62,7 +62,7 @@ class SharedGraph(NamedTuple):
 class _Numbers(dict[Any, int]):
     """Numbers values in order of first appearance."""
 
-    def __missing__(self, value: Any) -> int:
+    def __missing__(self, value: object) -> int:
         self[value] = number = len(self)
         return number
 
@@ -109,7 +109,7 @@ class _Texts:
         self.texts.append({"lines": _line_runs(numbers), "sets": _equal_runs(sets)})
         return len(self.texts) - 1
 
-    def encode(self) -> dict[str, Any]:
+    def encode(self) -> dict[str, object]:
         """The lines, the number of each line's colours in `colours`, and the colours: letters with lengths, `o12_1`."""
         colours = _Numbers()
         known: dict[tuple[str, str, str], str] = {}
@@ -186,7 +186,7 @@ class _GraphTexts:
 async def collect(
     graphs: Sequence[SharedGraph], send: Send, welcome: Welcome | None, progress: Progress = lambda _text: None,
     is_shared: Callable[[str], bool] = lambda _path: True,
-) -> Callable[[], dict[str, Any]]:  # fmt: skip
+) -> Callable[[], dict[str, object]]:  # fmt: skip
     """Fetch the contents of a report on `graphs`. Returns a function that encodes them as plain values.
 
     `is_shared` says whether the report has the Python code with that path.
@@ -198,7 +198,7 @@ async def collect(
     encoded = [await _collect_graph(graph, texts, send, welcome, progress, is_shared) for graph in graphs]
     source, arguments = graphs[0].recipe.source, graphs[0].recipe.arguments
 
-    def encode() -> dict[str, Any]:
+    def encode() -> dict[str, object]:
         letters = {letter: name for name, letter in SYNTAX_LETTERS.items()}
         program = {"source": shown_path(source), "arguments": list(arguments)}
         return {
@@ -216,7 +216,7 @@ async def collect(
 async def _collect_graph(
     graph: SharedGraph, texts: _Texts, send: Send, welcome: Welcome | None, progress: Progress,
     is_shared: Callable[[str], bool],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, object]:  # fmt: skip
     own_texts = _GraphTexts(texts, send, graph.info)
     stages = []
     for number, stage in enumerate(graph.stages, 1):
@@ -240,7 +240,7 @@ async def _collect_graph(
 
 async def _collect_python(
     graph: SharedGraph, shared: Sequence[str], texts: _GraphTexts, send: Send
-) -> tuple[list[str], list[dict[str, Any]]]:
+) -> tuple[list[str], list[dict[str, object]]]:
     """The paths and the contents of Python files that nodes come from, without those that cannot be opened."""
     paths, files = [], []
     for path in shared:
@@ -255,7 +255,7 @@ async def _collect_python(
     return paths, files
 
 
-def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, Any]:
+def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, object]:
     step = recipe.steps[stage.step] if 0 <= stage.step < len(recipe.steps) else None
     return {
         "name": stage.name,
@@ -272,7 +272,7 @@ def _stage_values(stage: Stage, recipe: Recipe, text: int) -> dict[str, Any]:
     }
 
 
-def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[Any]]:
+def _node_values(graph: SharedGraph, paths: Sequence[str]) -> dict[str, list[object]]:
     """The columns of the graph table. A node's `file` is the index of its Python file, -1 without one."""
     rows, assignments = graph.info.rows, {assignment.node: assignment for assignment in graph.assignments}
     lowered = [assignments.get(row.stable) for row in rows]

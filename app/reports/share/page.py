@@ -10,7 +10,6 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from buddy.app.reports.run_report import as_text
 from buddy.app.reports.share.contents import Progress, Send, SharedGraph, collect
@@ -33,7 +32,7 @@ _TITLE_END = "· buddy-tui</title>".encode()
 _COLOUR = re.compile(r"(on )?(#[0-9a-fA-F]{6})")
 
 
-def make_page(contents: Mapping[str, Any], summary: str) -> str:
+def make_page(contents: Mapping[str, object], summary: str) -> str:
     """The page as HTML. `summary` is the text that a browser without JavaScript shows."""
     style = f"{_theme_rules()}\n{_read('page.css')}"
     script = "\n".join(map(_read, _SCRIPTS))

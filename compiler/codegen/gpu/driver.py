@@ -13,6 +13,7 @@ import importlib
 import mmap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any
 
 from buddy.compiler.protocol.artifact import Copy, DeviceProgram, KernelScalar, Launch, Pointer, Word
@@ -69,7 +70,7 @@ class Device:
         self._call("cuCtxSetCurrent", self._call("cuDevicePrimaryCtxRetain", self._device))
         self.name = self._call("cuDeviceGetName", 128, self._device).split(b"\0")[0].decode(errors="replace")
 
-    def _call(self, function: str, *arguments: Any) -> Any:
+    def _call(self, function: str, *arguments: object) -> Any:
         """Calls a function of the driver and returns its result. Raises `DeviceFault` with the driver's error."""
         status, *results = getattr(self._api, function)(*arguments)
         if int(status):
@@ -78,7 +79,7 @@ class Device:
             raise DeviceFault(f"{function}: {message}", int(status))
         return results[0] if results else None
 
-    def functions(self, ptx: str, names: Sequence[str]) -> dict[str, Any]:
+    def functions(self, ptx: str, names: Sequence[str]) -> dict[str, object]:
         """Returns the kernels of a PTX text by name; the driver compiles it for this device."""
         module = self._call("cuModuleLoadData", ptx.encode() + b"\0")
         return {name: self._call("cuModuleGetFunction", module, name.encode()) for name in names}
@@ -96,18 +97,18 @@ class Device:
     def copy(self, target: int, source: int, size: int) -> None:
         self._call("cuMemcpyDtoD", target, source, size)
 
-    def launch(self, function: Any, launch: Launch, addresses: Mapping[int, int]) -> None:
+    def launch(self, function: object, launch: Launch, addresses: Mapping[int, int]) -> None:
         """Launches a kernel; `addresses` has the addresses of the buffers by their numbers."""
         parameters = KernelParameters(launch.words, addresses)
         self._call("cuLaunchKernel", function, *launch.grid, *launch.block, launch.shared, 0, parameters.address, 0)
 
-    def mark(self) -> Any:
+    def mark(self) -> object:
         """Records an event in the stream and returns it, for `milliseconds`."""
         event = self._call("cuEventCreate", 0)
         self._call("cuEventRecord", event, 0)
         return event
 
-    def milliseconds(self, first: Any, second: Any) -> float:
+    def milliseconds(self, first: object, second: object) -> float:
         """Waits for the second event; returns the time between both events, and destroys them."""
         self._call("cuEventSynchronize", second)
         elapsed = float(self._call("cuEventElapsedTime", first, second))
@@ -131,7 +132,7 @@ class KernelParameters:
         return ctypes.addressof(self.table)
 
 
-def _value(word: Word, addresses: Mapping[int, int]) -> Any:
+def _value(word: Word, addresses: Mapping[int, int]) -> ctypes._SimpleCData[Any]:
     if isinstance(word, Pointer):
         return ctypes.c_void_p(addresses[word.buffer])
     assert isinstance(word, KernelScalar)
@@ -143,7 +144,7 @@ _CHECK_DRIVER = "check the driver (nvidia-smi), and restart buddy-tui"
 _NEEDS_GPU = "run the program on a machine with a GPU; the stages up to PTX are available on this machine"
 
 
-def _api() -> Any:
+def _api() -> ModuleType:
     """Returns the module of the driver's functions. Raises `NoDeviceError` if the driver or the package is missing."""
     try:
         ctypes.CDLL(LIBRARY)

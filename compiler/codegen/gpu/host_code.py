@@ -32,17 +32,17 @@ _IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
 class HostCodeError(BuddyError):
     """The host code has an op that is no launch or copy of known buffers; `location` is the op's location."""
 
-    def __init__(self, text: str, location: Any) -> None:
+    def __init__(self, text: str, location: ir.Location) -> None:
         super().__init__(text)
         self.location = location
 
 
-def kernel_modules(module: ir.Operation) -> list[Any]:
+def kernel_modules(module: ir.Operation) -> list[ir.Operation]:
     """Returns the ops that contain kernels, in order; empty for a CPU program."""
     return [op.operation for op in module.regions[0].blocks[0] if op.operation.name == MODULE]
 
 
-def steps_of(module: Any) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
+def steps_of(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
     """Returns the buffers that the entry function of `module` allocates, and its launches and copies in order.
 
     Raises `HostCodeError` if `module` has no entry function, or if its code is no straight-line code of static sizes.
@@ -72,14 +72,14 @@ class _Interpreter:
     steps: list[Launch | Copy] = field(default_factory=list)
     _values: dict[Any, Word] = field(default_factory=dict)
 
-    def add_argument(self, value: Any) -> None:
+    def add_argument(self, value: ir.Value) -> None:
         """Adds an argument of the entry. Raises `HostCodeError` if it is no memref."""
         if not isinstance(value.type, ir.MemRefType):
             raise HostCodeError("its sizes are dynamic, and launches need static sizes", value.owner.owner)
         self._values[value] = Pointer(self.arguments)
         self.arguments += 1
 
-    def run(self, op: Any) -> None:
+    def run(self, op: ir.Operation) -> None:
         """Interprets one op of the host. Raises `HostCodeError` if the op computes something."""
         handlers: dict[str, Callable[[Any], None]] = {
             "arith.constant": self._constant,
@@ -95,35 +95,35 @@ class _Interpreter:
             raise HostCodeError(f"{op.name} is left on the host, which only launches kernels", op.location)
         handlers[op.name](op)
 
-    def _constant(self, op: Any) -> None:
+    def _constant(self, op: ir.Operation) -> None:
         value = op.attributes["value"]
         type_ = {"index": "i64"}.get(str(op.results[0].type), str(op.results[0].type))
         number = ir.FloatAttr(value).value if type_.startswith("f") else ir.IntegerAttr(value).value
         self._values[op.results[0]] = KernelScalar(cast(Any, type_), number)
 
-    def _add_buffer(self, op: Any, content: bytes) -> None:
+    def _add_buffer(self, op: ir.Operation, content: bytes) -> None:
         self._values[op.results[0]] = Pointer(self.arguments + len(self.buffers))
         self.buffers.append(Buffer(_size(op.results[0].type, op), content))
 
-    def _global(self, op: Any) -> None:
+    def _global(self, op: ir.Operation) -> None:
         name = ir.FlatSymbolRefAttr(op.attributes["name"]).value
         content = self.contents[name]
         if content is None:
             raise HostCodeError(f"the constant @{name} is not plain data", op.location)
         self._add_buffer(op, content)
 
-    def _view(self, op: Any) -> None:
+    def _view(self, op: ir.Operation) -> None:
         if len(op.operands) > 1:
             raise HostCodeError(f"{op.name} at a dynamic offset", op.location)
         self._values[op.results[0]] = self._values[op.operands[0]]
 
-    def _copy(self, op: Any) -> None:
+    def _copy(self, op: ir.Operation) -> None:
         source, target = (self._pointer(operand, op) for operand in op.operands)
         if not all(has_identity_layout(value.type) for value in op.operands):
             raise HostCodeError("memref.copy of a strided buffer is left on the host", op.location)
         self.steps.append(Copy(source.buffer, target.buffer, _size(op.operands[0].type, op)))
 
-    def _launch(self, op: Any) -> None:
+    def _launch(self, op: ir.Operation) -> None:
         groups = _operand_groups(op)
         grid, block = ([self._number(group[0], op) for group in groups[part]] for part in (_GRID, _BLOCK))
         shared_bytes = self._number(groups[_SHARED][0], op) if groups[_SHARED] else 0
@@ -131,31 +131,31 @@ class _Interpreter:
         module = str(op.attributes["kernel"]).partition("::")[0].lstrip("@")
         self.steps.append(Launch(module, cast(Any, tuple(grid)), cast(Any, tuple(block)), words, shared_bytes))
 
-    def _word(self, value: Any, op: Any) -> Word:
+    def _word(self, value: ir.Value, op: ir.Operation) -> Word:
         """Returns a value that `op` uses. Raises `HostCodeError` if the value is not known."""
         if value not in self._values:
             raise HostCodeError("a kernel argument would have to be computed on the host", op.location)
         return self._values[value]
 
-    def _pointer(self, value: Any, op: Any) -> Pointer:
+    def _pointer(self, value: ir.Value, op: ir.Operation) -> Pointer:
         word = self._word(value, op)
         assert isinstance(word, Pointer)
         return word
 
-    def _number(self, value: Any, op: Any) -> int:
+    def _number(self, value: ir.Value, op: ir.Operation) -> int:
         word = self._word(value, op)
         assert isinstance(word, KernelScalar)
         return int(word.value)
 
 
-def _operand_groups(op: Any) -> list[list[Any]]:
+def _operand_groups(op: ir.Operation) -> list[list[ir.Value]]:
     """Returns the operands of a launch, group by group."""
     sizes, operands = list(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])), list(op.operands)
     starts = [sum(sizes[:number]) for number in range(len(sizes))]
     return [operands[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
 
-def _globals(module: Any) -> dict[str, bytes | None]:
+def _globals(module: ir.Operation) -> dict[str, bytes | None]:
     """Returns the initial value of each global of the module, `None` if it is not plain bytes."""
     contents: dict[str, bytes | None] = {}
     for op in module.regions[0].blocks[0]:
@@ -166,7 +166,7 @@ def _globals(module: Any) -> dict[str, bytes | None]:
     return contents
 
 
-def _content(value: Any) -> bytes | None:
+def _content(value: ir.Attribute) -> bytes | None:
     """Returns the bytes of a dense attribute, `None` for other attributes."""
     try:
         return memoryview(ir.DenseElementsAttr(value)).tobytes()
@@ -174,7 +174,7 @@ def _content(value: Any) -> bytes | None:
         return None
 
 
-def _size(type_: Any, op: Any) -> int:
+def _size(type_: ir.Type, op: ir.Operation) -> int:
     """Returns the size in bytes of a buffer that `op` uses.
 
     Raises `HostCodeError` if it is dynamic or the element type is not supported.

@@ -150,7 +150,7 @@ def holds_kernels(module: ir.Operation) -> bool:
     return bool(kernel_modules(module))
 
 
-def device_code(module: Any, locations: LocationSets, opt_level: int) -> DeviceCode:
+def device_code(module: ir.Operation, locations: LocationSets, opt_level: int) -> DeviceCode:
     """Returns the code of the kernels of `module`, with the steps of the host.
 
     Raises `DeviceError` if the host would have to compute something, if a kernel is not in LLVM's dialects, or if no
@@ -185,7 +185,7 @@ def _concatenate(texts: Sequence[StageText]) -> StageText:
     )
 
 
-def _check_dialects(kernels: list[Any], locations: LocationSets) -> None:
+def _check_dialects(kernels: list[ir.Operation], locations: LocationSets) -> None:
     """Raises `DeviceError` for the first op of a kernel that is in another dialect than `_KERNEL_DIALECTS`."""
     for kernel in kernels:
         for op in _ops_in(kernel):
@@ -196,11 +196,11 @@ def _check_dialects(kernels: list[Any], locations: LocationSets) -> None:
                 raise DeviceError(Diagnostic(what, node, todo, node=node))
 
 
-def _ops_in(root: Any) -> list[Any]:
+def _ops_in(root: ir.Operation) -> list[ir.Operation]:
     """Returns `root` and all ops in it, in post-order."""
     ops: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         ops.append(op)
         return ir.WalkResult.ADVANCE
 
@@ -208,7 +208,7 @@ def _ops_in(root: Any) -> list[Any]:
     return ops
 
 
-def _translate(kernel: Any) -> str:
+def _translate(kernel: ir.Operation) -> str:
     """Returns the LLVM IR of one `gpu.module`. Its only kernel gets the name of the module, which is unique.
 
     Raises `DeviceError` if the translation fails.
@@ -230,7 +230,7 @@ def _translate(kernel: Any) -> str:
         raise DeviceError(Diagnostic(first, f"translation of @{name} to LLVM IR", detail=str(error))) from error
 
 
-def _chip_of(kernels: list[Any]) -> str:
+def _chip_of(kernels: list[ir.Operation]) -> str:
     """Returns the chip of the first target that is attached to a kernel."""
     for kernel in kernels:
         target = _TARGET.search(str(kernel.attributes["targets"])) if "targets" in kernel.attributes else None
@@ -239,7 +239,7 @@ def _chip_of(kernels: list[Any]) -> str:
     return _DEFAULT_CHIP
 
 
-def _host_diagnostic(error: HostCodeError, module: Any, locations: LocationSets) -> Diagnostic:
+def _host_diagnostic(error: HostCodeError, module: ir.Operation, locations: LocationSets) -> Diagnostic:
     node = next(iter(locations.sets[locations.number_of(error.location)]), "")
     where = "the host code" + (f", on an op of {node}" if node else "")
     todo = "compile the program for the CPU (--preset default)"

@@ -27,7 +27,7 @@ class IreeUnsupportedError(BuddyError):
         self.node = node
 
 
-def program_of(graph: Graph, module: Any, locations: LocationSets) -> IreeProgram:
+def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> IreeProgram:
     """Returns the program for top-level IR (an operation), which is not changed; `locations` gets a set per weight.
 
     Calls of eager PyTorch without results, which only check data such as indices, are omitted; their ops are listed as
@@ -65,14 +65,14 @@ class _Argument:
     `symbol`; `None` or "" stands for neither.
     """
 
-    def __init__(self, attributes: Any) -> None:
+    def __init__(self, attributes: ir.DictAttr) -> None:
         source = int(attributes["buddy.source"].value) if "buddy.source" in attributes else -1
         self.placeholder = source if source >= 0 else None
         self.is_weight = "buddy.parameter" in attributes and self.placeholder is not None
         self.symbol = str(attributes["buddy.symbol"].value) if "buddy.symbol" in attributes else ""
 
 
-def _graph_function(module: Any, name: str) -> Any:
+def _graph_function(module: ir.Operation, name: str) -> ir.Operation:
     for op in module.regions[0].blocks[0]:
         if op.operation.name == "func.func" and op.operation.attributes["sym_name"].value == name:
             return op.operation
@@ -86,7 +86,7 @@ def _symbols(graph: Graph, arguments: Sequence[_Argument]) -> tuple[ArtifactSymb
 
 
 def _wrapper(
-    graph: Graph, function: Any, arguments: Sequence[_Argument], locations: LocationSets
+    graph: Graph, function: ir.Operation, arguments: Sequence[_Argument], locations: LocationSets
 ) -> tuple[str, dict[str, int]]:
     """Returns the text of a public function that loads the weights and calls the graph's function.
 
@@ -126,7 +126,7 @@ def _wrapper(
     ), parameters
 
 
-def _remove_attributes(op: Any) -> Any:
+def _remove_attributes(op: ir.Operation) -> ir.WalkResult:
     """Removes the attributes `buddy.*` and `bufferization.*`, and all attributes of arguments and results."""
     for attribute in [name for name in op.attributes if name.startswith(_REMOVED_ATTRIBUTES)]:
         del op.attributes[attribute]
@@ -136,11 +136,11 @@ def _remove_attributes(op: Any) -> Any:
     return ir.WalkResult.ADVANCE
 
 
-def _ops(module: Any, name: str) -> list[Any]:
+def _ops(module: ir.Operation, name: str) -> list[ir.Operation]:
     """Returns the ops called `name`, at any depth."""
     ops: list[Any] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name == name:
             ops.append(op)
         return ir.WalkResult.ADVANCE
@@ -149,16 +149,16 @@ def _ops(module: Any, name: str) -> list[Any]:
     return ops
 
 
-def _calls(module: Any, functions: Collection[str]) -> list[Any]:
+def _calls(module: ir.Operation, functions: Collection[str]) -> list[ir.Operation]:
     return [op for op in _ops(module, "func.call") if op.attributes["callee"].value in functions]
 
 
-def _node(op: Any, locations: LocationSets) -> str:
+def _node(op: ir.Operation | None, locations: LocationSets) -> str:
     """Returns the first node that an op comes from, or ""."""
     return next(iter(locations.sets[locations.number_of(op.location)]), "") if op is not None else ""
 
 
-def _erase_functions(module: Any, functions: Collection[str]) -> None:
+def _erase_functions(module: ir.Operation, functions: Collection[str]) -> None:
     """Erases the declarations of `functions`, which have no results, and their calls."""
     symbols = [op.operation for op in module.regions[0].blocks[0] if "sym_name" in op.operation.attributes]
     declarations = [op for op in symbols if op.attributes["sym_name"].value in functions]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import iree
+    import numpy as np
 
 
 class IreeModule:
@@ -13,7 +17,7 @@ class IreeModule:
     """
 
     def __init__(
-        self, module: bytes, entry: str, driver: str, threads: int, parameters: Mapping[str, Any] | None = None,
+        self, module: bytes, entry: str, driver: str, threads: int, parameters: Mapping[str, np.ndarray] | None = None,
         scope: str = "",
     ) -> None:  # fmt: skip
         import iree.runtime as runtime
@@ -28,18 +32,20 @@ class IreeModule:
             modules.insert(0, self._parameter_module(config.vm_instance, parameters, scope))
         self._function = runtime.load_vm_modules(*modules, config=config)[-1][entry]
 
-    def _parameter_module(self, instance: Any, parameters: Mapping[str, Any], scope: str) -> Any:
+    def _parameter_module(
+        self, instance: iree.runtime.VmInstance, parameters: Mapping[str, np.ndarray], scope: str
+    ) -> iree.runtime.VmModule:
         """Returns the module that provides `parameters` to the other module."""
         index = self._runtime.ParameterIndex()
         for key, array in parameters.items():
             index.add_buffer(key, array)
         return self._runtime.create_io_parameters_module(instance, index.create_provider(scope=scope))
 
-    def on_device(self, array: Any) -> Any:
+    def on_device(self, array: np.ndarray) -> iree.runtime.DeviceArray:
         """Copies an array to a buffer of the device; returns the buffer."""
         return self._runtime.asdevicearray(self._device, array)
 
-    def __call__(self, arguments: Sequence[Any]) -> list[Any]:
+    def __call__(self, arguments: Sequence[iree.runtime.DeviceArray]) -> list[iree.runtime.DeviceArray]:
         """Calls the function; returns its results as arrays of the host, which are valid until the next call."""
         result = self._function(*arguments)
         results = result if isinstance(result, (list, tuple)) else [] if result is None else [result]

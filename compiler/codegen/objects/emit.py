@@ -52,6 +52,6 @@ def _name(function: ir.Operation) -> str:
 
 
 @lru_cache(maxsize=1)
-def _placeholder_function() -> Any:
+def _placeholder_function() -> ctypes._FuncPointer:
     """Returns a function whose address stands for symbols that are resolved when the object is linked."""
     return ctypes.CFUNCTYPE(None)(lambda: None)

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 
@@ -110,7 +110,7 @@ def _set_options() -> None:
     parse(len(words), (ctypes.c_char_p * len(words))(*words), b"")
 
 
-def _exported_function(name: str) -> Any:
+def _exported_function(name: str) -> ctypes._NamedFuncPointer:
     """Returns the function `name` of the bindings' library: each copy of LLVM in a process has separate options.
 
     Raises `SystemExit` with the error if no library exports the function.

@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexPair, Interleaved, rule
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 aten = torch.ops.aten
 
@@ -28,7 +32,9 @@ LARGEST_FACTOR = 256
 
 
 @rule(aten._fft_c2c.default)
-def c2c(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool) -> Any:
+def c2c(
+    out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, forward: bool
+) -> Interleaved | ComplexPair:
     if not _are_static(x.re, dims):
         return NotImplemented
     sign, scale = -1 if forward else 1, _normalization_factor(x.re, dims, normalization)
@@ -43,7 +49,9 @@ def c2c(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, 
 
 
 @rule(aten._fft_r2c.default)
-def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool) -> Any:
+def r2c(
+    out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int, onesided: bool
+) -> Interleaved | ComplexPair:
     """The last of `dims` is transformed first; only half of its result is needed.
 
     Results that equal their own conjugates, such as the first one, are real: their imaginary parts are set to 0,
@@ -66,7 +74,7 @@ def r2c(out: torch.Tensor, x: torch.Tensor, dims: list[int], normalization: int,
 
 
 @rule(aten._fft_c2r.default)
-def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> Any:
+def c2r(out: torch.Tensor, x: ComplexPair, dims: list[int], normalization: int, last_size: int) -> torch.Tensor:
     """The last of `dims` is transformed last: `x` has half of it, and the other half are conjugates of this half."""
     if not _are_static(x.re, dims) or not isinstance(last_size, int):
         return NotImplemented
@@ -161,7 +169,7 @@ def _transform_by_factors(x: ComplexPair, sign: int, a: int) -> ComplexPair:
     return outer.map(lambda part: part.transpose(-1, -2).flatten(-2))
 
 
-def _split(part: Any, a: int, b: int) -> Any:
+def _split(part: torch.Tensor, a: int, b: int) -> torch.Tensor:
     """Reshapes [..., n] to [..., n2, n1]."""
     return part.unflatten(-1, (a, b)).transpose(-1, -2) if isinstance(part, torch.Tensor) else part
 
@@ -213,27 +221,27 @@ def _choose_divisor(size: int) -> int:
     return next((d for d in range(DIRECT + 1, math.isqrt(size) + 1) if size % d == 0), size)
 
 
-def _unit_circle(numerators: Any, size: int, sign: int) -> tuple[Any, Any]:
+def _unit_circle(numerators: np.ndarray, size: int, sign: int) -> tuple[np.ndarray, np.ndarray]:
     """Cosines and sines of `sign * 2 pi * numerators / size`, exact at multiples of a quarter turn."""
     angles = sign * 2 * numpy.pi * (numerators % size) / size
     is_quarter = 4 * numerators % size == 0
 
-    def exact(part: Any) -> Any:
+    def exact(part: np.ndarray) -> np.ndarray:
         return numpy.where(is_quarter, numpy.rint(part) + 0.0, part)
 
     return exact(numpy.cos(angles)), exact(numpy.sin(angles))
 
 
-def _tensor(values: Any, dtype: torch.dtype) -> torch.Tensor:
+def _tensor(values: np.ndarray, dtype: torch.dtype) -> torch.Tensor:
     return _constant(values.astype({torch.float32: numpy.float32, torch.float64: numpy.float64}[dtype]))
 
 
-def _constant(values: Any) -> torch.Tensor:
+def _constant(values: np.ndarray) -> torch.Tensor:
     with _disable_current_modes():  # tables are real tensors, even while tracing
         return torch.from_numpy(numpy.ascontiguousarray(values))
 
 
-def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> Any:
+def _self_conjugate_mask(out: torch.Tensor, sizes: Mapping[int, int]) -> np.ndarray:
     """A mask of the elements of `out` that equal their own conjugates, where `out` is the transform of real numbers
     along the dims in `sizes` (dim to length). It has the rank of `out`, and size 1 along the other dims.
     """
@@ -281,7 +289,9 @@ def _twiddle_factors(a: int, b: int, sign: int, dtype: torch.dtype) -> tuple[tor
 
 
 @lru_cache(maxsize=16)
-def _chirps(size: int, length: int, sign: int, dtype: torch.dtype) -> tuple[Any, Any]:
+def _chirps(
+    size: int, length: int, sign: int, dtype: torch.dtype
+) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """The chirp exp(sign pi i n^2 / size), and the spectrum of the convolution kernel, each as its two parts.
 
     The kernel is the chirp's conjugate for n from 1 - size to size - 1, padded to `length`, and divided by `length`.

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from operator import getitem
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch.utils._pytree import tree_map
 
 from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, part_type, rule, to_pair_like
+
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.complex_numbers.pair import Operand, Rule
+
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -28,20 +33,23 @@ _DATA_MOVEMENT_OPS = (
 )  # fmt: skip
 
 
-def part_by_part(op: Any) -> Any:
+T = TypeVar("T")
+
+
+def part_by_part(op: Callable[..., Any]) -> Rule:
     """The rule of an op that treats real and imaginary parts alike, with any number of tensors."""
 
-    def apply(out: Any, *args: Any, **kwargs: Any) -> Any:
+    def apply(out: Any, *args: object, **kwargs: object) -> object:
         re, im = (op(*_select_part(args, name), **_select_part(kwargs, name)) for name in ("re", "im"))
         return list(map(ComplexPair, re, im)) if isinstance(re, (list, tuple)) else ComplexPair(re, im)
 
     return apply
 
 
-def _select_part(nest: Any, name: str) -> Any:
+def _select_part(nest: T, name: str) -> T:
     """The part `name` of each pair in a nested value, and part types in place of complex ones."""
 
-    def take(value: Any) -> Any:
+    def take(value: Operand) -> object:
         value = getattr(value, name) if isinstance(value, ComplexPair) else value
         return part_type(value) if isinstance(value, torch.dtype) else value
 
@@ -52,10 +60,10 @@ for _op in _DATA_MOVEMENT_OPS:
     RULES[_op] = part_by_part(_op)
 
 
-def converted_write(op: Any, position: int) -> Any:
+def converted_write(op: Callable[..., object], position: int) -> Rule:
     """The rule of an op that converts the argument at `position`, a tensor of any type, and writes it."""
 
-    def apply(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+    def apply(out: torch.Tensor, *args: object, **kwargs: object) -> object:
         before, source, after = args[:position], args[position], args[position + 1 :]
         if not out.dtype.is_complex:
             return op(*before, _to_type(source, out.dtype), *after, **kwargs)
@@ -67,7 +75,7 @@ def converted_write(op: Any, position: int) -> Any:
     return apply
 
 
-def _as_strided_scatter(x: torch.Tensor, *rest: Any) -> torch.Tensor:
+def _as_strided_scatter(x: torch.Tensor, *rest: object) -> torch.Tensor:
     return aten.as_strided_scatter(_dense_copy(x), *rest)
 
 
@@ -81,19 +89,21 @@ for _op, _position in {
 RULES[aten.as_strided_scatter.default] = converted_write(_as_strided_scatter, 1)
 
 
-def _to_type(source: Any, dtype: torch.dtype) -> torch.Tensor:
+def _to_type(source: Operand, dtype: torch.dtype) -> torch.Tensor:
     """A real or complex tensor as one of a real type: the real part, or for bool whether a number is not 0."""
     pair = pair_of(source)
     return (pair.re != 0) | (pair.im != 0) if dtype == torch.bool else pair.re.to(dtype)
 
 
 @rule(getitem)
-def select_result(out: torch.Tensor, values: Any, index: int) -> Any:
+def select_result(out: torch.Tensor, values: Sequence[object] | None, index: int) -> object:
     return NotImplemented if values is None else values[index]
 
 
 @rule(aten.as_strided.default, aten.as_strided_copy.default)
-def as_strided(out: torch.Tensor, x: ComplexPair, size: Any, stride: Any, offset: Any = None) -> Any:
+def as_strided(
+    out: torch.Tensor, x: ComplexPair, size: Sequence[int], stride: Sequence[int], offset: int | None = None
+) -> object:
     """The strides count complex numbers; they apply to each part, which is copied to dense memory first.
 
     The conversion has rejected operands that are not dense and row-major.
@@ -106,36 +116,36 @@ def _dense_copy(part: torch.Tensor) -> torch.Tensor:
 
 
 @rule(aten.cat.default)
-def cat(out: torch.Tensor, tensors: list[Any], dim: int = 0) -> ComplexPair:
+def cat(out: torch.Tensor, tensors: list[ComplexPair | torch.Tensor], dim: int = 0) -> ComplexPair:
     pairs = [to_pair_like(_shaped_like(t), pair_of(t, part_type(out.dtype))) for t in tensors]
     return ComplexPair(torch.cat([p.re for p in pairs], dim), torch.cat([p.im for p in pairs], dim))
 
 
-def _shaped_like(value: Any) -> torch.Tensor:
+def _shaped_like(value: ComplexPair | torch.Tensor) -> torch.Tensor:
     return value.re if isinstance(value, ComplexPair) else value
 
 
 @rule(aten.constant_pad_nd.default)
-def constant_pad_nd(out: torch.Tensor, x: ComplexPair, pad: Any, value: Any = 0) -> ComplexPair:
+def constant_pad_nd(out: torch.Tensor, x: ComplexPair, pad: Sequence[int], value: complex = 0) -> ComplexPair:
     number = complex(value)
     return ComplexPair(aten.constant_pad_nd(x.re, pad, number.real), aten.constant_pad_nd(x.im, pad, number.imag))
 
 
 @rule(aten._to_copy.default, prims.convert_element_type.default)
-def cast(out: torch.Tensor, x: Any, *_: Any, **__: Any) -> Any:
+def cast(out: torch.Tensor, x: Operand, *_: object, **__: object) -> object:
     """Casts from real or complex numbers to a complex type, to a real type (the real part), or to bool (x != 0)."""
     return to_pair_like(out, x) if out.dtype.is_complex else _to_type(x, out.dtype)
 
 
 @rule(aten.copy.default)
-def copy(out: torch.Tensor, target: Any, source: Any, non_blocking: bool = False) -> Any:
+def copy(out: torch.Tensor, target: Operand, source: Operand, non_blocking: bool = False) -> object:
     return to_pair_like(out, source) if out.dtype.is_complex else _to_type(source, out.dtype).expand(out.shape)
 
 
 @rule(
     aten.full.default, aten.scalar_tensor.default, aten.full_like.default, aten.fill.Scalar, aten.new_full.default,
 )  # fmt: skip
-def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def full(out: torch.Tensor, *args: object, **kwargs: object) -> object:
     number = next((value for value in reversed(args) if isinstance(value, (int, float, complex))), None)
     if number is None:
         return NotImplemented  # the value is known only at the call
@@ -145,7 +155,7 @@ def full(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 @rule(aten.fill.Tensor)
-def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
+def fill(out: torch.Tensor, x: Operand, value: Operand) -> object:
     return to_pair_like(out, pair_of(value)) if out.dtype.is_complex else NotImplemented
 
 
@@ -154,11 +164,11 @@ def fill(out: torch.Tensor, x: Any, value: Any) -> Any:
     aten.empty.memory_format, aten.empty_like.default, aten.new_empty.default, aten.empty_strided.default,
     aten.new_empty_strided.default, aten.empty_permuted.default,
 )  # fmt: skip
-def zeros(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def zeros(out: torch.Tensor, *args: object, **kwargs: object) -> object:
     """The rule also covers `empty`: uninitialized memory may be zeros."""
     return to_pair_like(out, 0.0) if out.dtype.is_complex else torch.zeros(out.shape, dtype=out.dtype)
 
 
 @rule(aten.ones.default, aten.ones_like.default, aten.new_ones.default)
-def ones(out: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+def ones(out: torch.Tensor, *args: object, **kwargs: object) -> object:
     return to_pair_like(out, 1.0) if out.dtype.is_complex else torch.ones(out.shape, dtype=out.dtype)

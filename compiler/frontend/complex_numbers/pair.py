@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from operator import getitem
-from typing import Any
+from typing import Any, Union
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -17,13 +17,15 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 
 Part = Any  # a real tensor, or a number if all elements are equal
+# What arithmetic takes: a pair, a real tensor or a number.
+Operand = Union["ComplexPair", torch.Tensor, complex]
 # Takes a tensor of the result's form (or several), then the op's own arguments with a `ComplexPair` for each complex
 # tensor; returns the op's result, or `NotImplemented` if the op is to stay unchanged.
 Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 
 
-def rule(*ops: Any) -> Callable[[Rule], Rule]:
+def rule(*ops: torch._ops.OpOverload) -> Callable[[Rule], Rule]:
     """Registers the decorated function as the rule of the overloads `ops`."""
 
     def decorate(function: Rule) -> Rule:
@@ -52,11 +54,11 @@ class ComplexPair:
     def conj(self) -> ComplexPair:
         return ComplexPair(self.re, -self.im)
 
-    def scaled(self, factor: Any) -> ComplexPair:
+    def scaled(self, factor: Operand) -> ComplexPair:
         """The product with a real number or tensor, as two products."""
         return ComplexPair(self.re * factor, self.im * factor)
 
-    def shifted(self, number: Any) -> ComplexPair:
+    def shifted(self, number: Operand) -> ComplexPair:
         """The sum with a real number; the imaginary part is unchanged, and so is the sign of a zero."""
         return ComplexPair(self.re + number, self.im)
 
@@ -70,19 +72,19 @@ class ComplexPair:
     def __neg__(self) -> ComplexPair:
         return ComplexPair(-self.re, -self.im)
 
-    def __add__(self, other: Any) -> ComplexPair:
+    def __add__(self, other: Operand) -> ComplexPair:
         y = pair_of(other)
         return ComplexPair(self.re + y.re, self.im + y.im)
 
-    def __sub__(self, other: Any) -> ComplexPair:
+    def __sub__(self, other: Operand) -> ComplexPair:
         y = pair_of(other)
         return ComplexPair(self.re - y.re, self.im - y.im)
 
-    def __mul__(self, other: Any) -> ComplexPair:
+    def __mul__(self, other: Operand) -> ComplexPair:
         y = pair_of(other)
         return ComplexPair(self.re * y.re - self.im * y.im, self.re * y.im + self.im * y.re)
 
-    def __truediv__(self, other: Any) -> ComplexPair:
+    def __truediv__(self, other: Operand) -> ComplexPair:
         """Divides like eager, by the algorithm of Robert L. Smith (1962).
 
         It first divides the smaller part of the divisor by the larger one, so that no square overflows. Each part is
@@ -121,7 +123,7 @@ class Interleaved:
     stacked: torch.Tensor
 
 
-def pair_of(value: Any, dtype: torch.dtype | None = None) -> ComplexPair:
+def pair_of(value: Operand, dtype: torch.dtype | None = None) -> ComplexPair:
     """Converts a number, a real tensor or a pair to a pair, with tensors of type `dtype` if given."""
     if isinstance(value, complex):
         return ComplexPair(value.real, value.imag)
@@ -136,7 +138,7 @@ def part_type(dtype: torch.dtype) -> torch.dtype:
     return dtype.to_real() if dtype.is_complex else dtype
 
 
-def to_pair_like(out: torch.Tensor, value: Any) -> ComplexPair:
+def to_pair_like(out: torch.Tensor, value: Operand) -> ComplexPair:
     """`value` with parts that are tensors of the shape and part type of `out`."""
     dtype = part_type(out.dtype)
 
@@ -158,7 +160,9 @@ class ComplexEmitter(TorchDispatchMode):
     Operands that are not fake tensors become constants: attributes of the graph's module, by name in `constants`.
     """
 
-    def __init__(self, graph: Graph, fake_mode: FakeTensorMode, table: Mapping[Any, Callable[..., Any]]) -> None:
+    def __init__(
+        self, graph: Graph, fake_mode: FakeTensorMode, table: Mapping[torch._ops.OpOverload, Callable[..., object]]
+    ) -> None:
         super().__init__()
         self.graph = graph
         self.constants: dict[str, torch.Tensor] = {}
@@ -198,7 +202,9 @@ class ComplexEmitter(TorchDispatchMode):
             if not node.users and not node.is_impure():
                 self.graph.erase_node(node)
 
-    def emit(self, target: Any, args: Any, kwargs: Mapping[str, Any], value: Any, name: str = "") -> Node:
+    def emit(
+        self, target: Operand, args: Sequence[object], kwargs: Mapping[str, object], value: Operand, name: str = ""
+    ) -> Node:
         """Adds one node with the value `value`."""
         origin = self._origin
         assert origin is not None
@@ -210,18 +216,24 @@ class ComplexEmitter(TorchDispatchMode):
         self._emitted.append(node)
         return node
 
-    def _node_of_size(self, size: torch.SymInt) -> Any:
+    def _node_of_size(self, size: torch.SymInt) -> Node | int:
         """The node of a size that varies, or its number. Raises `UnsupportedGraphError` before PyTorch 2.12."""
         materialize = getattr(self.graph, "materialize_symints", None)
         if materialize is None:
             raise UnsupportedGraphError(f"PyTorch {torch.__version__} adds no sizes that vary to a captured graph")
         return materialize([size])[0]
 
-    def __torch_dispatch__(self, op: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        op: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         if op.namespace == "prim":  # a query of a tensor's property, such as its device
             return op(*args, **kwargs)
-        result = NotImplemented
+        result: object = NotImplemented
         if op in self._table:
             with self:
                 result = self._table[op](*args, **kwargs)
@@ -230,7 +242,7 @@ class ComplexEmitter(TorchDispatchMode):
                 result = op.decompose(*args, **kwargs)
         return self._call(op, args, kwargs) if result is NotImplemented else result
 
-    def _call(self, op: Any, args: Any, kwargs: Any) -> Any:
+    def _call(self, op: torch._ops.OpOverload, args: tuple[object, ...], kwargs: Mapping[str, object]) -> object:
         args, kwargs = tree_map_only(torch.Tensor, self._to_registered_fake, (args, kwargs))
         value = op(*args, **kwargs)
         node = self.emit(op, args, kwargs, value)

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
 from buddy.compiler.frontend.complex_numbers.functions import modulus
 from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexPair, pair_of, part_type, rule
 
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.complex_numbers.pair import Operand, Rule
+
+
 aten = torch.ops.aten
 
 Bilinear = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-def _product(op: Bilinear, x: Any, y: Any) -> ComplexPair:
+def _product(op: Bilinear, x: Operand, y: Operand) -> ComplexPair:
     """Uses four real products: the algorithm with three loses digits if the parts differ in magnitude."""
     a, b = pair_of(x), pair_of(y)
     if not isinstance(a.im, torch.Tensor) or not isinstance(b.im, torch.Tensor):
@@ -23,7 +27,7 @@ def _product(op: Bilinear, x: Any, y: Any) -> ComplexPair:
     return ComplexPair(op(a.re, b.re) - op(a.im, b.im), op(a.re, b.im) + op(a.im, b.re))
 
 
-def _bilinear_rule(op: Any) -> Any:
+def _bilinear_rule(op: torch._ops.OpOverload) -> Rule:
     return lambda out, x, y: _product(op, x, y)
 
 
@@ -36,11 +40,11 @@ def vdot(out: torch.Tensor, x: ComplexPair, y: ComplexPair) -> ComplexPair:
     return _product(aten.dot.default, x.conj(), y)
 
 
-def _addend_rule(op: Any, summed: bool = False) -> Any:
+def _addend_rule(op: torch._ops.OpOverload, summed: bool = False) -> Rule:
     """The rule of `beta * addend + alpha * op(x, y)`; an addend times 0 is not read, as in eager."""
 
     def apply(
-        out: torch.Tensor, addend: ComplexPair, x: ComplexPair, y: ComplexPair, beta: Any = 1, alpha: Any = 1
+        out: torch.Tensor, addend: ComplexPair, x: ComplexPair, y: ComplexPair, beta: Operand = 1, alpha: Operand = 1
     ) -> ComplexPair:
         product = _product(op, x, y)
         product = product.map(lambda part: part.sum(0)) if summed else product
@@ -59,17 +63,19 @@ RULES[aten.addbmm.default] = _addend_rule(aten.bmm.default, summed=True)
 
 
 @rule(aten.convolution.default)
-def convolution(out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: Any, *rest: Any) -> ComplexPair:
+def convolution(
+    out: torch.Tensor, x: ComplexPair, weight: ComplexPair, bias: ComplexPair | None, *rest: object
+) -> ComplexPair:
     product = _product(lambda a, b: aten.convolution.default(a, b, None, *rest), x, weight)
     if bias is None:
         return product
     return product + bias.map(lambda part: part.reshape([-1] + [1] * (out.dim() - 2)))
 
 
-def _linear_rule(op: Any) -> Any:
+def _linear_rule(op: torch._ops.OpOverload) -> Rule:
     """The rule of an op that is linear in its operand: applied to both parts, in the type of the result's parts."""
 
-    def apply(out: torch.Tensor, x: Any, *args: Any, dtype: Any = None) -> Any:
+    def apply(out: torch.Tensor, x: Operand, *args: object, dtype: torch.dtype | None = None) -> object:
         if not out.dtype.is_complex:
             return NotImplemented
         pair = pair_of(x, part_type(out.dtype))
@@ -83,18 +89,24 @@ for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean
 
 
 @rule(aten.var.correction)
-def var(out: torch.Tensor, x: ComplexPair, *args: Any, **kwargs: Any) -> torch.Tensor:
+def var(out: torch.Tensor, x: ComplexPair, *args: object, **kwargs: object) -> torch.Tensor:
     """The mean square distance: the sum of both parts' variances."""
     return torch.var(x.re, *args, **kwargs) + torch.var(x.im, *args, **kwargs)
 
 
 @rule(aten.std.correction)
-def std(out: torch.Tensor, x: ComplexPair, *args: Any, **kwargs: Any) -> torch.Tensor:
+def std(out: torch.Tensor, x: ComplexPair, *args: object, **kwargs: object) -> torch.Tensor:
     return var(out, x, *args, **kwargs).sqrt()
 
 
 @rule(aten.var_mean.correction)
-def var_mean(out: Any, x: ComplexPair, dim: Any = None, keepdim: bool = False, **kwargs: Any) -> Any:
+def var_mean(
+    out: Sequence[torch.Tensor],
+    x: ComplexPair,
+    dim: Sequence[int] | int | None = None,
+    keepdim: bool = False,
+    **kwargs: object,
+) -> object:
     dims = list(range(x.re.dim())) if dim is None else dim
     variance = var(out[0], x, dims, keepdim=keepdim, **kwargs)
     return [variance, x.map(lambda part: torch.mean(part, dims, keepdim))]
@@ -102,13 +114,18 @@ def var_mean(out: Any, x: ComplexPair, dim: Any = None, keepdim: bool = False, *
 
 @rule(aten.linalg_vector_norm.default)
 def vector_norm(
-    out: torch.Tensor, x: ComplexPair, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
+    out: torch.Tensor,
+    x: ComplexPair,
+    ord: float = 2,
+    dim: Sequence[int] | int | None = None,
+    keepdim: bool = False,
+    dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     return torch.linalg.vector_norm(modulus(x).to(out.dtype), ord, dim, keepdim)
 
 
 @rule(aten.cumprod.default)
-def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
+def cumprod(out: torch.Tensor, x: Operand, dim: int, dtype: torch.dtype | None = None) -> object:
     """Computes in log2(size) steps, each of which doubles the number of factors in every product."""
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
@@ -125,14 +142,16 @@ def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
 
 
 @rule(aten.prod.default)
-def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
+def prod(out: torch.Tensor, x: Operand, dtype: torch.dtype | None = None) -> object:
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
         return NotImplemented
     return _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))).map(torch.flatten), 0)
 
 
 @rule(aten.prod.dim_int)
-def prod_of_dim(out: torch.Tensor, x: Any, dim: int, keepdim: bool = False, dtype: Any = None) -> Any:
+def prod_of_dim(
+    out: torch.Tensor, x: Operand, dim: int, keepdim: bool = False, dtype: torch.dtype | None = None
+) -> object:
     if not isinstance(x, ComplexPair) or (x.re.dim() and not isinstance(x.re.size(dim), int)):
         return NotImplemented
     product = _reduce_product(_multiply_by_one(pair_of(x, part_type(out.dtype))), dim)

@@ -5,8 +5,8 @@ Complex inputs are read, and complex results written, as pairs of floats in memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import detect_fake_mode
@@ -17,6 +17,10 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.pair import RULES, ComplexEmitter, ComplexPair, Interleaved, to_pair_like
 
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.complex_numbers.pair import Operand
+
+
 aten = torch.ops.aten
 
 # A key of a node's meta: the node of the original graph with the same value, which tells whose memory the value views.
@@ -25,7 +29,7 @@ STANDS_FOR = "buddy.stands_for"
 _SUPPORTED_TYPES = (torch.complex64, torch.complex128)
 
 
-def decompose_complex(module: GraphModule, table: Mapping[Any, Any]) -> GraphModule:
+def decompose_complex(module: GraphModule, table: Mapping[torch._ops.OpOverload, Callable[..., object]]) -> GraphModule:
     """`module` with its complex ops decomposed into real ones; unchanged if none can be.
 
     An op without a rule stays: its operands are converted from parts to complex tensors. The real ops are decomposed by
@@ -120,7 +124,7 @@ class _Rewriting:
         new.meta[STANDS_FOR] = node
         return new
 
-    def _operand(self, node: Node) -> Any:
+    def _operand(self, node: Node) -> ComplexPair | torch.Tensor | None:
         value = node.meta.get("val")
         if not isinstance(value, torch.Tensor):
             return self.pairs.get(node) if isinstance(value, (list, tuple)) else value
@@ -164,7 +168,7 @@ def _is_complex(node: Node) -> bool:
     return isinstance(value, torch.Tensor) and value.dtype.is_complex
 
 
-def _to_builtin_containers(value: Any) -> Any:
+def _to_builtin_containers(value: Operand) -> object:
     """Converts FX's immutable lists and dicts to Python's, because ops may check the type."""
     if isinstance(value, (list, tuple)):
         container = type(value) if type(value) in (list, tuple) else list

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op, argument, new_op, normalize_dim, permutation_of
@@ -262,7 +261,7 @@ def _unsupported_reason(node: Op) -> str | None:
     return None
 
 
-def _fuse(graph: Graph, node: Op, cls: type[Op], operands: list[Op], **options: Any) -> Op:
+def _fuse(graph: Graph, node: Op, cls: type[Op], operands: list[Op], **options: object) -> Op:
     """Replaces `node` by a fused node of class `cls` with `operands` q, k and v."""
     if isinstance(node, ScaledDotProductFlashAttentionForCpuOp):
         mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)

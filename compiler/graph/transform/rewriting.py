@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, new_op
@@ -11,7 +11,7 @@ from buddy.compiler.graph.operations.effects import OBSERVE_TARGET, ObserveOp
 from buddy.compiler.protocol.errors import BuddyError
 
 
-def replace_node(graph: Graph, node: Op, cls: type[Op], target: str, args: list[Any], **kwargs: Any) -> Op:
+def replace_node(graph: Graph, node: Op, cls: type[Op], target: str, args: list[object], **kwargs: object) -> Op:
     """Replaces `node` by a new node of class `cls` with the same names and the meta of the first result.
 
     `target` is the torch op that runs the new node in eager. `args` and `kwargs` are the arguments of the new

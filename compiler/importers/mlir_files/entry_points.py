@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import resource
 from collections.abc import Iterator
-from typing import Any
 
 from buddy.compiler.graph.serialize import to_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
@@ -78,23 +77,23 @@ def _open_entries(request: ReadRequest, parts: list[ModulePart], words: list[Sha
     return ReadAnswer(tuple(entry_points), notes=notes)
 
 
-def _arity(module: Any, name: str) -> int:
+def _arity(module: ir.Module, name: str) -> int:
     entry = next(function for function in _functions(module) if name_of(function) == name)
     return len(entry.regions[0].blocks[0].arguments)
 
 
-def _functions(module: Any) -> Iterator[Any]:
+def _functions(module: ir.Module) -> Iterator[ir.Operation]:
     operations = (op.operation for op in module.body if op.operation.name in FUNCTIONS)
     return (op for op in operations if len(op.regions[0].blocks))
 
 
-def _is_public(function: Any) -> bool:
+def _is_public(function: ir.Operation) -> bool:
     attributes = function.attributes
     private = "sym_visibility" in attributes and str(ir.StringAttr(attributes["sym_visibility"]).value) != "public"
-    return not private and "internal" not in str(attributes.get("linkage", ""))
+    return not private and "internal" not in str(attributes.get("linkage"))
 
 
-def _entry_names(module: Any, entry: str) -> list[str]:
+def _entry_names(module: ir.Module, entry: str) -> list[str]:
     """The names of the functions to open: `entry`, or all public ones; those without callers come first."""
     names = [name_of(function) for function in _functions(module) if entry or _is_public(function)]
     if entry:
@@ -103,10 +102,10 @@ def _entry_names(module: Any, entry: str) -> list[str]:
     return [*(name for name in names if name not in called), *(name for name in names if name in called)]
 
 
-def _called_functions(module: Any) -> set[str]:
+def _called_functions(module: ir.Module) -> set[str]:
     callees: set[str] = set()
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name in ("func.call", "llvm.call") and "callee" in op.attributes:
             callees.add(str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value))
         return ir.WalkResult.ADVANCE
@@ -152,7 +151,7 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
     return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
 
 
-def _copy_module(module: Any) -> Any:
+def _copy_module(module: ir.Module) -> ir.Module:
     """A separate module with the same locations."""
     return ir.Module.parse(module.operation.get_asm(enable_debug_info=True), module.context)
 
@@ -162,7 +161,7 @@ def _static_size(size: int | None) -> int:
     return size
 
 
-def _signature(entry: Any, module: Any, name: str, words: list[ShapeWord]) -> FunctionSignature:
+def _signature(entry: ir.Operation, module: ir.Module, name: str, words: list[ShapeWord]) -> FunctionSignature:
     inputs, results = argument_types(entry)
     arguments, outputs = values_of(inputs, "arg", words), values_of(results, "result")
     writes = WriteEffects(module)

@@ -33,7 +33,7 @@ class ModulePart:
     lines_before: int = 0
 
 
-def new_context() -> Any:
+def new_context() -> ir.Context:
     """A context with every dialect of the bindings.
 
     Attributes of unknown dialects are allowed, since they do not affect compilation; unknown ops are reported later,
@@ -46,7 +46,7 @@ def new_context() -> Any:
     return context
 
 
-def parts_of(content: bytes, title: str, context: Any) -> list[ModulePart]:
+def parts_of(content: bytes, title: str, context: ir.Context) -> list[ModulePart]:
     """The modules in `content`: one, or several separated by `// -----` in a text. Raises `UnreadableError`."""
     if content.startswith(BYTECODE):
         parts = [ModulePart(_parse(content, title, context))]
@@ -83,7 +83,7 @@ def _texts(content: bytes, title: str) -> list[tuple[str, int]]:
     return texts
 
 
-def _parse(content: str | bytes, title: str, context: Any, lines_before: int = 0) -> Any:
+def _parse(content: str | bytes, title: str, context: ir.Context, lines_before: int = 0) -> ir.Module | None:
     try:
         return ir.Module.parse(content, context)
     except (ir.MLIRError, ValueError) as error:
@@ -112,11 +112,11 @@ def _parse_diagnostic(message: str, title: str, where: str) -> Diagnostic:
     return Diagnostic(f"{title} is not a module that MLIR can read: {first_line}", where, todo, detail=message)
 
 
-def _check_registered(part: ModulePart, title: str, context: Any) -> None:
+def _check_registered(part: ModulePart, title: str, context: ir.Context) -> None:
     """Raises `UnreadableError` if the module has ops that the context does not know."""
     unknown_ops: dict[str, str] = {}
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name not in unknown_ops and not context.is_registered_operation(op.name):
             unknown_ops[op.name] = _position(op, title, part.lines_before)
         return ir.WalkResult.ADVANCE
@@ -131,7 +131,7 @@ def _check_registered(part: ModulePart, title: str, context: Any) -> None:
     raise UnreadableError(_unknown_ops(set(unknown_ops), where, ", ".join(unknown_ops)))
 
 
-def _has_dialect(context: Any, name: str) -> bool:
+def _has_dialect(context: ir.Context, name: str) -> bool:
     try:
         context.get_dialect_descriptor(name)
     except ValueError:
@@ -156,12 +156,12 @@ def _unknown_ops(ops: set[str], where: str, detail: str) -> Diagnostic:
 _LINE = re.compile(r'"-":(\d+):\d+')
 
 
-def line_of(op: Any, lines_before: int) -> int:
+def line_of(op: ir.Operation, lines_before: int) -> int:
     """The line of an op in the file; 0 if unknown."""
     match = _LINE.search(str(op.location))
     return int(match[1]) + lines_before if match else 0
 
 
-def _position(op: Any, title: str, lines_before: int) -> str:
+def _position(op: ir.Operation, title: str, lines_before: int) -> str:
     line = line_of(op, lines_before)
     return f"{title}:{line}" if line else title

@@ -44,7 +44,7 @@ class SignatureValue:
         return TensorMeta(self.shape, self.dtype)
 
 
-def argument_types(function: Any) -> tuple[list[Any], list[Any]]:
+def argument_types(function: ir.Operation) -> tuple[list[ir.Type], list[ir.Type]]:
     """The types of the arguments and of the results of a `func.func` or `llvm.func`."""
     function_type = ir.TypeAttr(function.attributes["function_type"]).value
     inputs = [argument.type for argument in function.regions[0].blocks[0].arguments]
@@ -54,7 +54,7 @@ def argument_types(function: Any) -> tuple[list[Any], list[Any]]:
     return inputs, [] if text.startswith("!llvm.func<void ") else [_llvm_result(text)]
 
 
-def _llvm_result(text: str) -> Any:
+def _llvm_result(text: str) -> ir.Type:
     """The result's type in `!llvm.func<f32 (ptr, i64)>`, where the dialect's types have no prefix."""
     name = text.removeprefix("!llvm.func<")
     name = name[: name.rfind(" (")]
@@ -64,7 +64,7 @@ def _llvm_result(text: str) -> Any:
         return ir.Type.parse(f"!llvm.{name}")
 
 
-def values_of(types: Sequence[Any], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
+def values_of(types: Sequence[ir.Type], prefix: str, words: Sequence[ShapeWord] = ()) -> list[SignatureValue]:
     """Arguments or results of the given types, named `prefix` with a number; `words` are the shapes set by the user.
 
     Raises `NotRunnableError` for a type that a run cannot pass.
@@ -79,7 +79,7 @@ def values_of(types: Sequence[Any], prefix: str, words: Sequence[ShapeWord] = ()
     return values
 
 
-def _value(name: str, mlir_type: Any, user_shape: ShapeWord | None) -> SignatureValue:
+def _value(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> SignatureValue:
     if isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType):
         holder: Holder = "buffer" if isinstance(mlir_type, ir.MemRefType) else "tensor"
         shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
@@ -111,7 +111,7 @@ def _apply_shape(name: str, shape: tuple[int | None, ...], user_shape: ShapeWord
     return user_shape.shape
 
 
-def _pointer(name: str, mlir_type: Any, user_shape: ShapeWord | None) -> SignatureValue:
+def _pointer(name: str, mlir_type: ir.Type, user_shape: ShapeWord | None) -> SignatureValue:
     if user_shape is None:
         raise NotRunnableError(f"{name} is a pointer without a known shape: give its shape, as --shape {name}=4x4xf32")
     return SignatureValue(
@@ -119,7 +119,7 @@ def _pointer(name: str, mlir_type: Any, user_shape: ShapeWord | None) -> Signatu
     )
 
 
-def _dtype(name: str, text: str, mlir_type: Any) -> TensorDType:
+def _dtype(name: str, text: str, mlir_type: ir.Type) -> TensorDType:
     dtype = _DTYPES.get("i64" if text == "index" else text)
     if dtype is None or dtype.is_complex:
         raise NotRunnableError(f"{name} is {mlir_type}, which a PyTorch tensor cannot represent")
@@ -155,7 +155,7 @@ _ALIASING_OPS = frozenset({
 class WriteEffects:
     """Determines which memory the functions of a module may write to; unknown ops may write to all operands."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: ir.Module) -> None:
         self._functions = {
             str(ir.StringAttr(op.operation.attributes["sym_name"]).value): op.operation
             for op in module.body
@@ -163,11 +163,11 @@ class WriteEffects:
         }
         self._argument_may_be_written: dict[tuple[str, int], bool] = {}
 
-    def may_write(self, value: Any) -> bool:
+    def may_write(self, value: ir.Value) -> bool:
         """Whether users of `value` may write to its memory."""
         return any(self._use_may_write(use) for use in value.uses)
 
-    def _use_may_write(self, use: Any) -> bool:
+    def _use_may_write(self, use: ir.OpOperand) -> bool:
         op, operand_index = use.owner.operation, use.operand_number
         if op.name in _READING_OPS:
             return False
@@ -182,13 +182,13 @@ class WriteEffects:
         return True
 
     @staticmethod
-    def _count_inputs(op: Any) -> int:
+    def _count_inputs(op: ir.Operation) -> int:
         """The number of inputs of a structured op."""
         if "operandSegmentSizes" not in op.attributes:
             return 0
         return int(ir.DenseI32ArrayAttr(op.attributes["operandSegmentSizes"])[0])
 
-    def _call_may_write(self, op: Any, operand_index: int) -> bool:
+    def _call_may_write(self, op: ir.Operation, operand_index: int) -> bool:
         if "callee" not in op.attributes:
             return True
         name = str(ir.FlatSymbolRefAttr(op.attributes["callee"]).value)
@@ -205,7 +205,7 @@ class WriteEffects:
         return self._argument_may_be_written[name, operand_index]
 
 
-def _declares_readonly(function: Any, index: int) -> bool:
+def _declares_readonly(function: ir.Operation, index: int) -> bool:
     """Whether an external function declares that it only reads argument number `index`."""
     argument_attributes = ir.ArrayAttr(function.attributes["arg_attrs"]) if "arg_attrs" in function.attributes else ()
     return index < len(argument_attributes) and "llvm.readonly" in ir.DictAttr(argument_attributes[index])
@@ -216,11 +216,11 @@ _LLVM_DIALECTS = frozenset({"builtin", "llvm"})
 _STRUCTURED_DIALECTS = frozenset({"linalg"})
 
 
-def dialects_of(module: Any) -> tuple[str, ...]:
+def dialects_of(module: ir.Module) -> tuple[str, ...]:
     """The dialects of a module's ops, sorted by name."""
     dialects: set[str] = set()
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         dialects.add(op.name.partition(".")[0])
         return ir.WalkResult.ADVANCE
 
@@ -228,7 +228,7 @@ def dialects_of(module: Any) -> tuple[str, ...]:
     return tuple(sorted(dialects))
 
 
-def phase_of(module: Any) -> str:
+def phase_of(module: ir.Module) -> str:
     """The phase of a module: `llvm` if it has only the LLVM dialect, `toplevel` if it has tensors, `buffers` if it has
     linalg ops on buffers, else `loops`.
     """
@@ -240,11 +240,11 @@ def phase_of(module: Any) -> str:
     return "buffers" if dialects & _STRUCTURED_DIALECTS else "loops"
 
 
-def _has_tensors(module: Any) -> bool:
+def _has_tensors(module: ir.Module) -> bool:
     """Whether a value, or an argument of a function, is a tensor."""
     has_tensor = False
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         nonlocal has_tensor
         arguments = (value for region in op.regions for block in region.blocks for value in block.arguments)
         has_tensor = any(is_tensor(value.type) for value in (*op.results, *op.operands, *arguments))
@@ -254,7 +254,7 @@ def _has_tensors(module: Any) -> bool:
     return has_tensor
 
 
-def is_tensor(mlir_type: Any) -> bool:
+def is_tensor(mlir_type: ir.Type) -> bool:
     """Whether a type is a tensor type of MLIR or of the torch dialect."""
     if isinstance(mlir_type, ir.RankedTensorType | ir.UnrankedTensorType):
         return True

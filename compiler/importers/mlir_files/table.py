@@ -23,7 +23,7 @@ _MAX_ATTRIBUTE_CHARS = 60
 _DTYPES = {dtype.value: dtype for dtype in TensorDType}
 
 
-def name_of(function: Any) -> str:
+def name_of(function: ir.Operation) -> str:
     return str(ir.StringAttr(function.attributes["sym_name"]).value)
 
 
@@ -31,7 +31,12 @@ class ModuleTable:
     """The nodes of a module, created before a wrapper is added to it; `entry` is the function to call."""
 
     def __init__(
-        self, module: Any, entry: Any, arguments: Sequence[SignatureValue], title: str, lines_before: int = 0
+        self,
+        module: ir.Module,
+        entry: ir.Operation,
+        arguments: Sequence[SignatureValue],
+        title: str,
+        lines_before: int = 0,
     ) -> None:
         self._title, self._lines_before = title, lines_before
         self._taken: Counter[str] = Counter()
@@ -66,7 +71,7 @@ class ModuleTable:
         graph.add_node(new_op(OutputOp, "output", "output", [results]))
         return graph
 
-    def _add_top_level(self, op: Any) -> None:
+    def _add_top_level(self, op: ir.Operation) -> None:
         """Adds nodes for a function's ops, or one node for another op, such as a global."""
         if op.name not in FUNCTIONS:
             self._add(op, "")
@@ -78,7 +83,7 @@ class ModuleTable:
         for nested in _ops_of(op):
             self._add(nested, name)
 
-    def _add(self, op: Any, function: str) -> None:
+    def _add(self, op: ir.Operation, function: str) -> None:
         name = op.name.rpartition(".")[2]
         node = new_op(GivenOp, self._unique_name(name), op.name, self._parents_of(op), _metas(op))
         node.stable = self._unique_name(".".join(filter(None, (function, op.name))))
@@ -104,34 +109,34 @@ class ModuleTable:
         node.stable = node.name
         return node
 
-    def _parents_of(self, op: Any) -> list[Op]:
+    def _parents_of(self, op: ir.Operation) -> list[Op]:
         return [node for operand in op.operands if (node := self._producer(operand)) is not None]
 
-    def _producer(self, value: Any) -> Op | None:
+    def _producer(self, value: ir.Value) -> Op | None:
         if isinstance(value, ir.OpResult):
             return self._node_of_op.get(value.owner.operation)
         inputs = zip(self._entry_arguments, self._inputs, strict=False)
         return next((node for argument, node in inputs if argument == value), None)
 
-    def _find_returned_nodes(self, entry: Any) -> list[Op]:
+    def _find_returned_nodes(self, entry: ir.Operation) -> list[Op]:
         last = list(entry.regions[0].blocks[len(entry.regions[0].blocks) - 1].operations)[-1].operation
         return self._parents_of(last) if last.name in _TERMINATORS and not self._one_node_per_function else []
 
 
-def _functions(module: Any) -> Iterator[Any]:
+def _functions(module: ir.Module) -> Iterator[ir.Operation]:
     return (op.operation for op in module.body if op.operation.name in FUNCTIONS)
 
 
-def _ops_of(function: Any) -> Iterator[Any]:
+def _ops_of(function: ir.Operation) -> Iterator[ir.Operation]:
     """The ops at the top level of a function, without its terminator."""
     blocks = (block for region in function.regions for block in region.blocks)
     return (op.operation for block in blocks for op in block.operations if op.operation.name not in _TERMINATORS)
 
 
-def _locate(op: Any, location: Any) -> None:
+def _locate(op: ir.Operation, location: ir.Location) -> None:
     """Sets the location of an op and of all ops inside."""
 
-    def visit(nested: Any) -> Any:
+    def visit(nested: ir.Operation) -> ir.WalkResult:
         nested.location = location
         for region in nested.regions:
             for block in region.blocks:
@@ -142,23 +147,23 @@ def _locate(op: Any, location: Any) -> None:
     op.walk(visit)
 
 
-def _metas(op: Any) -> list[TensorMeta | None]:
+def _metas(op: ir.Operation) -> list[TensorMeta | None]:
     return [_meta(result.type) for result in op.results]
 
 
-def _meta(mlir_type: Any) -> TensorMeta | None:
+def _meta(mlir_type: ir.Type) -> TensorMeta | None:
     if not isinstance(mlir_type, ir.RankedTensorType | ir.MemRefType | ir.VectorType) or not mlir_type.has_static_shape:
         return None
     dtype = _DTYPES.get(str(mlir_type.element_type))
     return TensorMeta(tuple(mlir_type.shape), dtype) if dtype is not None else None
 
 
-def _attributes(op: Any) -> dict[str, str]:
+def _attributes(op: ir.Operation) -> dict[str, str]:
     """An op's attributes, with long ones truncated: weights may be among them."""
     return {name: _short(op.attributes[name]) for name in op.attributes if name != "operandSegmentSizes"}
 
 
-def _short(attribute: Any) -> str:
+def _short(attribute: ir.Attribute) -> str:
     if isinstance(attribute, ir.DenseElementsAttr | ir.DenseResourceElementsAttr) and not getattr(
         attribute, "is_splat", False
     ):

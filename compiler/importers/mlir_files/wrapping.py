@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.importers.mlir_files.signatures import NotRunnableError, SignatureValue
@@ -55,7 +54,9 @@ class FunctionSignature:
         return not any(value.holder != "tensor" or value.is_dynamic for value in values) and not self.written
 
 
-def wrap(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> tuple[SignatureValue, ...]:
+def wrap(
+    module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]
+) -> tuple[SignatureValue, ...]:
     """Adds the function `WRAPPER` to `module` and returns its outputs; `shapes` are those of the arguments.
 
     Raises `NotRunnableError` if sizes of results stay dynamic, and for a mix of tensors and buffers.
@@ -81,14 +82,14 @@ def _static_output(
     return SignatureValue(out.name, out.holder, shape, out.dtype, out.mlir_type)
 
 
-def _element_type(value: SignatureValue) -> Any:
+def _element_type(value: SignatureValue) -> ir.Type:
     """The element type for the wrapper: that of the function, also for `index`, which has 64 bits in memory."""
     if value.holder in ("tensor", "buffer"):
         return value.mlir_type.element_type
     return mlir_element_type_get(value.dtype)
 
 
-def _call(signature: FunctionSignature, operands: Sequence[Any], module: Any) -> list[Any]:
+def _call(signature: FunctionSignature, operands: Sequence[ir.Value], module: ir.Module) -> list[ir.Value]:
     types = [value.mlir_type for value in signature.results]
     callee = ir.FlatSymbolRefAttr.get(signature.name)
     if _function(module, signature.name).name == "func.func":
@@ -98,17 +99,17 @@ def _call(signature: FunctionSignature, operands: Sequence[Any], module: Any) ->
     return list(ir.Operation.create("llvm.call", types, list(operands), attributes).results)
 
 
-def _function(module: Any, name: str) -> Any:
+def _function(module: ir.Module, name: str) -> ir.Operation:
     operations = (op.operation for op in module.body if "sym_name" in op.operation.attributes)
     return next(op for op in operations if str(ir.StringAttr(op.attributes["sym_name"]).value) == name)
 
 
-def _as_number(value: SignatureValue, loaded: Any) -> Any:
+def _as_number(value: SignatureValue, loaded: ir.Value) -> ir.Value:
     """Converts an integer that the wrapper has loaded to the type of `value`, which may be `index`."""
     return arith.IndexCastOp(value.mlir_type, loaded).result if isinstance(value.mlir_type, ir.IndexType) else loaded
 
 
-def _from_number(value: SignatureValue, result: Any) -> Any:
+def _from_number(value: SignatureValue, result: ir.Value) -> ir.Value:
     """Converts a result of the function to an integer that the wrapper can store: `index` becomes i64."""
     is_index = isinstance(value.mlir_type, ir.IndexType)
     return arith.IndexCastOp(mlir_element_type_get(TensorDType.Int64), result).result if is_index else result
@@ -117,7 +118,7 @@ def _from_number(value: SignatureValue, result: Any) -> Any:
 # ---- tensors ---------------------------------------------------------------------------------------------------------
 
 
-def _wrap_tensors(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
+def _wrap_tensors(module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     inputs = [
         ir.RankedTensorType.get(shape, _element_type(value))
         for value, shape in zip(signature.arguments, shapes, strict=True)
@@ -135,13 +136,13 @@ def _wrap_tensors(module: Any, signature: FunctionSignature, shapes: Sequence[tu
         func.ReturnOp([_to_tensor(v, result) for v, result in zip(signature.results, call_results, strict=True)])
 
 
-def _from_tensor(value: SignatureValue, argument: Any) -> Any:
+def _from_tensor(value: SignatureValue, argument: ir.Value) -> ir.Value:
     if value.holder == "number":
         return _as_number(value, tensor.ExtractOp(argument, []).result)
     return tensor.CastOp(value.mlir_type, argument).result if value.mlir_type != argument.type else argument
 
 
-def _to_tensor(value: SignatureValue, result: Any) -> Any:
+def _to_tensor(value: SignatureValue, result: ir.Value) -> ir.Value:
     if value.holder != "number":
         return result
     return tensor.FromElementsOp(
@@ -149,7 +150,7 @@ def _to_tensor(value: SignatureValue, result: Any) -> Any:
     ).result
 
 
-def _propagated_results(module: Any, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
+def _propagated_results(module: ir.Module, signature: FunctionSignature) -> tuple[SignatureValue, ...]:
     """Returns the wrapper's results after sizes were propagated, and updates the type of the wrapper.
 
     Raises `NotRunnableError` if a size is still dynamic.
@@ -168,7 +169,7 @@ def _propagated_results(module: Any, signature: FunctionSignature) -> tuple[Sign
     return tuple(outs)
 
 
-def _specialize(module: Any, signature: FunctionSignature) -> None:
+def _specialize(module: ir.Module, signature: FunctionSignature) -> None:
     """Propagates the sizes of the wrapper's arguments into its callee, if the file has dynamic sizes."""
     if not any(value.is_dynamic for value in (*signature.arguments, *signature.results)):
         return
@@ -178,7 +179,7 @@ def _specialize(module: Any, signature: FunctionSignature) -> None:
     passmanager.PassManager.parse(_SPECIALIZE).run(module.operation)
 
 
-def _without_cast(value: Any) -> Any:
+def _without_cast(value: ir.Value) -> ir.Value:
     """If `value` is cast to a type with dynamic sizes, the operand of the cast, else `value`."""
     owner = value.owner
     if isinstance(value, ir.OpResult) and owner.name == "tensor.cast" and not value.type.has_static_shape:
@@ -186,7 +187,7 @@ def _without_cast(value: Any) -> Any:
     return value
 
 
-def _resized(value: SignatureValue, mlir_type: Any) -> SignatureValue:
+def _resized(value: SignatureValue, mlir_type: ir.Type) -> SignatureValue:
     shape = tuple(None if mlir_type.is_dynamic_dim(i) else mlir_type.get_dim_size(i) for i in range(mlir_type.rank))
     return SignatureValue(value.name, "tensor", shape, value.dtype, mlir_type)
 
@@ -194,7 +195,7 @@ def _resized(value: SignatureValue, mlir_type: Any) -> SignatureValue:
 # ---- buffers ---------------------------------------------------------------------------------------------------------
 
 
-def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
+def _wrap_buffers(module: ir.Module, signature: FunctionSignature, shapes: Sequence[tuple[int, ...]]) -> None:
     """Adds a wrapper with the arguments, then an out-parameter for each result and each written buffer."""
     values = list(zip(signature.arguments, shapes, strict=True))
     # The sizes of the results are known by now: others are not wrapped.
@@ -216,7 +217,7 @@ def _wrap_buffers(module: Any, signature: FunctionSignature, shapes: Sequence[tu
         func.ReturnOp([])
 
 
-def _from_buffer(value: SignatureValue, buffer: Any) -> Any:
+def _from_buffer(value: SignatureValue, buffer: ir.Value) -> ir.Value:
     if value.holder == "number":
         return _as_number(value, memref.LoadOp(buffer, []).result)
     if value.holder == "buffer":
@@ -226,7 +227,7 @@ def _from_buffer(value: SignatureValue, buffer: Any) -> Any:
     return ir.Operation.create("llvm.inttoptr", [value.mlir_type], [word]).result
 
 
-def _to_buffer(value: SignatureValue, result: Any, out: Any) -> None:
+def _to_buffer(value: SignatureValue, result: ir.Value, out: ir.Value) -> None:
     if value.holder == "number":
         memref.StoreOp(_from_number(value, result), out, [])
     else:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.importers.onnx_files.importer import ImportedModel
 from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_and_wait
+
+if TYPE_CHECKING:
+    import onnx
+
 
 # Time limit in seconds; printing the text of a large model takes several.
 SECONDS = 120.0
 _IMPORTER = "buddy.compiler.importers.onnx_files.importer:import_model"
 
 
-def import_onnx(model: Any, path: Path) -> str:
+def import_onnx(model: onnx.ModelProto, path: Path) -> str:
     """The model in the torch dialect, with the node's name as the location of each op.
 
     Raises `SourceError` for what the importer does not support.

@@ -8,10 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 from buddy.compiler.protocol.source_files import SourceError, source_error
+
+if TYPE_CHECKING:
+    import onnx
+    from google.protobuf.message import Message
+
 
 # Float initializers with more elements become inputs. Smaller ones are shapes, axes and scales: lowerings read them.
 MAX_CONSTANT_FLOATS = 16
@@ -71,7 +76,7 @@ def _first_line(error: BaseException) -> str:
     return next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def _load(onnx: ModuleType, path: Path) -> Any:
+def _load(onnx: ModuleType, path: Path) -> onnx.ModelProto:
     from google.protobuf.message import DecodeError
 
     try:
@@ -84,7 +89,7 @@ def _load(onnx: ModuleType, path: Path) -> Any:
         raise _rejection(path, _first_line(error), todo) from error
 
 
-def _check_model(onnx: Any, model: Any, path: Path) -> None:
+def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
     """Raises `SourceError` for a model of a newer version than `onnx` supports, and for an invalid one."""
     newest_format, newest_opset = onnx.IR_VERSION, onnx.defs.onnx_opset_version()
     model_opset = max((entry.version for entry in model.opset_import if not entry.domain), default=0)
@@ -109,7 +114,7 @@ def _check_model(onnx: Any, model: Any, path: Path) -> None:
         raise _rejection(path, "it has no outputs")
 
 
-def _strings_are_utf8(message: Any) -> bool:
+def _strings_are_utf8(message: Message) -> bool:
     """Whether all strings of a message are UTF-8: protobuf returns the others as bytes."""
     for descriptor, value in message.ListFields():
         if descriptor.type not in (descriptor.TYPE_STRING, descriptor.TYPE_MESSAGE):
@@ -120,7 +125,7 @@ def _strings_are_utf8(message: Any) -> bool:
     return True
 
 
-def _fix_sizes(onnx: Any, model: Any, path: Path, shapes: Sequence[ShapeWord]) -> list[str]:
+def _fix_sizes(onnx: ModuleType, model: onnx.ModelProto, path: Path, shapes: Sequence[ShapeWord]) -> list[str]:
     """Sets the sizes of inputs: those of `shapes`, and 1 for other dynamic ones, on which it returns notes."""
     initializers = {tensor.name for tensor in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in initializers]
@@ -158,7 +163,7 @@ def _fix_sizes(onnx: Any, model: Any, path: Path, shapes: Sequence[ShapeWord]) -
     return notes
 
 
-def _name_nodes(model: Any) -> None:
+def _name_nodes(model: onnx.ModelProto) -> None:
     """Gives each node a unique name that options of the command line and recipes can have without quotes."""
     taken: Counter[str] = Counter()
     for node in model.graph.node:
@@ -171,7 +176,7 @@ def _name_nodes(model: Any) -> None:
         node.name = name
 
 
-def _turn_weights_into_inputs(onnx: Any, model: Any) -> dict[str, Any]:
+def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
     """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
 
     Returns them by name, in this order.
@@ -188,7 +193,7 @@ def _turn_weights_into_inputs(onnx: Any, model: Any) -> dict[str, Any]:
     return arrays
 
 
-def _is_weight(onnx: Any, tensor: Any) -> bool:
+def _is_weight(onnx: ModuleType, tensor: onnx.TensorProto) -> bool:
     floats = (onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.FLOAT16)
     size = 1
     for dim in tensor.dims:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp, new_op
@@ -11,6 +11,10 @@ from buddy.compiler.graph.operations.effects import GivenOp
 from buddy.compiler.graph.types import NodeType, TensorDType, TensorMeta
 from buddy.compiler.importers.onnx_files.model import PreparedModel
 from buddy.compiler.protocol.source_files import source_error
+
+if TYPE_CHECKING:
+    import onnx
+
 
 # Maximum length of an attribute in the node table, in characters.
 _MAX_ATTRIBUTE_CHARS = 60
@@ -81,7 +85,7 @@ class _GraphBuilder:
             raise source_error(what, str(self._path), "remove it from the model's results")
         return self._values[name]
 
-    def _make_nodes(self, node: Any) -> list[Op]:
+    def _make_nodes(self, node: onnx.NodeProto) -> list[Op]:
         """The node, and one for each of its results if there are several."""
         outputs = [name for name in node.output if name]
         metas = [self._metas.get(name) for name in outputs]
@@ -100,7 +104,7 @@ class _GraphBuilder:
         return [op, *parts]
 
 
-def _meta(tensor_type: Any) -> TensorMeta | None:
+def _meta(tensor_type: onnx.TypeProto.Tensor) -> TensorMeta | None:
     """The shape and dtype of a value; `None` if they are unknown or unsupported."""
     import onnx.helper
 
@@ -118,7 +122,7 @@ def _meta(tensor_type: Any) -> TensorMeta | None:
     return None if dtype is None else TensorMeta(tuple(size.dim_value for size in sizes), dtype)
 
 
-def _attribute_text(attribute: Any) -> str:
+def _attribute_text(attribute: onnx.AttributeProto) -> str:
     import onnx.helper
 
     text = str(onnx.helper.printable_attribute(attribute)).partition(" = ")[2]

@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
@@ -28,6 +28,10 @@ from buddy.compiler.importers.sources.tape import Tape, TracedFunction, trace_la
 from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.protocol.source_files import Location, SourceError, kind_of, locate, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
+
 
 __all__ = ["CapturedGraph", "CapturedProgram", "SourceError", "load_program"]
 
@@ -116,7 +120,7 @@ class _Loading:
             )
         return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), program_files(self._location.path))
 
-    def _open_module(self, module: Any, notes: list[str]) -> CapturedProgram:
+    def _open_module(self, module: ir.Module, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
         program = program_of_module(module, self._names, self._source, self._shapes)
         program.notes = [*notes, *program.notes]
@@ -180,8 +184,8 @@ class _Loading:
                 ) from error
 
     def _change_shapes(
-        self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         """The call with the shapes that the user set, after a test run in eager."""
         args, kwargs = apply_shapes(function, args, kwargs, self._shapes)
         try:

@@ -10,7 +10,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.export import ExportedProgram
@@ -148,7 +147,7 @@ def check_ops(opening: Opening, program: ExportedProgram) -> None:
                 raise source_error(what, f"node {node_title(node)}", "export the model without it")
 
 
-def _forbidden_callees(node: torch.fx.Node) -> Iterator[Any]:
+def _forbidden_callees(node: torch.fx.Node) -> Iterator[object]:
     """The forbidden callees of a node; functions that a higher-order op gets as operands may only be ops."""
     if node.op == "call_function" and not _is_allowed(node.target):
         yield node.target
@@ -157,7 +156,7 @@ def _forbidden_callees(node: torch.fx.Node) -> Iterator[Any]:
             yield value
 
 
-def _is_allowed(target: Any) -> bool:
+def _is_allowed(target: object) -> bool:
     if isinstance(target, torch._ops.OpOverload):
         return target._schema.name.partition("::")[2] not in FILE_OPS
     if isinstance(target, torch._ops.HigherOrderOperator):
@@ -165,7 +164,7 @@ def _is_allowed(target: Any) -> bool:
     return getattr(target, "__module__", "") in ("_operator", "math", "torch", "torch.fx.experimental.sym_node")
 
 
-def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...], dict[str, Any], list[str]]:
+def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[object, ...], dict[str, object], list[str]]:
     """The inputs stored with the program, else random inputs of its shapes; and a note on random inputs."""
     if program.example_inputs is not None and tree_flatten(program.example_inputs)[0]:
         args, kwargs = program.example_inputs
@@ -186,14 +185,14 @@ def _inputs(opening: Opening, program: ExportedProgram) -> tuple[tuple[Any, ...]
     return tuple(args), dict(kwargs), [f"{opening.title} contains no inputs: random ones are used"]
 
 
-def _user_inputs(program: ExportedProgram) -> dict[str, Any]:
+def _user_inputs(program: ExportedProgram) -> dict[str, object]:
     """The value of each input, by its name: a fake tensor, a size, or the constant in the program."""
     specs = [spec.arg for spec in program.graph_signature.input_specs if spec.kind is InputKind.USER_INPUT]
     values = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     return {arg.name: arg.value if isinstance(arg, ConstantArgument) else values[arg.name] for arg in specs}
 
 
-def _size(size: Any) -> int:
+def _size(size: int | torch.SymInt) -> int:
     """The value of a size; for a symbolic size its value at export, or the default if that is unknown."""
     if isinstance(size, int):
         return size
@@ -202,8 +201,8 @@ def _size(size: Any) -> int:
 
 
 def _change_shapes(
-    opening: Opening, module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    opening: Opening, module: torch.nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     args, kwargs = apply_shapes(module, args, kwargs, opening.shapes)
     try:
         with torch.no_grad():

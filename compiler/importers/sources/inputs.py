@@ -18,14 +18,14 @@ MODEL, INPUTS = "model", "example_inputs"
 Call = tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]
 
 
-def defines_both(names: Mapping[str, Any]) -> bool:
+def defines_both(names: Mapping[str, object]) -> bool:
     """Whether a script's globals define what to compile: `model` and `example_inputs`."""
     return callable(names.get(MODEL)) and names.get(INPUTS) is not None
 
 
 def as_call(
     inputs: torch.Tensor | tuple[torch.Tensor, torch.Tensor, torch.Tensor],
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """Splits inputs into positional and keyword arguments.
 
     A mapping has keyword arguments, a tuple or list positional ones; any other value is one positional argument.
@@ -82,24 +82,24 @@ def _is_builder(
     return _needs_no_arguments(target) and values is not None and as_call(values) != ((), {})
 
 
-def _needs_no_arguments(target: Callable[..., Any]) -> bool:
+def _needs_no_arguments(target: Callable[..., object]) -> bool:
     signature = _signature(target)
     return signature is not None and _binds(signature, (), {})
 
 
-def _has_no_parameters(target: Callable[..., Any]) -> bool:
+def _has_no_parameters(target: Callable[..., object]) -> bool:
     signature = _signature(target)
     return signature is not None and not signature.parameters
 
 
-def _signature(target: Callable[..., Any]) -> inspect.Signature | None:
+def _signature(target: Callable[..., object]) -> inspect.Signature | None:
     try:
         return inspect.signature(target.forward if isinstance(target, torch.nn.Module) else target)
     except (TypeError, ValueError):
         return None
 
 
-def _binds(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]) -> bool:
+def _binds(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]) -> bool:
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
@@ -107,7 +107,9 @@ def _binds(signature: inspect.Signature, args: tuple[torch.Tensor, ...], kwargs:
     return True
 
 
-def _check_fits(target: Callable[..., Any], args: tuple[torch.Tensor, ...], kwargs: dict[str, Any], where: str) -> None:
+def _check_fits(
+    target: Callable[..., object], args: tuple[torch.Tensor, ...], kwargs: dict[str, object], where: str
+) -> None:
     signature = _signature(target)
     if signature is not None and not _binds(signature, args, kwargs):
         arguments = ", ".join(
@@ -118,11 +120,11 @@ def _check_fits(target: Callable[..., Any], args: tuple[torch.Tensor, ...], kwar
         )
 
 
-def _describe_type(value: Any) -> str:
+def _describe_type(value: object) -> str:
     return f"tensor {tuple(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
 
 
-def _article(value: Any) -> str:
+def _article(value: object) -> str:
     return f"a {type(value).__name__}"
 
 
@@ -158,8 +160,8 @@ _SHAPE_HINT = "give NAME=4x128, or NUMBER=4x128, of a tensor that the model is c
 
 
 def apply_shapes(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], shapes: Sequence[str]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    function: Callable[..., object], args: Sequence[object], kwargs: dict[str, object], shapes: Sequence[str]
+) -> tuple[tuple[object, ...], dict[str, object]]:
     """The arguments, with those in `shapes` replaced by random tensors of the given shapes.
 
     Each of `shapes` starts with a parameter's name, or the index of a positional argument. If the dtype is unchanged,
@@ -193,7 +195,7 @@ def shape_error(shapes: Sequence[str], error: BaseException) -> SourceError:
     return source_error(what, "the shapes to capture with", "give other shapes, or no --shape")
 
 
-def _parameters(function: Callable[..., Any]) -> list[str]:
+def _parameters(function: Callable[..., object]) -> list[str]:
     try:
         target = function.forward if isinstance(function, torch.nn.Module) else function
         return list(inspect.signature(target).parameters)
@@ -201,7 +203,7 @@ def _parameters(function: Callable[..., Any]) -> list[str]:
         return []
 
 
-def _tensors(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> list[str]:
+def _tensors(names: Sequence[str], args: Sequence[object], kwargs: dict[str, object]) -> list[str]:
     """The tensors of a call in the form `x=4x128`."""
     pairs = [(names[k] if k < len(names) else str(k), value) for k, value in enumerate(args)]
     return [

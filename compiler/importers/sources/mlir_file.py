@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,10 @@ from buddy.compiler.protocol.source_files import SourceError, source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.support.processes.interpreters import CallFailed, TookTooLong, call_in_process
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
+
 
 # MLIR reads files in a separate process, because it may crash on its input.
 _READER = "buddy.compiler.importers.mlir_files.entry_points:answer_in_time"
@@ -87,8 +91,8 @@ def _to_captured(
     return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)
 
 
-def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
-    def eager(tensors: Sequence[torch.Tensor]) -> list[Any]:
+def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
+    def eager(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         results = reference(*tensors)
         return [torch.as_tensor(value) for value in (results if isinstance(results, (list, tuple)) else [results])]
 
@@ -98,15 +102,15 @@ def _to_eager(reference: ReferenceFunction) -> Callable[[Sequence[torch.Tensor]]
 MODULE, REFERENCE = "module", "reference"
 
 
-def find_module(names: Mapping[str, Any], name: str) -> Any:
+def find_module(names: Mapping[str, object], name: str) -> ir.Module | None:
     """The script's global `name` (default: `module`) if it is an MLIR module, else `None`."""
-    value = names.get(name or MODULE)
+    value: Any = names.get(name or MODULE)
     operation = getattr(value, "operation", None)
     return value if getattr(operation, "name", "") == "builtin.module" and hasattr(value, "context") else None
 
 
 def program_of_module(
-    module: Any, names: Mapping[str, Any], title: str, shapes: tuple[str, ...] = ()
+    module: ir.Module, names: Mapping[str, object], title: str, shapes: tuple[str, ...] = ()
 ) -> CapturedProgram:
     """The functions of a module as programs.
 
@@ -117,17 +121,17 @@ def program_of_module(
     return program_of(ReadRequest(text.encode(), title, "", shapes), _inputs(names), _reference(names))
 
 
-def _inputs(names: Mapping[str, Any]) -> list[torch.Tensor] | None:
+def _inputs(names: Mapping[str, object]) -> list[torch.Tensor] | None:
     example_inputs = names.get(INPUTS)
     values = as_call(example_inputs)[0] if example_inputs is not None else ()
     return [torch.as_tensor(value) for value in values] if values and all(map(_is_tensor, values)) else None
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, (torch.Tensor, np.ndarray))
 
 
-def _reference(names: Mapping[str, Any]) -> Callable[..., Any] | None:
+def _reference(names: Mapping[str, object]) -> Callable[..., object] | None:
     """The script's function `reference`, as a function of tensors also if the example inputs are NumPy arrays."""
     reference = names.get(REFERENCE)
     if not callable(reference):

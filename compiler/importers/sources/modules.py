@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import msgspec
 import torch
@@ -31,7 +30,7 @@ def capture_module(opening: Opening, module: torch.nn.Module) -> CapturedProgram
 
 
 def capture_call(
-    opening: Opening, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    opening: Opening, function: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
 ) -> CapturedProgram:
     """The graphs of a call, named after the file. Raises `SourceError`."""
     from buddy.compiler.importers.sources import with_unique_names
@@ -122,7 +121,7 @@ def load_weights(opening: Opening) -> CapturedProgram:
     raise _weights_only_error(opening.title, content)
 
 
-def _weights_only_error(title: str, content: Any) -> SourceError:
+def _weights_only_error(title: str, content: bytes) -> SourceError:
     tensors = list(_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"
@@ -134,7 +133,7 @@ def _weights_only_error(title: str, content: Any) -> SourceError:
     return source_error(what, title, "open the script that defines the model and loads them")
 
 
-def _tensors(name: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def _tensors(name: str, value: object) -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in nested dicts and lists, with their paths."""
     if isinstance(value, torch.Tensor):
         yield name, value

@@ -6,7 +6,7 @@ import ast
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
@@ -60,7 +60,7 @@ def without_running_code() -> Iterator[None]:
     """
     load = torch.load
 
-    def load_weights(file: Any, *args: Any, **options: Any) -> Any:
+    def load_weights(file: object, *args: object, **options: object) -> object:
         options["weights_only"] = True
         try:
             return load(file, *args, **options)
@@ -78,20 +78,22 @@ def without_running_code() -> Iterator[None]:
         yield
 
 
-def _reject_class(*_: Any, **__: Any) -> NoReturn:
+def _reject_class(*_: object, **__: object) -> NoReturn:
     raise UnsafeError("it contains a pickled object of a custom class")
 
 
-def _check_sympify(sympify: Any) -> Any:
-    def sympify_sizes(expression: Any, *args: Any, **options: Any) -> Any:
-        if isinstance(expression, str) and not _is_size_expression(expression, options.get("locals") or {}):
+def _check_sympify(sympify: Callable[..., object]) -> Callable[..., object]:
+    def sympify_sizes(expression: object, *args: object, **options: object) -> object:
+        local_names = options.get("locals")
+        known = local_names if isinstance(local_names, Mapping) else {}
+        if isinstance(expression, str) and not _is_size_expression(expression, known):
             raise UnsafeError(f"it contains {expression[:80]!r} in place of an expression of sizes")
         return sympify(expression, *args, **options)
 
     return sympify_sizes
 
 
-def _is_size_expression(text: str, local_names: Any) -> bool:
+def _is_size_expression(text: str, local_names: Mapping[str, object]) -> bool:
     """Whether `text` contains only arithmetic on symbols of sizes, on sympy's functions and on `local_names`."""
     try:
         nodes = list(ast.walk(ast.parse(text.strip(), mode="eval")))
@@ -100,7 +102,7 @@ def _is_size_expression(text: str, local_names: Any) -> bool:
     return all(isinstance(node, _ALLOWED_NODES) and _is_allowed_node(node, local_names) for node in nodes)
 
 
-def _is_allowed_node(node: ast.AST, local_names: Any) -> bool:
+def _is_allowed_node(node: ast.AST, local_names: Mapping[str, object]) -> bool:
     if isinstance(node, ast.Name):
         return node.id in local_names or node.id in _SYMPY_NAMES or _SYMBOL.fullmatch(node.id) is not None
     if isinstance(node, ast.Constant) and isinstance(node.value, str):

@@ -8,9 +8,16 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    import transformers
+
 
 SEED = 0
 # The share of free memory that a model built from its config may use.
@@ -37,16 +44,16 @@ def offline_models(notes: list[str]) -> Iterator[None]:
 # ---- fallbacks -------------------------------------------------------------------------------------------------------
 
 
-def _build_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+def _build_model(cls: type[transformers.PreTrainedModel], name: str, options: dict[str, object]) -> torch.nn.Module:
     """A model of class `cls` in eval mode, with weights from `SEED`."""
     return _build_seeded(cls, options.get("config") or _load_config(cls.config_class, name))
 
 
-def _build_auto_model(cls: Any, name: str, options: dict[str, Any]) -> Any:
+def _build_auto_model(cls: type[transformers.AutoModel], name: str, options: dict[str, object]) -> torch.nn.Module:
     return _build_seeded(cls.from_config, options.get("config") or _guess_config(name))
 
 
-def _make_auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
+def _make_auto_tokenizer(_cls: type, name: str, _options: dict[str, object]) -> object:
     """The model's tokenizer class without a vocabulary: every word is unknown to it."""
     mapping = importlib.import_module("transformers.models.auto.tokenization_auto").TOKENIZER_MAPPING
     entry = mapping[type(_guess_config(name))]
@@ -54,7 +61,7 @@ def _make_auto_tokenizer(_cls: Any, name: str, _options: dict[str, Any]) -> Any:
     return next(candidate for candidate in candidates if candidate is not None)()
 
 
-def _load_config(config_class: Any, name: str) -> Any:
+def _load_config(config_class: type[transformers.PretrainedConfig], name: str) -> transformers.PretrainedConfig:
     """The cached config of `name`, else the defaults of its class."""
     try:
         return config_class.from_pretrained(name)
@@ -62,7 +69,7 @@ def _load_config(config_class: Any, name: str) -> Any:
         return config_class()
 
 
-def _guess_config(name: str) -> Any:
+def _guess_config(name: str) -> transformers.PretrainedConfig:
     """The cached config of `name`, else the defaults of the architecture in its name (`bert` in `bert-base`).
 
     Raises `LookupError` if nothing matches.
@@ -77,7 +84,7 @@ def _guess_config(name: str) -> Any:
         return auto.CONFIG_MAPPING[max(architectures, key=len)]()
 
 
-def _build_seeded(build: Loader, config: Any) -> Any:
+def _build_seeded(build: Loader, config: transformers.PretrainedConfig) -> torch.nn.Module:
     """The model from `build(config)` in eval mode, with weights drawn from `SEED`.
 
     Raises `MemoryError` if the weights would take more than `MEMORY_SHARE` of the free memory.
@@ -112,10 +119,10 @@ _PATCHES: dict[str, tuple[str, Fallback]] = {
 # ---- installation ----------------------------------------------------------------------------------------------------
 
 
-def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[Any], Callable[[], None]]:
+def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[[ModuleType], Callable[[], None]]:
     """Installs `fallback` in `from_pretrained` of a module's classes; returns a function that removes it."""
 
-    def patch(module: Any) -> Callable[[], None]:
+    def patch(module: ModuleType) -> Callable[[], None]:
         base = getattr(module, owner_name)
         classes: set[Any] = {
             value for value in vars(module).values() if isinstance(value, type) and issubclass(value, base)
@@ -130,10 +137,10 @@ def _patcher(owner_name: str, fallback: Fallback, notes: list[str]) -> Callable[
     return patch
 
 
-def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
+def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> classmethod[object, ..., object]:
     """The class method `original`, which calls `fallback` if the model is not found."""
 
-    def from_pretrained(cls: Any, name: Any = None, *args: Any, **options: Any) -> Any:
+    def from_pretrained(cls: type, name: str | None = None, *args: object, **options: object) -> object:
         try:
             return original.__get__(None, cls)(name, *args, **options)
         except _NotCachedError:  # the fallback in the method of a base class has failed already
@@ -145,8 +152,8 @@ def _with_fallback(original: Any, fallback: Fallback, notes: list[str]) -> Any:
 
 
 def _apply_fallback(
-    cls: Any, name: Any, options: dict[str, Any], fallback: Fallback, error: Exception, notes: list[str]
-) -> Any:
+    cls: type, name: str | None, options: dict[str, object], fallback: Fallback, error: Exception, notes: list[str]
+) -> object:
     """The result of `fallback`, with a note. Raises `_NotCachedError` with the reason if the fallback fails."""
     try:
         result = fallback(cls, str(name), options)
@@ -164,7 +171,7 @@ def _apply_fallback(
 class _AfterImport(importlib.abc.MetaPathFinder):
     """Patches modules: loaded ones when it becomes active, others when they are imported."""
 
-    def __init__(self, patches: dict[str, Callable[[Any], Callable[[], None]]]) -> None:
+    def __init__(self, patches: dict[str, Callable[[ModuleType], Callable[[], None]]]) -> None:
         self._patches = patches
         self._undo = ExitStack()
 
@@ -178,10 +185,12 @@ class _AfterImport(importlib.abc.MetaPathFinder):
             self._undo.callback(sys.meta_path.remove, self)
             yield
 
-    def _patch(self, module: Any) -> None:
+    def _patch(self, module: ModuleType) -> None:
         self._undo.callback(self._patches[module.__name__](module))
 
-    def find_spec(self, fullname: str, path: Sequence[str] | None, target: Any = None) -> Any:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname not in self._patches:
             return None
         other_finders = (finder for finder in sys.meta_path if finder is not self)
@@ -189,7 +198,7 @@ class _AfterImport(importlib.abc.MetaPathFinder):
         if spec is not None and spec.loader is not None:
             original = spec.loader.exec_module
 
-            def exec_module(module: Any) -> None:
+            def exec_module(module: ModuleType) -> None:
                 original(module)
                 self._patch(module)
 

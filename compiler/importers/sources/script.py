@@ -11,7 +11,6 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from buddy.compiler.frontend.names import is_library
 from buddy.compiler.protocol.errors import BuddyError
@@ -28,10 +27,10 @@ class _NoInput(io.TextIOBase):
     def readable(self) -> bool:
         return True
 
-    def readline(self, *_: Any) -> str:  # type: ignore[override]
+    def readline(self, *_: object) -> str:  # type: ignore[override]
         raise ScriptInputError
 
-    def read(self, *_: Any) -> str:
+    def read(self, *_: object) -> str:
         raise ScriptInputError
 
 

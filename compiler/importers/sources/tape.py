@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import msgspec
@@ -41,6 +41,10 @@ from buddy.compiler.protocol.recipe import Frontend
 from buddy.compiler.protocol.source_files import source_error
 from buddy.compiler.runtime.captured import CapturedGraph
 
+if TYPE_CHECKING:
+    from buddy.compiler.frontend.capture import DynamoBackend
+
+
 DEVICE = "lazy"
 # A number of the program is a 0-d tensor in the trace; this op converts it to a number.
 _NUMBER = re.compile(r": Scalar = aten::ScalarImplicit\(%p(\d+)\)")
@@ -56,16 +60,16 @@ class TracedFunction:
     names: tuple[str, ...]
 
 
-def is_lazy(value: Any) -> bool:
+def is_lazy(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == DEVICE
 
 
-def any_lazy(args: tuple[torch.Tensor, ...], kwargs: Any) -> bool:
+def any_lazy(args: tuple[torch.Tensor, ...], kwargs: Mapping[str, object]) -> bool:
     """Whether a call is on the lazy device, where it is traced and therefore not captured."""
     return any(map(is_lazy, tree_leaves((args, kwargs))))
 
 
-def trace_lazily(names: Mapping[str, Any], name: str = "") -> TracedFunction | None:
+def trace_lazily(names: Mapping[str, object], name: str = "") -> TracedFunction | None:
     """The trace of the lazy tensors among a script's globals, or only of the global `name`.
 
     `None` if no such tensor has pending computations. Raises `SourceError` if this PyTorch has no TorchScript backend
@@ -181,7 +185,7 @@ class Tape:
         if self._has_backward:
             self._capture_training()
 
-    def capture(self, function: Callable[..., Any], args: Sequence[torch.Tensor], kwargs: dict[str, Any]) -> None:
+    def capture(self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: dict[str, object]) -> None:
         """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `requested`."""
         if self._exports:
             with self._pause_recording():
@@ -193,7 +197,7 @@ class Tape:
 
     # ---- replacements of PyTorch's functions while the script runs ----
 
-    def _compile(self, model: Any = None, **options: Any) -> Any:
+    def _compile(self, model: Callable[..., object] | None = None, **options: Any) -> object:
         if model is None:
             return functools.partial(self._compile, **options)
         if self._exports:
@@ -209,15 +213,15 @@ class Tape:
         compiled = _real_compile(model, backend=backend, fullgraph=options.get("fullgraph", False), dynamic=dynamic)
         return compiled if isinstance(compiled, torch.nn.Module) else self._wrap_compiled(compiled)
 
-    def _wrap_compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_compiled(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: object, **kwargs: object) -> object:
             with self._pause_recording():
                 return self._call_and_name(function, args, kwargs)
 
         return call
 
-    def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: Any) -> torch.Tensor:
+    def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: object) -> torch.Tensor:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
         with self._pause_recording():
@@ -227,9 +231,9 @@ class Tape:
                 return _real_call(module, *args, **kwargs)
             return self._capture_call(module, args, kwargs)
 
-    def _note_backward(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _note_backward(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)
-        def call(*args: torch.Tensor | bool | None, **kwargs: Any) -> Any:
+        def call(*args: torch.Tensor | bool | None, **kwargs: object) -> object:
             self._has_backward = True
             return function(*args, **kwargs)
 
@@ -252,7 +256,7 @@ class Tape:
     # ---- capture ----
 
     def _call_and_name(
-        self, function: Callable[..., Any], args: Sequence[torch.Tensor], kwargs: Mapping[str, Any]
+        self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: Mapping[str, object]
     ) -> torch.Tensor:
         """The result of a call; the graphs that it runs for the first time name their results as the result does."""
         outer, self._runs = self._runs, []
@@ -265,7 +269,7 @@ class Tape:
         return result
 
     def _capture_call(
-        self, module: torch.nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, Any]
+        self, module: torch.nn.Module, args: tuple[torch.Tensor, ...], kwargs: dict[str, object]
     ) -> torch.Tensor:
         signature = (id(module), module.training, *map(_call_signature, tree_leaves((args, kwargs))))
         if signature in self._captured_calls:
@@ -286,7 +290,11 @@ class Tape:
             return result
 
     def _export(
-        self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any], graphs: list[CapturedGraph]
+        self,
+        function: Callable[..., object],
+        args: Sequence[object],
+        kwargs: dict[str, object],
+        graphs: list[CapturedGraph],
     ) -> None:
         """Adds the graph that `torch.export` makes of a call. Raises `TorchDynamoException` if it fails."""
         recorder = GraphRecorder(callable_name(function))
@@ -301,13 +309,15 @@ class Tape:
             ) from error
         graphs.extend(recorder.graphs)
 
-    def _backend(self, name: str, graphs: list[CapturedGraph], strict: bool = False) -> Callable[..., Any]:
+    def _backend(self, name: str, graphs: list[CapturedGraph], strict: bool = False) -> DynamoBackend:
         """A Dynamo backend that adds the inference graph to `graphs` and runs the Dynamo graph in eager.
 
         With `strict`, it raises for a graph that cannot be captured; otherwise it adds a note.
         """
 
-        def backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: Any) -> Callable[..., Any]:
+        def backend(
+            module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object
+        ) -> Callable[..., Sequence[torch.Tensor]]:
             if len(graphs) >= MAX_GRAPHS:
                 self._note_once(f"only the first {MAX_GRAPHS} graphs are captured")
                 return module.forward
@@ -333,7 +343,9 @@ class Tape:
 
         return backend
 
-    def _note_first_run(self, forward: Callable[..., Any], graphs: list[CapturedGraph]) -> Callable[..., Any]:
+    def _note_first_run(
+        self, forward: Callable[..., Any], graphs: list[CapturedGraph]
+    ) -> Callable[..., Sequence[torch.Tensor]]:
         """`forward` of a Dynamo graph, which notes the results of its first run."""
         has_run = False
 

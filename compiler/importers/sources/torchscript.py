@@ -8,7 +8,6 @@ import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch.utils._pytree import tree_leaves
@@ -68,7 +67,7 @@ def _check_code(opening: Opening) -> None:
                 raise source_error(what, f"{name} in it", _EXPORT)
 
 
-def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]:
+def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[torch.Tensor, ...]:
     """The first inputs bundled with the module; without bundled inputs, and if the user sets shapes, random tensors."""
     if hasattr(module, _BUNDLED_INPUTS_METHOD) and not opening.shapes:
         bundled = getattr(module, _BUNDLED_INPUTS_METHOD)()
@@ -85,7 +84,7 @@ def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[Any, ...]
     return tuple(tensors.get(a.name, a.default_value) for a in parameters)
 
 
-def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[Any]) -> Any:
+def _convert(opening: Opening, module: torch.jit.ScriptModule, args: Sequence[object]) -> torch.export.ExportedProgram:
     from torch._export.converter import TS2EPConverter
 
     try:
@@ -111,7 +110,9 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _compare_with_script(module: torch.jit.ScriptModule, program: Any, args: Sequence[Any]) -> list[str]:
+def _compare_with_script(
+    module: torch.jit.ScriptModule, program: torch.export.ExportedProgram, args: Sequence[object]
+) -> list[str]:
     """A note if the converted program, which is the reference, returns other results than the script module."""
     with torch.no_grad():
         script, converted = tree_leaves(module(*args)), tree_leaves(program.module(check_guards=False)(*args))

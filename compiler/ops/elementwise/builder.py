@@ -28,7 +28,7 @@ COMPUTE_TYPES = {TensorDType.Float16: TensorDType.Float32, TensorDType.BFloat16:
 def elementwise(
     *names: str, among_operands: bool = False, uncast: Sequence[int] = (), compute_type: TensorDType | None = None,
     narrow: bool = False,
-) -> Callable[[Any], Any]:  # fmt: skip
+) -> Callable[[Callable[..., Scalar]], Callable[..., Scalar]]:  # fmt: skip
     """Registers the decorated expression as the lowering of the op classes `names`.
 
     The expression gets a `Scalar` for each tensor argument and Python values for the others. Elements are first cast to
@@ -118,13 +118,13 @@ def rounded_operands(x: Scalar, y: Operand) -> tuple[Scalar, Scalar]:
     return cast(x, wide), cast(x.like(y), wide)
 
 
-def as_scalar(value: Any, dtype: TensorDType) -> Scalar:
+def as_scalar(value: Operand, dtype: TensorDType) -> Scalar:
     if isinstance(value, Size):
         return cast(s.size_scalar(value), dtype)
-    return Scalar(s.constant(value, dtype), dtype)
+    return cast(value, dtype) if isinstance(value, Scalar) else Scalar(s.constant(value, dtype), dtype)
 
 
-def promoted_type(arguments: Sequence[Any]) -> TensorDType:
+def promoted_type(arguments: Sequence[object]) -> TensorDType:
     """Returns the element type that `arguments` promote to: the widest of the highest category (bool, integer, float).
 
     As in PyTorch, zero-dimensional tensors count only if their category is higher than that of tensors with dims, and

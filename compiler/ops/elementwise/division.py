@@ -6,17 +6,16 @@ so, it falls back to eager, which raises.
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.elementwise.builder import elementwise, lower_expression, ops_registry, rounded_operands
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.matrices.stack import results_or_eager
-from buddy.compiler.ops.registry import Lowering
+from buddy.compiler.ops.registry import Lowering, Results
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.utils import SymbolTable, argument, value_of
 
@@ -41,7 +40,7 @@ def div(x: Scalar, y: Operand, rounding_mode: str | None = "floor") -> Scalar:
 
 
 @ops_registry.lowering("DivTensorModeOp")
-def div_with_rounding(node: Op, symbol_table: SymbolTable) -> Any:
+def div_with_rounding(node: Op, symbol_table: SymbolTable) -> ir.Value:
     """Lowers a division; like a number, a zero-dimensional divisor is not rounded to the result's type."""
     divisor = argument(node, 1, "other")
     is_uncast = isinstance(divisor, Op) and not divisor.tensor_meta.shape and bool(node.tensor_meta.shape)
@@ -93,19 +92,20 @@ _ZERO_DIVISOR = "an integer divisor is 0"
 def _with_zero_check(lower: Lowering) -> Lowering:
     """Wraps the division `lower` with a check that falls back to eager on integer division by zero."""
 
-    def checked_lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def checked_lower(node: Op, symbol_table: SymbolTable) -> Results:
         divisor, meta = argument(node, 1, "other"), node.tensor_meta
         if meta.dtype.is_float or 0 in meta.shape:
             return lower(node, symbol_table)
         if not isinstance(divisor, Op):
             return lower(node, symbol_table) if divisor != 0 else eager_call(node, symbol_table, _ZERO_DIVISOR)
-        results = [lower(node, symbol_table)]
-        return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, results, _ZERO_DIVISOR)[0]
+        quotient = lower(node, symbol_table)
+        assert isinstance(quotient, ir.Value)
+        return results_or_eager(_has_zero(divisor, symbol_table), node, symbol_table, [quotient], _ZERO_DIVISOR)[0]
 
     return checked_lower
 
 
-def _has_zero(divisor: Op, symbol_table: SymbolTable) -> Any:
+def _has_zero(divisor: Op, symbol_table: SymbolTable) -> ir.Value:
     """Returns an i32 tensor [1]: 1 if an element of the divisor is 0, else 0."""
     value, dtype = value_of(divisor, symbol_table), divisor.tensor_meta.dtype
     shape, flag_type = st.shape_of(value), TensorDType.Int32

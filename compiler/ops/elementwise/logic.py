@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math as pymath
 from collections.abc import Callable
-from typing import Any
 
 from buddy.compiler.graph.node import Op, argument
 from buddy.compiler.graph.operations import ClampOp
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import integers
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.builder import (
@@ -59,7 +58,7 @@ def where(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
     return s.select(condition, typed.like(if_true), typed.like(if_false))
 
 
-def _select_number(condition: Scalar, if_true: Any, if_false: Any) -> Scalar:
+def _select_number(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
     dtype = promoted_type((if_true, if_false))
     return s.select(condition, as_scalar(if_true, dtype), as_scalar(if_false, dtype))
 
@@ -169,7 +168,7 @@ def _mantissa_and_exponent(x: Scalar) -> tuple[Scalar, Scalar]:
 
 
 @ops_registry.lowering("FrexpOp")
-def frexp(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def frexp(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     parts = (lambda x: _mantissa_and_exponent(x)[0], lambda x: _mantissa_and_exponent(x)[1])
     return [lower_expression(node, symbol_table, part, True, result=i) for i, part in enumerate(parts)]
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import index_of, index_position, number
+from buddy.compiler.ops.loops import Extent, index_of, index_position, number
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
 from buddy.compiler.ops.registry import Registry
@@ -29,11 +30,11 @@ def multiply(p: StackedProblem, x: str, y: str, result: str) -> None:
     """Sets the matrix `result` to the product of the matrices `x` and `y`."""
     size = p.shape(result)[0]
 
-    def compute_row(i: Any) -> None:
+    def compute_row(i: Extent) -> None:
         p.update((result, i), 0, size, lambda _, old: old.like(0))
         p.each(0, size, lambda k: add_row(i, k, p[x, i, k]))
 
-    def add_row(i: Any, k: Any, factor: Scalar) -> None:
+    def add_row(i: Extent, k: Extent, factor: Scalar) -> None:
         p.update((result, i), 0, size, lambda j, total: total + factor * p[y, k, j])
 
     p.each(0, size, compute_row)
@@ -43,14 +44,14 @@ def infinity_norm(p: StackedProblem) -> Scalar:
     """Returns the infinity norm of "a": the largest row sum of magnitudes."""
     size, zero = p.shape("a")[0], number(0, WIDE)
 
-    def step(i: Any, largest: Scalar) -> list[Scalar]:
+    def step(i: Extent, largest: Scalar) -> list[Scalar]:
         (row_sum,) = p.fold(0, size, [zero], lambda j, sum_: [sum_ + s.absolute(p["a", i, j])])
         return [s.maximum(largest, row_sum)]
 
     return p.fold(0, size, [zero], step)[0]
 
 
-def update_matrix(p: StackedProblem, name: str, body: Any) -> None:
+def update_matrix(p: StackedProblem, name: str, body: Callable[[ir.Value, ir.Value, Scalar], Scalar]) -> None:
     """Replaces each element `x` of a matrix by `body(i, j, x)`."""
     size = p.shape(name)[0]
     p.each(0, size, lambda i: p.update((name, i), 0, size, lambda j, x: body(i, j, x)))
@@ -67,13 +68,13 @@ def exponential(p: StackedProblem) -> None:
     update_matrix(p, "a", lambda i, j, x: x * factor)
     update_matrix(p, "term", lambda i, j, _: p["sum", i, j])
 
-    def add_term(k: Any) -> None:
+    def add_term(k: ir.Value) -> None:
         order = s.cast(index_of(k), WIDE)
         multiply(p, "term", "a", "product")
         update_matrix(p, "term", lambda i, j, _: p["product", i, j] / order)
         update_matrix(p, "sum", lambda i, j, total: total + p["term", i, j])
 
-    def square(_: Any) -> None:
+    def square(_: Extent) -> None:
         multiply(p, "sum", "sum", "product")
         update_matrix(p, "sum", lambda i, j, _: p["product", i, j])
 
@@ -82,7 +83,7 @@ def exponential(p: StackedProblem) -> None:
 
 
 @ops_registry.lowering("MatrixExponentialOp")
-def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Computes in f64; falls back to eager for a matrix that is not finite, or whose norm is at least 2^1000."""
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):

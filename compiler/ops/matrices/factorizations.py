@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import moves
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
-from buddy.compiler.ops.loops import index_of, minus, number, plus
+from buddy.compiler.ops.loops import Extent, index_of, minus, number, plus
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
@@ -31,20 +30,20 @@ ops_registry = Registry()
 lowering = ops_registry.lowering
 
 
-def norm(p: StackedProblem, name: str, start: Any, end: Any, column: Any) -> Scalar:
+def norm(p: StackedProblem, name: str, start: Extent, end: Extent, column: Extent) -> Scalar:
     """Returns the Euclidean norm of rows `start` to `end` - 1 of a column; scales them so that no square overflows."""
     zero = number(0, p.dtypes[name])
     (largest,) = p.fold(start, end, [zero], lambda i, x: [s.maximum(x, s.absolute(p[name, i, column]))])
     divisor = s.select(largest.compare("eq", 0), 1, largest)
 
-    def add_square(i: Any, total: Scalar) -> list[Scalar]:
+    def add_square(i: Extent, total: Scalar) -> list[Scalar]:
         scaled = p[name, i, column] / divisor
         return [total + scaled * scaled]
 
     return largest * s.sqrt(p.fold(start, end, [zero], add_square)[0])
 
 
-def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str, first: Any) -> None:
+def reflect(p: StackedProblem, reflectors: str, k: Extent, tau: Scalar, target: str, first: Extent) -> None:
     """Multiplies the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
 
     `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. The part "products" stores `vᵀ
@@ -52,11 +51,11 @@ def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str
     """
     rows, columns = p.shape(target)
 
-    def add_product(i: Any) -> None:
+    def add_product(i: Extent) -> None:
         v = p[reflectors, i, k]
         p.update(("products",), first, columns, lambda j, x: x + v * p[target, i, j])
 
-    def subtract_product(i: Any) -> None:
+    def subtract_product(i: Extent) -> None:
         v = p[reflectors, i, k] * tau
         p.update((target, i), first, columns, lambda j, x: x - v * p["products", j])
 
@@ -67,20 +66,20 @@ def reflect(p: StackedProblem, reflectors: str, k: Any, tau: Scalar, target: str
 
 
 @lowering("HouseholderFactorOp")
-def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
+def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector."""
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(a)
     taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
 
-    def step(p: StackedProblem, k: Any) -> None:
+    def step(p: StackedProblem, k: ir.Value) -> None:
         alpha, below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
         is_reduced = below.compare("eq", 0)
         beta = s.select(is_reduced, alpha, -s.copysign(norm(p, "a", k, rows, k), alpha))
         divisor = s.select(is_reduced, 1, alpha - beta)
         p["taus", k] = tau = s.select(is_reduced, 0, (beta - alpha) / s.select(is_reduced, 1, beta))
 
-        def scale(i: Any) -> None:
+        def scale(i: Extent) -> None:
             p["a", i, k] = p["a", i, k] / divisor
 
         p.each(plus(k, 1), rows, scale)
@@ -95,7 +94,7 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("ReflectOp")
-def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
+def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns `q c`, `qᵀ c`, `c q` or `c qᵀ` for the product `q` of the reflectors; the last two by transposition."""
     dtype = node.tensor_meta.dtype
     left, is_transposed = argument(node, 3, "left", True), argument(node, 4, "transpose", False)
@@ -105,7 +104,7 @@ def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
     other = other if left else transpose_matrices(other, dtype)
 
     def algorithm(p: StackedProblem) -> None:
-        def step(i: Any) -> None:
+        def step(i: Extent) -> None:
             k = i if is_transposed == left else minus(minus(length, 1), i)
             reflect(p, "a", k, p["taus", k], "c", 0)
 
@@ -117,7 +116,7 @@ def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> Any:
     return as_results(node, [product if left else transpose_matrices(product, dtype)])
 
 
-def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
+def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:
     """Returns the upper or lower triangle of each matrix, and zeros elsewhere; `unit` sets the diagonal to 1."""
 
     def body(x: Scalar) -> Scalar:
@@ -128,12 +127,12 @@ def triangle(value: Any, dtype: TensorDType, upper: bool, unit: bool = False) ->
     return st.pointwise([(value, dtype)], st.shape_of(value), dtype, body)
 
 
-def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> Any:
+def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
     """Returns a stack [count, rows, columns] of matrices with ones on the diagonal."""
     return moves.compute_tensor(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
 
 
-def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool = False) -> Any:
+def solve_triangular(a: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:
     """Solves `a x = b` for a stack of triangles [count, n, n] and right-hand sides [count, n, m].
 
     Computes one row of `x` at a time. Reads only the triangle of `a`; if `unit`, treats the diagonal as 1.
@@ -141,7 +140,7 @@ def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool
     size, width = st.shape_of(b)[1:]
 
     def algorithm(p: StackedProblem) -> None:
-        def solve_row(step: Any) -> None:
+        def solve_row(step: Extent) -> None:
             i = minus(minus(size, 1), step) if upper else step
             start, end = (plus(i, 1), size) if upper else (0, i)
             p.each(start, end, lambda k: subtract_row(p, i, k))
@@ -151,7 +150,7 @@ def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool
 
         p.each(0, size, solve_row)
 
-    def subtract_row(p: StackedProblem, i: Any, k: Any) -> None:
+    def subtract_row(p: StackedProblem, i: Extent, k: Extent) -> None:
         factor = p["a", i, k]
         p.update(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
 
@@ -159,7 +158,7 @@ def solve_triangular(a: Any, b: Any, dtype: TensorDType, upper: bool, unit: bool
 
 
 @lowering("TriangularSolveOp")
-def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
+def triangular_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Solves `a x = b`, or `x a = b` as the transposed system."""
     dtype, upper, batch = node.tensor_meta.dtype, argument(node, 2, "upper"), node.tensor_meta.shape[:-2]
     a, b = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
@@ -170,7 +169,7 @@ def triangular_solve(node: Op, symbol_table: SymbolTable) -> Any:
     return as_results(node, [transpose_matrices(solve_triangular(a, b, dtype, not upper, unit), dtype)])
 
 
-def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
+def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value]:
     """Returns the upper triangles `u` with `uᵀ u = a` for a stack [count, n, n], and an error code (i32) per matrix.
 
     The code is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle of `a`.
@@ -178,7 +177,7 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
     count, size, _ = st.shape_of(a)
 
     def algorithm(p: StackedProblem) -> None:
-        def factor_column(k: Any) -> None:
+        def factor_column(k: Extent) -> None:
             pivot = p["u", k, k]
             has_no_error, is_positive = p["info"].compare("eq", 0), pivot > 0
             is_first_error = has_no_error & is_positive.compare("eq", 0)
@@ -187,10 +186,10 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
 
         p.each(0, size, factor_column)
 
-    def eliminate(p: StackedProblem, k: Any, root: Scalar) -> None:
+    def eliminate(p: StackedProblem, k: Extent, root: Scalar) -> None:
         p.update(("u", k), k, size, lambda _, x: x / root)
 
-        def subtract_pivot_row(i: Any) -> None:
+        def subtract_pivot_row(i: Extent) -> None:
             factor = p["u", k, i]
             p.update(("u", i), i, size, lambda j, x: x - factor * p["u", k, j])
 
@@ -202,7 +201,7 @@ def cholesky_factor(a: Any, dtype: TensorDType) -> tuple[Any, Any]:
 
 
 @lowering("CholeskyOp")
-def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
+def cholesky(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the upper or lower factor, computed from the same triangle; a lower one is a transposed upper factor.
 
     Falls back to eager for a matrix that is not positive definite.
@@ -215,7 +214,7 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> Any:
     return results_or_eager(info, node, symbol_table, results, "a matrix is not positive definite")
 
 
-def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any:
+def solve_by_factor(factor: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool) -> ir.Value:
     """Solves `a x = b`, where `factor` is `u` of `a = uᵀ u` if `upper`, else `l` of `a = l lᵀ`."""
     transposed = transpose_matrices(factor, dtype)
     lower_factor, upper_factor = (transposed, factor) if upper else (factor, transposed)
@@ -223,20 +222,20 @@ def solve_by_factor(factor: Any, b: Any, dtype: TensorDType, upper: bool) -> Any
 
 
 @lowering("CholeskySolveOp")
-def cholesky_solve(node: Op, symbol_table: SymbolTable) -> Any:
+def cholesky_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     batch, dtype = node.tensor_meta.shape[:-2], node.tensor_meta.dtype
     b, factor = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
     return as_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
 
 
 @lowering("CholeskyInverseOp")
-def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
+def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the inverse of the matrix with this factor; falls back to eager for a zero on the diagonal."""
     factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
     shape = st.shape_of(factor)
 
     def find_zeros(p: StackedProblem) -> None:
-        def check_diagonal(i: Any) -> None:
+        def check_diagonal(i: Extent) -> None:
             p["info"] = p["info"] | s.cast(p["a", i, i].compare("eq", 0), INT32)
 
         p.each(0, shape[1], check_diagonal)
@@ -246,12 +245,12 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> Any:
     return results_or_eager(info, node, symbol_table, as_results(node, [inverse]), "the diagonal has a zero")
 
 
-def swap_rows(p: StackedProblem, name: str, i: Any, k: Any) -> None:
+def swap_rows(p: StackedProblem, name: str, i: Extent, k: Extent) -> None:
     p.exchange(lambda j: (name, i, j), lambda j: (name, k, j), 0, p.shape(name)[1])
 
 
 @lowering("LuFactorOp")
-def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
+def lu_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns L and U in one matrix, the pivots, and an error code.
 
     Step `k` eliminates column `k`, after it swaps row `k` with the row that the pivot names. The error code is the
@@ -264,7 +263,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
         raise LoweringError("eager does not support LU without pivoting on the CPU")
 
     def algorithm(p: StackedProblem) -> None:
-        def step(k: Any) -> None:
+        def step(k: ir.Value) -> None:
             _, row = p.find_largest(k, rows, lambda i: ("a", i, k))
             p["pivots", k] = index_of(plus(row, 1), INT32)
             swap_rows(p, "a", k, row)
@@ -282,7 +281,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> Any:
     return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
 
 
-def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -> None:
+def _eliminate(p: StackedProblem, k: Extent, i: Extent, pivot: Scalar, columns: Extent) -> None:
     """Subtracts a multiple of row `k` from row `i` to eliminate column `k`, and stores the factor in that column."""
     is_zero = pivot.compare("eq", 0)
     factor = s.select(is_zero, p["a", i, k], p["a", i, k] / s.select(is_zero, pivot.like(1), pivot))
@@ -290,13 +289,13 @@ def _eliminate(p: StackedProblem, k: Any, i: Any, pivot: Scalar, columns: Any) -
     p.update(("a", i), plus(k, 1), columns, lambda j, x: x - factor * p["a", k, j])
 
 
-def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, inverse: bool = False) -> Any:
+def _permute_rows(b: ir.Value, dtype: TensorDType, pivots: ir.Value, inverse: bool = False) -> ir.Value:
     """Applies the row swaps of a factorisation to `b` [count, n, m]; with `inverse`, reverts them."""
     pivot_count = st.shape_of(pivots)[1]
     rows = st.shape_of(b)[1]
 
     def algorithm(p: StackedProblem) -> None:
-        def step(i: Any) -> None:
+        def step(i: Extent) -> None:
             k = minus(minus(pivot_count, 1), i) if inverse else i
             swap_rows(p, "b", k, clamp_index(s.cast(p["pivots", k] - 1, TensorDType.Int64), rows))
 
@@ -306,7 +305,7 @@ def _permute_rows(b: Any, dtype: TensorDType, pivots: Any, inverse: bool = False
 
 
 @lowering("LuSolveOp")
-def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
+def lu_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Solves `a x = b` or `aᵀ x = b` from `a = p l u`; `x a = b` is solved as the transposed system."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     factors, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
@@ -325,7 +324,7 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> Any:
 
 
 @lowering("LuUnpackOp")
-def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
+def lu_unpack(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns P, L and U; matrices that were not requested are empty."""
     factors, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, rows, columns = st.shape_of(factors)
@@ -342,7 +341,7 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> Any:
     return as_results(node, results)
 
 
-def _corner(value: Any, shape: tuple[Any, ...], dtype: TensorDType) -> Any:
+def _corner(value: ir.Value, shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
     """Returns the leading rows and columns of each matrix."""
     if 0 in shape:
         return st.empty(shape, dtype)

@@ -9,13 +9,14 @@ are scaled so that the largest magnitude is 1.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from buddy.compiler.graph.node import GetItemOp, Op
+from buddy.compiler.graph.sizes import Dim
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import compare, number, plus
+from buddy.compiler.ops.loops import Extent, compare, number, plus
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -49,16 +50,16 @@ ROTATION_THRESHOLD = EPSILON[WIDE]
 NOT_SOLVED = f"a matrix has an infinity or NaN, or does not converge in {MAX_SWEEPS} sweeps"
 
 
-def repeat_sweeps(p: StackedProblem, size: Any, rotate_pair: Callable[[Any, Any], None]) -> None:
+def repeat_sweeps(p: StackedProblem, size: Extent, rotate_pair: Callable[[ir.Value, ir.Value], None]) -> None:
     """Emits sweeps of `rotate_pair(i, k)` for all pairs `i < k`, until a sweep does not set "rotated".
 
     Sets "info" if `MAX_SWEEPS` are not enough.
     """
 
-    def test(count: Any) -> tuple[Scalar, list[Any]]:
+    def test(count: Extent) -> tuple[Scalar, list[Extent]]:
         return p["rotated"].compare("ne", 0) & compare("slt", count, MAX_SWEEPS), [count]
 
-    def sweep(count: Any) -> list[Any]:
+    def sweep(count: ir.Value) -> list[ir.Value]:
         p["rotated"] = number(0, INT32)
         p.each(0, size, lambda i: p.each(plus(i, 1), size, lambda k: rotate_pair(i, k)))
         return [plus(count, 1)]
@@ -76,13 +77,13 @@ def rotation(a: Scalar, d: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     return cosine, cosine * tangent
 
 
-def rotate(p: StackedProblem, one: Subscript, other: Subscript, size: Any, angle: tuple[Scalar, Scalar]) -> None:
+def rotate(p: StackedProblem, one: Subscript, other: Subscript, size: Extent, angle: tuple[Scalar, Scalar]) -> None:
     """Rotates two rows or columns by `angle`, which is (cosine, sine)."""
     cosine, sine = angle
     p.update_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
-def rotate_rows(p: StackedProblem, name: str, i: Any, k: Any, angle: tuple[Scalar, Scalar]) -> None:
+def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple[Scalar, Scalar]) -> None:
     rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], angle)
 
 
@@ -90,7 +91,7 @@ def scale(p: StackedProblem, name: str) -> None:
     """Divides a matrix by the largest magnitude, and stores this in "scale"; sets "info" for an infinity or NaN."""
     rows, columns = p.shape(name)
 
-    def row_maximum(i: Any, largest: Scalar) -> list[Any]:
+    def row_maximum(i: Extent, largest: Scalar) -> list[Scalar]:
         return p.fold(0, columns, [largest], lambda j, x: [s.maximum(x, s.absolute(p[name, i, j]))])
 
     (largest,) = p.fold(0, rows, [number(0, WIDE)], row_maximum)
@@ -100,7 +101,7 @@ def scale(p: StackedProblem, name: str) -> None:
     p.each(0, rows, lambda i: p.update((name, i), 0, columns, lambda _, x: x / largest))
 
 
-def common_parts(count: Any, value_count: Any) -> dict[str, Part]:
+def common_parts(count: Dim, value_count: Dim) -> dict[str, Part]:
     """Returns the parts that all algorithms of this module use: "values", and what `scale` and `repeat_sweeps` write.
 
     "info" is initialised, because it is read even if the matrices are empty and the algorithm does not run.
@@ -120,10 +121,10 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
     """
     rows, columns = p.shape("b")
 
-    def product(i: Any, k: Any) -> Scalar:
+    def product(i: Extent, k: Extent) -> Scalar:
         return p.fold(0, columns, [number(0, WIDE)], lambda j, total: [total + p["b", i, j] * p["b", k, j]])[0]
 
-    def rotate_pair(i: Any, k: Any) -> None:
+    def rotate_pair(i: Extent, k: Extent) -> None:
         ii, kk, ik = product(i, i), product(k, k), product(i, k)
 
         def rotate_parts() -> None:
@@ -132,7 +133,7 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
                 rotate_rows(p, name, i, k, rotation(ii, kk, ik))
 
         # A product counts as 0 if it is within the rounding error of its sum.
-        tolerance = s.sqrt(ii) * s.sqrt(kk) * (ROTATION_THRESHOLD * columns)
+        tolerance = s.sqrt(ii) * s.sqrt(kk) * (ROTATION_THRESHOLD * float(columns))
         p.choose(s.absolute(ik) > tolerance, rotate_parts)
 
     scale(p, "b")
@@ -145,12 +146,12 @@ def reads_only(node: Op, result: int) -> bool:
     return all(isinstance(user, GetItemOp) and user.args[1] == result for user in node._children)
 
 
-def sort_values(values: Any, dtype: TensorDType, order: Order) -> Any:
+def sort_values(values: ir.Value, dtype: TensorDType, order: Order) -> ir.Value:
     """Sorts each row of `values` [count, n] and converts it to the type of the result."""
     return cast_tensor(sort_rows(values, WIDE, order).keys, WIDE, dtype)
 
 
-def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
+def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, bool]:
     """Returns the matrices in f64, transposed if they have more rows than columns, and whether they are transposed."""
     value, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     rows, columns = st.shape_of(value)[1:]
@@ -160,7 +161,7 @@ def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[Any, bool]:
 
 
 @lowering("SingularValuesOp")
-def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     if not reads_only(node, 1):
         raise LoweringError("the signs of singular vectors depend on LAPACK")
     dtype = meta_of(node, 1).dtype
@@ -178,7 +179,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[Any]:
 
 
 @lowering("SymmetricEigenvaluesOp")
-def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the eigenvalues in ascending order, from the triangle that `UPLO` names."""
     if not reads_only(node, 0):
         raise LoweringError("the signs of eigenvectors depend on LAPACK")
@@ -199,7 +200,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return results_or_eager(solved["info"], node, symbol_table, [values, None], NOT_SOLVED)
 
 
-def rotate_rows_and_columns(p: StackedProblem, i: Any, k: Any) -> None:
+def rotate_rows_and_columns(p: StackedProblem, i: Extent, k: Extent) -> None:
     """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0."""
     size, off_diagonal = p.shape("a")[0], p["a", i, k]
 
@@ -214,7 +215,7 @@ def rotate_rows_and_columns(p: StackedProblem, i: Any, k: Any) -> None:
 
 
 @lowering("PseudoInverseOp")
-def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns the sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of the rotation matrix.
 
     Leaves out rows whose singular value does not exceed the tolerance. As in eager, reads only the lower triangle of a
@@ -222,7 +223,7 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     """
     (b, is_transposed), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
     count, rows, columns = st.shape_of(b)
-    tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype] * columns)
+    tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype] * float(columns))
     is_hermitian = argument(node, 3, "hermitian", False)
 
     def algorithm(p: StackedProblem) -> None:
@@ -233,7 +234,7 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
         size = p["scale"]
         tolerance = s.maximum(p["absolute"] / size, p["relative"] * largest)
 
-        def scale_rows(i: Any) -> None:
+        def scale_rows(i: Extent) -> None:
             length = p["values", i]
             is_used = length > tolerance
             weight = s.select(is_used, 1 / s.select(is_used, length, 1), 0)
@@ -249,7 +250,7 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[Any]:
     return results_or_eager(solved["info"], node, symbol_table, results, NOT_SOLVED)
 
 
-def tolerances_of(node: Op, symbol_table: SymbolTable, count: Any, default: float) -> dict[str, Part]:
+def tolerances_of(node: Op, symbol_table: SymbolTable, count: Dim, default: float) -> dict[str, Part]:
     """Returns the "absolute" and "relative" tolerance of each matrix; the defaults are 0 and `default`.
 
     If the absolute tolerance is above 0, the default of the relative one is 0.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.sizes import product
+from buddy.compiler.graph.sizes import Dim, product
 from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.func import eager_call
 from buddy.compiler.ops.loops import (
+    Extent,
     LoopState,
     compare,
     copy_shapes,
@@ -30,9 +31,13 @@ from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
 # A tensor [count, ...], with one matrix, vector or number per problem, and its element type.
-Part = tuple[Any, TensorDType]
+Part = tuple[ir.Value, TensorDType]
+# The name of a part and the indices of an element of it, such as ("a", i, j).
+Subscripted = tuple[Any, ...]
+# What a loop computes: scalars or values of type index.
+Folded = TypeVar("Folded", bound=Scalar | Extent)
 # Maps the index `j` of an element of a row or column to the element's subscript, such as ("a", i, j).
-Subscript = Callable[[Any], tuple[Any, ...]]
+Subscript = Callable[[ir.Value], Subscripted]
 
 
 class StackedProblem(LoopState):
@@ -43,41 +48,47 @@ class StackedProblem(LoopState):
     """
 
     def __init__(
-        self, dtypes: Mapping[str, TensorDType], tensors: Sequence[Any], inputs: Mapping[str, Part], index: Any
+        self,
+        dtypes: Mapping[str, TensorDType],
+        tensors: Sequence[ir.Value],
+        inputs: Mapping[str, Part],
+        index: ir.Value,
     ):
         super().__init__(tensors)
         self.dtypes, self.inputs, self.index = dtypes, inputs, index
 
-    def __getitem__(self, subscript: Any) -> Scalar:
+    def __getitem__(self, subscript: str | Subscripted) -> Scalar:
         name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
         value, dtype = self.inputs.get(name) or (self.tensors[self._tensor_index(name)], self.dtypes[name])
         return element(value, self._tensor_indices(indices), dtype)
 
-    def __setitem__(self, subscript: Any, value: Scalar) -> None:
+    def __setitem__(self, subscript: str | Subscripted, value: Scalar) -> None:
         name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
         i = self._tensor_index(name)
         old = self.tensors[i]
         (self.tensors[i],) = copy_shapes([insert(value, self._tensor_indices(indices), old)], [old])
 
-    def fold(self, start: Any, end: Any, initial: Sequence[Any], step: Callable[..., Sequence[Any]]) -> list[Any]:
+    def fold(
+        self, start: Extent, end: Extent, initial: Sequence[Folded], step: Callable[..., Sequence[Folded]]
+    ) -> list[Folded]:
         """Emits a loop over `start <= i < end`; `step(i, *values)` returns the next values. Returns the final values.
 
         The values, which are `initial` at first, are scalars or values of type index.
         """
         dtypes = [value.dtype if isinstance(value, Scalar) else None for value in initial]
 
-        def scalars(values: Sequence[Any]) -> list[Any]:
+        def scalars(values: Sequence[ir.Value]) -> list[Any]:
             return [Scalar(v, dtype) if dtype else v for v, dtype in zip(values, dtypes, strict=True)]
 
-        def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+        def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             return _values(step(arith.addi(position(start), indices[0]), *scalars(carried)))
 
         return scalars(for_each([minus(end, start)], _values(initial), visit))
 
-    def update(self, line: tuple[Any, ...], start: Any, end: Any, body: Callable[[Any, Scalar], Scalar]) -> None:
+    def update(self, line: Subscripted, start: Extent, end: Extent, body: Callable[[ir.Value, Scalar], Scalar]) -> None:
         """Replaces the elements `start <= j < end` of a row ("a", i) or a vector ("v",) by `body(j, element)`."""
 
-        def visit(j: Any) -> None:
+        def visit(j: ir.Value) -> None:
             self[(*line, j)] = body(j, self[(*line, j)])
 
         self.each(start, end, visit)
@@ -86,51 +97,53 @@ class StackedProblem(LoopState):
         self,
         one: Subscript,
         other: Subscript,
-        start: Any,
-        end: Any,
+        start: Extent,
+        end: Extent,
         body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]],
     ) -> None:
         """Replaces the pairs of elements `start <= j < end` of two rows or columns by the results of `body`."""
 
-        def visit(j: Any) -> None:
+        def visit(j: ir.Value) -> None:
             self[one(j)], self[other(j)] = body(self[one(j)], self[other(j)])
 
         self.each(start, end, visit)
 
-    def exchange(self, one: Subscript, other: Subscript, start: Any, end: Any) -> None:
+    def exchange(self, one: Subscript, other: Subscript, start: Extent, end: Extent) -> None:
         """Exchanges the elements `start <= j < end` of two rows or columns."""
         self.update_both(one, other, start, end, lambda x, y: (y, x))
 
-    def find_largest(self, start: Any, end: Any, subscript: Subscript) -> list[Any]:
+    def find_largest(self, start: ir.Value, end: Extent, subscript: Subscript) -> tuple[Scalar, ir.Value]:
         """Returns the largest magnitude of a row or column and its first position, like BLAS's `iamax`."""
 
-        def step(i: Any, largest: Scalar, largest_position: Any) -> list[Any]:
+        def step(i: ir.Value, largest: Scalar, largest_position: ir.Value) -> list[Scalar | ir.Value]:
             magnitude = s.absolute(self[subscript(i)])
             is_larger = magnitude > largest
             return [s.select(is_larger, magnitude, largest), pick(is_larger, i, largest_position)]
 
         dtype = self.dtypes[subscript(start)[0]]
-        return self.fold(start, end, [number(0, dtype), start], step)
+        found: list[Any] = self.fold(start, end, [number(0, dtype), start], step)
+        largest, largest_position = found
+        return largest, largest_position
 
-    def shape(self, name: str) -> tuple[Any, ...]:
+    def shape(self, name: str) -> tuple[Dim, ...]:
         """Returns the shape of a part, without the dim of the stack."""
         return st.shape_of(self.tensors[self._tensor_index(name)])[1:]
 
     def _tensor_index(self, name: str) -> int:
         return list(self.dtypes).index(name)
 
-    def _tensor_indices(self, indices: Sequence[Any]) -> list[Any]:
+    def _tensor_indices(self, indices: Sequence[Extent]) -> list[ir.Value]:
         return [self.index, *map(position, indices)]
 
 
-def _values(items: Sequence[Any]) -> list[Any]:
+def _values(items: Sequence[Scalar | Extent]) -> list[ir.Value]:
     """Returns the MLIR values of scalars and positions."""
     return [item.value if isinstance(item, Scalar) else position(item) for item in items]
 
 
 def solve_stack(
     parts: Mapping[str, Part], algorithm: Callable[[StackedProblem], None], inputs: Mapping[str, Part] | None = None
-) -> list[Any]:
+) -> list[ir.Value]:
     """Emits a loop that runs `algorithm` on each of `count` problems; returns the new tensors [count, ...] of `parts`.
 
     `inputs` are read-only parts. If any part is empty, emits no loop, and `parts` keep their values.
@@ -140,7 +153,7 @@ def solve_stack(
     if any(0 in st.shape_of(value) for value, _ in (*parts.values(), *(inputs or {}).values())):
         return tensors
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         problem = StackedProblem(dtypes, carried, inputs or {}, indices[0])
         algorithm(problem)
         return problem.tensors
@@ -148,7 +161,7 @@ def solve_stack(
     return for_each([st.shape_of(tensors[0])[0]], tensors, visit)
 
 
-def as_stack(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Any] | None = None) -> Any:
+def as_stack(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequence[Dim] | None = None) -> ir.Value:
     """Returns a tensor argument as a stack: all dims except the last `rank` ones are merged to one.
 
     If `batch` is not `None`, first broadcasts the dims to be merged to the sizes `batch`.
@@ -169,18 +182,18 @@ def meta_of(node: Op, index: int) -> TensorMeta:
     return meta
 
 
-def as_results(node: Op, values: Sequence[Any]) -> list[Any]:
+def as_results(node: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
     """Reshapes stacks to the shapes of the node's results."""
     metas = [meta_of(node, number) for number in range(len(values))]
     return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
-def transpose_matrices(value: Any, dtype: TensorDType) -> Any:
+def transpose_matrices(value: ir.Value, dtype: TensorDType) -> ir.Value:
     """Transposes each matrix of [count, rows, columns]."""
     return st.transpose(value, [0, 2, 1], dtype)
 
 
-def smaller_extent(x: Any, y: Any) -> Any:
+def smaller_extent(x: Dim, y: Dim) -> Extent:
     """Returns the smaller of two extents, as a number if both are numbers."""
     if isinstance(x, int) and isinstance(y, int):
         return min(x, y)
@@ -191,8 +204,8 @@ ops_registry = Registry()
 
 
 def results_or_eager(
-    info: Any, node: Op, symbol_table: SymbolTable, results: Sequence[Any], condition: str
-) -> list[Any]:
+    info: ir.Value, node: Op, symbol_table: SymbolTable, results: Sequence[ir.Value | None], condition: str
+) -> list[ir.Value]:
     """Emits a branch that returns `results`, or eager's results if an element of `info` [count] (i32) is not 0.
 
     A result that no node reads may be `None`; it becomes an uninitialised tensor. `condition` says when an element of
@@ -202,7 +215,11 @@ def results_or_eager(
 
     def call_eager() -> None:
         eager_results = enumerate(eager_call(node, symbol_table, condition)[: len(results)])
-        used = [(result, meta_of(node, i).dtype) for i, result in eager_results if results[i] is not None]
+        used = [
+            (result, meta_of(node, i).dtype)
+            for i, result in eager_results
+            if results[i] is not None and result is not None
+        ]
         pairs = zip(state.tensors, used, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
 
@@ -214,30 +231,30 @@ def results_or_eager(
     ]
 
 
-def _any_failed(info: Any) -> Scalar:
+def _any_failed(info: ir.Value) -> Scalar:
     """Returns whether any element of `info` is not 0."""
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         return [(Scalar(carried[0], INT32) | element(info, indices, INT32)).value]
 
     (combined,) = for_each(st.shape_of(info), [number(0, INT32).value], visit)
     return Scalar(combined, INT32).compare("ne", 0)
 
 
-def _copy_into(value: Any, result: Any, dtype: TensorDType) -> Any:
+def _copy_into(value: ir.Value, result: ir.Value, dtype: TensorDType) -> ir.Value:
     """Copies the elements of `result` into the memory of `value`, one by one.
 
     Both branches must yield the same buffer, and MLIR would fold an insertion of the whole tensor to `result` itself.
     """
 
-    def visit(indices: list[Any], carried: list[Any]) -> list[Any]:
+    def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         return [insert(element(result, indices, dtype), indices, carried[0])]
 
     return for_each(st.shape_of(value), [value], visit)[0]
 
 
 @ops_registry.lowering("CheckErrorsOp")
-def check_errors(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def check_errors(node: Op, symbol_table: SymbolTable) -> list[ir.Value | None]:
     info = as_stack(node.args[0], symbol_table, rank=0)
     results_or_eager(info, node, symbol_table, (), "a factorization has failed")
     return [None]

@@ -6,14 +6,13 @@ swapped. The pivots of a block of two rows are negative.
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import clamp_index, fall_back_if_outside
-from buddy.compiler.ops.loops import compare, index_of, minus, pick, plus
+from buddy.compiler.ops.loops import Extent, compare, index_of, minus, pick, plus
 from buddy.compiler.ops.matrices.factorizations import swap_rows, triangle
 from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
 from buddy.compiler.ops.registry import Registry
@@ -27,7 +26,7 @@ lowering = ops_registry.lowering
 PIVOT_THRESHOLD = 0.6403882032022076
 
 
-def choose_pivot(p: StackedProblem, k: Any) -> tuple[Scalar, Scalar, Any]:
+def choose_pivot(p: StackedProblem, k: ir.Value) -> tuple[Scalar, Scalar, ir.Value]:
     """Chooses the pivot of column `k`.
 
     Returns whether the column is zero or starts with NaN, whether its block has two rows, and the row to swap with.
@@ -46,7 +45,7 @@ def choose_pivot(p: StackedProblem, k: Any) -> tuple[Scalar, Scalar, Any]:
     return is_empty, is_single.compare("eq", 0), pick(is_unswapped, k, row)
 
 
-def swap(p: StackedProblem, k: Any, last: Any, row: Any) -> None:
+def swap(p: StackedProblem, k: Extent, last: Extent, row: Extent) -> None:
     """Swaps rows and columns `last` and `row` of the lower triangle, from column `k` on, where the block starts."""
     size = p.shape("a")[0]
     p.exchange(lambda i: ("a", i, last), lambda i: ("a", i, row), plus(row, 1), size)
@@ -55,32 +54,32 @@ def swap(p: StackedProblem, k: Any, last: Any, row: Any) -> None:
     p.exchange(lambda j: ("a", last, j), lambda j: ("a", row, j), k, last)
 
 
-def eliminate(p: StackedProblem, k: Any) -> None:
+def eliminate(p: StackedProblem, k: Extent) -> None:
     """Eliminates a block of one row."""
     size, inverse = p.shape("a")[0], 1 / p["a", k, k]
 
-    def subtract_pivot_row(i: Any) -> None:
+    def subtract_pivot_row(i: Extent) -> None:
         factor = p["a", i, k] * inverse
         p.update(("a", i), plus(k, 1), plus(i, 1), lambda j, x: x - factor * p["a", j, k])
 
-    def scale(i: Any) -> None:
+    def scale(i: Extent) -> None:
         p["a", i, k] = p["a", i, k] * inverse
 
     p.each(plus(k, 1), size, subtract_pivot_row)
     p.each(plus(k, 1), size, scale)
 
 
-def eliminate_pair(p: StackedProblem, k: Any) -> None:
+def eliminate_pair(p: StackedProblem, k: Extent) -> None:
     """Eliminates a block of two rows, whose inverse is `scale * [[low, -1], [-1, high]]`."""
     size, last, off_diagonal = p.shape("a")[0], plus(k, 1), p["a", plus(k, 1), k]
     low, high = p["a", last, last] / off_diagonal, p["a", k, k] / off_diagonal
     scale = 1 / (low * high - 1) / off_diagonal
 
-    def eliminate_column(j: Any) -> None:
+    def eliminate_column(j: Extent) -> None:
         x, y = p["a", j, k], p["a", j, last]
         first, second = scale * (low * x - y), scale * (high * y - x)
 
-        def update(i: Any) -> None:
+        def update(i: Extent) -> None:
             p["a", i, j] = p["a", i, j] - p["a", i, k] * first - p["a", i, last] * second
 
         p.each(j, size, update)
@@ -90,11 +89,11 @@ def eliminate_pair(p: StackedProblem, k: Any) -> None:
 
 
 @lowering("LdlFactorOp")
-def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
+def ldl_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
     count, size, _ = st.shape_of(a)
 
-    def factor_block(p: StackedProblem, k: Any) -> list[Any]:
+    def factor_block(p: StackedProblem, k: ir.Value) -> list[ir.Value]:
         """Returns the start of the next block."""
         is_empty, is_pair, row = choose_pivot(p, k)
         last = pick(is_pair, plus(k, 1), k)
@@ -119,12 +118,12 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> Any:
     return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
 
 
-def subtract_row(p: StackedProblem, row: Any, factor: Scalar, source: Any) -> None:
+def subtract_row(p: StackedProblem, row: Extent, factor: Scalar, source: Extent) -> None:
     """Subtracts a multiple of row `source` of "b" from row `row`."""
     p.update(("b", row), 0, p.shape("b")[1], lambda j, x: x - factor * p["b", source, j])
 
 
-def divide_rows(p: StackedProblem, k: Any, last: Any) -> None:
+def divide_rows(p: StackedProblem, k: Extent, last: Extent) -> None:
     """Divides rows `k` and `last` of "b" by the block of D that has these two rows."""
     off_diagonal = p["a", last, k]
     high, low = p["a", k, k] / off_diagonal, p["a", last, last] / off_diagonal
@@ -137,13 +136,13 @@ def divide_rows(p: StackedProblem, k: Any, last: Any) -> None:
     p.update_both(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], divide)
 
 
-def solve_block_forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
+def solve_block_forward(p: StackedProblem, k: Extent, size: Extent) -> list[ir.Value]:
     """Solves `l d x = b` for the block that starts at `k`. Returns the start of the next block."""
     is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     last = pick(is_single, k, clamp_index(index_of(plus(k, 1)), size))
     swap_rows(p, "b", last, row)
 
-    def eliminate_below(i: Any) -> None:
+    def eliminate_below(i: Extent) -> None:
         subtract_row(p, i, p["a", i, k], k)
         p.choose(is_single, lambda: None, lambda: subtract_row(p, i, p["a", i, last], last))
 
@@ -157,7 +156,7 @@ def solve_block_forward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
     return [plus(last, 1)]
 
 
-def solve_block_backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
+def solve_block_backward(p: StackedProblem, k: Extent, size: Extent) -> list[ir.Value]:
     """Solves `lᵀ x = b` for the block that ends at `k`. Returns the end of the previous block."""
     is_single, row = p["pivots", k] > 0, clamp_index(s.cast(s.absolute(p["pivots", k]) - 1, TensorDType.Int64), size)
     first = pick(is_single, k, clamp_index(index_of(minus(k, 1)), size))
@@ -167,7 +166,7 @@ def solve_block_backward(p: StackedProblem, k: Any, size: Any) -> list[Any]:
 
 
 @lowering("LdlSolveOp")
-def ldl_solve(node: Op, symbol_table: SymbolTable) -> Any:
+def ldl_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     a, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)

@@ -8,11 +8,10 @@ compiling process does not have.
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.operations import CallExternalOp
 from buddy.compiler.graph.sizes import is_dynamic
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.registry import Lowering, Registry
 from buddy.compiler.ops.torch_mlir.importing import to_torch_dialect
 from buddy.compiler.ops.torch_mlir.pipeline import inline_body, to_linalg, unused_arguments
@@ -26,7 +25,7 @@ def unsupported_reason(node: Op) -> str:
     return node.only_eager or ("it has a side effect" if node.has_effect else "")
 
 
-def lower_with_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def lower_with_torch_mlir(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Lowers `node` by torch-mlir's passes; returns its results.
 
     Raises `LoweringError` if torch-mlir does not lower the op, or its IR has ops that the later passes do not accept.

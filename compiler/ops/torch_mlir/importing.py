@@ -36,7 +36,7 @@ _ENUM_NUMBERS = {
 _LIST_ELEMENT_TYPES = {"Tensor": "vtensor", "Optional[Tensor]": "optional<vtensor>", "number": "int"}
 
 
-def to_torch_dialect(node: Op) -> tuple[Any, list[Op]]:
+def to_torch_dialect(node: Op) -> tuple[ir.Module, list[Op]]:
     """Returns a module with one function that contains the op, and the node of each argument of the function.
 
     A node that the op reads several times is several arguments.
@@ -67,18 +67,18 @@ def _argument(value: Any) -> Any:
     return from_plain(value, {}) if isinstance(value, dict) else value
 
 
-def _tensors(value: Any) -> list[Op]:
+def _tensors(value: object) -> list[Op]:
     values = value if isinstance(value, (list, tuple)) else [value]
     return [item for item in values if isinstance(item, Op)]
 
 
-def _tensor_type(meta: TensorMeta | None) -> Any:
+def _tensor_type(meta: TensorMeta | None) -> ir.Type:
     if meta is None or meta.dtype not in _ELEMENT_TYPES:
         raise LoweringError(f"torch-mlir does not support {'missing results' if meta is None else meta.dtype.value}")
     return ir.Type.parse(f"!torch.vtensor<[{','.join(map(str, meta.shape))}],{_ELEMENT_TYPES[meta.dtype][0]}>")
 
 
-def _call(node: Op, operands: Sequence[Any], results: Sequence[Any]) -> list[Any]:
+def _call(node: Op, operands: Sequence[ir.Value], results: Sequence[ir.Type]) -> list[ir.Value]:
     """Emits the op, and returns its results.
 
     The op of `aten.sort.stable` is `torch.aten.sort.stable`, that of `aten.sort.default` is `torch.aten.sort`.
@@ -102,10 +102,10 @@ def _qualified(target: str) -> str:
 class _OperandBuilder:
     """Emits operands at the insertion point; each tensor operand is the next of the function's arguments `tensors`."""
 
-    def __init__(self, tensors: Sequence[Any]) -> None:
+    def __init__(self, tensors: Sequence[ir.Value]) -> None:
         self._tensors = iter(tensors)
 
-    def operand(self, value: Any, type_: str) -> Any:
+    def operand(self, value: object, type_: str) -> ir.Value:
         """Returns `value` as an operand of type `type_`, which is spelled as in schemas."""
         base_type = type_.removeprefix("Optional[").removesuffix("]") if type_.startswith("Optional[") else type_
         if isinstance(value, Op):
@@ -120,10 +120,12 @@ class _OperandBuilder:
             return _opaque(value.text)
         if isinstance(value, str):
             return _constant("str", ir.StringAttr.get(value))
+        if not isinstance(value, (bool, int, float)):
+            raise LoweringError(f"the torch dialect cannot express the argument {value!r}")
         number = _number(value, base_type)
         return _as_tensor(number, value) if base_type == "Tensor" else number
 
-    def _list(self, values: Sequence[Any], element_type: str) -> Any:
+    def _list(self, values: Sequence[object], element_type: str) -> ir.Value:
         items = [self.operand(value, element_type) for value in values]
         name = _LIST_ELEMENT_TYPES.get(element_type, element_type)
         if element_type == "number" and any(isinstance(value, float) for value in values):
@@ -131,9 +133,7 @@ class _OperandBuilder:
         return ir.Operation.create("torch.prim.ListConstruct", [ir.Type.parse(f"!torch.list<{name}>")], items).result
 
 
-def _number(value: Any, type_: str) -> Any:
-    if not isinstance(value, (bool, int, float)):
-        raise LoweringError(f"the torch dialect cannot express the argument {value!r}")
+def _number(value: bool | int | float, type_: str) -> ir.Value:
     if type_ == "float" or isinstance(value, float):
         return _constant("float", ir.FloatAttr.get(ir.F64Type.get(), float(value)))
     if type_ == "bool" or (isinstance(value, bool) and type_ == "Tensor"):
@@ -141,16 +141,16 @@ def _number(value: Any, type_: str) -> Any:
     return _integer(int(value))
 
 
-def _integer(value: int) -> Any:
+def _integer(value: int) -> ir.Value:
     return _constant("int", ir.IntegerAttr.get(ir.IntegerType.get_signless(64), value))
 
 
-def _constant(kind: str, value: Any = None) -> Any:
+def _constant(kind: str, value: ir.Attribute | None = None) -> ir.Value:
     attributes = {} if value is None else {"value": value}
     return ir.Operation.create(f"torch.constant.{kind}", [ir.Type.parse(f"!torch.{kind}")], [], attributes).result
 
 
-def _as_tensor(number: Any, value: bool | int | float) -> Any:
+def _as_tensor(number: ir.Value, value: bool | int | float) -> ir.Value:
     """Returns a number as a zero-dimensional tensor, of the element type that torch infers for `value`."""
     dtype = TensorDType.Bool if isinstance(value, bool) else TensorDType.Int64
     tensor_type = _tensor_type(TensorMeta((), TensorDType.Float64 if isinstance(value, float) else dtype))
@@ -163,7 +163,7 @@ def _dtype_number(dtype: TensorDType) -> int:
     return _ELEMENT_TYPES[dtype][1]
 
 
-def _opaque(text: str) -> Any:
+def _opaque(text: str) -> ir.Value:
     """Returns a device, layout or memory format as an operand."""
     if text == "cpu":
         device_type = ir.Type.parse("!torch.Device")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.torch_mlir.apart import lower_text
@@ -14,7 +13,7 @@ from buddy.compiler.ops.utils import LoweringError
 _ACCEPTED_DIALECTS = frozenset({"arith", "func", "linalg", "math", "scf", "tensor"})
 
 
-def to_linalg(module: Any) -> Any:
+def to_linalg(module: ir.Module) -> ir.Module:
     """Lowers a module of the torch dialect to linalg on tensors.
 
     Raises `LoweringError` with the message of the pass that fails, or for ops that the later passes do not accept.
@@ -28,16 +27,16 @@ def to_linalg(module: Any) -> Any:
     return result
 
 
-def _first_line(error: Any) -> str:
+def _first_line(error: ir.MLIRError) -> str:
     messages = [str(diagnostic.message) for diagnostic in error.error_diagnostics] or [str(error)]
     return messages[0].splitlines()[0]
 
 
-def _check_ops(module: Any) -> None:
+def _check_ops(module: ir.Module) -> None:
     """Raises `LoweringError` if the module has an op that the later passes do not accept."""
     rejected: list[str] = []
 
-    def visit(op: Any) -> Any:
+    def visit(op: ir.Operation) -> ir.WalkResult:
         if op.name.partition(".")[0] not in _ACCEPTED_DIALECTS:
             rejected.append(f"{op.name}, which later passes do not accept")
         elif any(isinstance(r.type, ir.ShapedType) and not r.type.has_static_shape for r in op.results):
@@ -50,14 +49,14 @@ def _check_ops(module: Any) -> None:
         raise LoweringError(f"the lowering contains {rejected[0]}")
 
 
-def unused_arguments(module: Any) -> list[int]:
+def unused_arguments(module: ir.Module) -> list[int]:
     """Returns the indices of the unused arguments of the only function in `module`."""
     (function,) = module.body
     arguments = function.regions[0].blocks[0].arguments
     return [index for index, argument in enumerate(arguments) if not any(True for _ in argument.uses)]
 
 
-def inline_body(module: Any, operands: Sequence[Any]) -> list[Any]:
+def inline_body(module: ir.Module, operands: Sequence[ir.Value]) -> list[ir.Value]:
     """Inlines the only function in `module` at the insertion point, with `operands` for its arguments.
 
     Returns the values that the function returns.
@@ -76,6 +75,6 @@ def inline_body(module: Any, operands: Sequence[Any]) -> list[Any]:
     return results
 
 
-def _set_location(op: Any, location: Any) -> Any:
+def _set_location(op: ir.Operation, location: ir.Location) -> ir.WalkResult:
     op.location = location
     return ir.WalkResult.ADVANCE

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from buddy.compiler.mlir.bindings import ir, passmanager, torch_dialect
 from buddy.compiler.ops.torch_mlir.apart import LowerModule, ModuleLowered
 from buddy.compiler.support.processes.channel import Channel, serves
@@ -15,11 +13,11 @@ PASSES = (
 )
 
 
-def _lower(number: int, text: str, context: Any) -> ModuleLowered:
+def _lower(number: int, text: str, context: ir.Context) -> ModuleLowered:
     """Returns the answer to request `number`: the lowered module, or the first diagnostic."""
     messages: list[str] = []
 
-    def collect(diagnostic: Any) -> bool:
+    def collect(diagnostic: ir.DiagnosticInfo) -> bool:
         messages.append(str(diagnostic.message))
         return True
 

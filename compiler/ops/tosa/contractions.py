@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from buddy.compiler.graph.node import GetItemOp, Op
 from buddy.compiler.graph.types import TensorDType
@@ -106,7 +105,7 @@ def multiply_and_add(node: Op, symbol_table: SymbolTable) -> TosaTensor:
 
 
 @lowering("ScaledDotProductFlashAttentionForCpuOp")
-def attention(node: Op, symbol_table: SymbolTable) -> list[Any]:
+def attention(node: Op, symbol_table: SymbolTable) -> list[TosaTensor]:
     """Lowers `softmax(scale * q kᵀ + mask) v` for q, k, v of shape [batch, heads, length, width].
 
     The second result is the log-sum-exp of each row of scores.
@@ -186,7 +185,7 @@ def _fit_to_windows(x: TosaTensor, window: SlidingWindow, outputs: Sequence[int]
     return x, pads
 
 
-def _i64_array(values: Sequence[int]) -> Any:
+def _i64_array(values: Sequence[int]) -> ir.Attribute:
     return ir.DenseI64ArrayAttr.get(list(values))
 
 
@@ -217,7 +216,7 @@ def convolution(node: Op, symbol_table: SymbolTable) -> TosaTensor:
     return reshape(_channels_second(result), meta.shape)
 
 
-def _bias(arg: Any, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> TosaTensor:
+def _bias(arg: Op | None, channels: int, dtype: TensorDType, symbol_table: SymbolTable) -> TosaTensor:
     return splat(0, [channels], dtype) if arg is None else tensor_of(arg, symbol_table)
 
 

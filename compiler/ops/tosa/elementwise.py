@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops.elementwise.functions import SQRT1_2, SQRT_2_OVER_PI
-from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.registry import Registry, Results
 from buddy.compiler.ops.tosa import registration
 from buddy.compiler.ops.tosa.tensors import (
     HALVES,
@@ -100,7 +99,7 @@ _unchecked_power = ops_registry["PowOp"]
 
 
 @ops_registry.lowering("PowOp")
-def checked_power(node: Op, symbol_table: SymbolTable) -> Any:
+def checked_power(node: Op, symbol_table: SymbolTable) -> Results:
     """Rejects powers of 16-bit floats that differ from eager's, which rounds exponents and squares to the type."""
     exponent, dtype = node.args[1], node.tensor_meta.dtype
     if dtype in HALVES and not isinstance(exponent, Op) and not is_exact(exponent, dtype):

@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeGuard
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
+from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.elementwise import promoted_type
 from buddy.compiler.ops.elementwise.builder import expression_keywords
 from buddy.compiler.ops.registry import Lowering, Registry
@@ -17,13 +18,15 @@ from buddy.compiler.ops.tosa.tensors import HALVES, TosaTensor, cast, expand_to,
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, value_of
 
 
-def tensor_of(argument: Any, symbol_table: SymbolTable) -> TosaTensor:
+def tensor_of(argument: Op, symbol_table: SymbolTable) -> TosaTensor:
     """Returns a node argument as a `TosaTensor`. Raises `LoweringError` if the argument is not a tensor."""
     value = value_of(argument, symbol_table)
     return TosaTensor(value, argument.tensor_meta.dtype)
 
 
-def lowering(registry: Registry, *names: str, with_empty_operands: bool = False) -> Callable[[Any], Lowering]:
+def lowering(
+    registry: Registry, *names: str, with_empty_operands: bool = False
+) -> Callable[[Callable[[Op, SymbolTable], object]], Lowering]:
     """Registers the decorated function as the lowering of the op classes `names`; it may return `TosaTensor`s.
 
     The lowering raises `LoweringError` for empty tensors; with `with_empty_operands`, operands may be empty.
@@ -59,7 +62,7 @@ def elementwise(
     uncast: Sequence[int] = (),
     composed: bool = False,
     rounds: bool = False,
-) -> Callable[[Any], Any]:
+) -> Callable[[Callable[..., TosaTensor]], Callable[..., TosaTensor]]:
     """Registers the decorated expression on `TosaTensor`s as the lowering of the op classes `names`.
 
     Tensor arguments are reshaped to the result's rank, and cast to its element type or, with `among_operands`, to the
@@ -73,7 +76,7 @@ def elementwise(
         parameters = inspect.signature(body).parameters
 
         @lowering(registry, *names)
-        def lower(node: Op, symbol_table: SymbolTable) -> Any:
+        def lower(node: Op, symbol_table: SymbolTable) -> TosaTensor:
             meta = node.tensor_meta
             keywords = expression_keywords(node, parameters)
             dtype = promoted_type(node.args) if among_operands else meta.dtype
@@ -101,7 +104,7 @@ def elementwise(
     return decorate
 
 
-def _all_exact(arguments: Sequence[Any], dtype: TensorDType, uncast: Sequence[int]) -> bool:
+def _all_exact(arguments: Sequence[object], dtype: TensorDType, uncast: Sequence[int]) -> bool:
     """True if every operand is a tensor of the 16-bit type `dtype`, or a number that `dtype` represents exactly."""
     operands = [arg for i, arg in enumerate(arguments) if i not in uncast and arg is not None]
     return all(
@@ -110,7 +113,7 @@ def _all_exact(arguments: Sequence[Any], dtype: TensorDType, uncast: Sequence[in
     )
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> TypeGuard[int | float]:
     return isinstance(value, (bool, int, float))
 
 
@@ -128,6 +131,6 @@ def operand(argument: Any, rank: int, symbol_table: SymbolTable, dtype: TensorDT
     return reshape(x, [1] * (rank - len(x.shape)) + list(x.shape))
 
 
-def empty_result(meta: TensorMeta) -> Any:
+def empty_result(meta: TensorMeta) -> ir.Value:
     """Returns a value that is not a TOSA op for an empty result, which no op reads."""
     return empty(meta.shape, meta.dtype)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType, TensorMeta
@@ -252,7 +251,7 @@ def causal_mask(shape: Sequence[int]) -> TosaTensor:
 
 def _register_triangle(name: str, keep: Callable[[int, int, int], bool]) -> None:
     @lowering(name)
-    def lower(node: Op, symbol_table: SymbolTable) -> Any:
+    def lower(node: Op, symbol_table: SymbolTable) -> TosaTensor:
         x, diagonal = tensor_of(node.args[0], symbol_table), argument(node, 1, "diagonal", 0)
         mask = _position_mask(x.shape, lambda row, column: keep(row, column, diagonal))
         return select(mask, x, x.like(0))

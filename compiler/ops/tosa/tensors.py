@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Union
+from typing import Union
 
 import numpy as np
 
@@ -63,7 +63,7 @@ class TosaTensor:
     Python operators emit TOSA ops on tensors of the same rank, and broadcast unit dims.
     """
 
-    value: Any
+    value: ir.Value
     dtype: TensorDType
 
     @property
@@ -134,7 +134,7 @@ def dense(values: Sequence[Number], shape: Sequence[int], dtype: TensorDType) ->
     return TosaTensor(tosa.const(ir.DenseElementsAttr.get(attributes, result_type), results=[result_type]), dtype)
 
 
-def shape_value(sizes: Sequence[int]) -> Any:
+def shape_value(sizes: Sequence[int]) -> ir.Value:
     """Returns a `tosa.const_shape`, which ops take as an operand for sizes, starts or multiples."""
     shape_type = ir.Type.parse(f"!tosa.shape<{len(sizes)}>")
     values = np.array(sizes, dtype=np.int64)
@@ -348,7 +348,7 @@ def concatenate(tensors: Sequence[TosaTensor], dim: int) -> TosaTensor:
     return TosaTensor(tosa.concat(values, axis_attribute(dim), results=[tensor_type(shape, first.dtype)]), first.dtype)
 
 
-def axis_attribute(axis: int) -> Any:
+def axis_attribute(axis: int) -> ir.Attribute:
     return ir.IntegerAttr.get(ir.IntegerType.get_signless(32), axis)
 
 

@@ -154,7 +154,7 @@ def _runs(groups: Sequence[Sequence[int]], order: Order) -> list[list[int]]:
     return runs
 
 
-def relayout_insert(op: Any, layouts: ValueLayouts) -> bool:
+def relayout_insert(op: ir.Operation, layouts: ValueLayouts) -> bool:
     """Gives a slice and the tensor that it is inserted into the same layout.
 
     Returns `False` if the slice drops dims or sizes are dynamic.

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from unittest import mock
 
 import msgspec
@@ -20,6 +20,11 @@ from buddy.compiler.runtime.inductor.options import settings_of
 from buddy.compiler.runtime.inductor.program import FxProgram, InductorError
 from buddy.compiler.runtime.inductor.provenance import FxOrigins, KernelLines, Line, Names
 from buddy.compiler.support.target import CXX_TODO
+
+if TYPE_CHECKING:
+    from torch._inductor.graph import GraphLowering
+    from torch._inductor.scheduler import BaseSchedulerNode
+
 
 Language = Literal["python", "cpp", "asm", "text"]
 
@@ -87,14 +92,14 @@ class _Compilation:
     _start: float = field(default_factory=time.perf_counter)
 
     @contextmanager
-    def recording(self, settings: Mapping[str, Any]) -> Iterator[None]:
+    def recording(self, settings: Mapping[str, object]) -> Iterator[None]:
         from torch._inductor import config
         from torch._inductor.graph import GraphLowering
 
         self._kernels, self._fusions = KernelLines(self.origins), FusionLog()
         generate = GraphLowering.codegen
 
-        def generate_code(lowering: Any) -> Any:
+        def generate_code(lowering: GraphLowering) -> tuple[object, ...]:
             result = generate(lowering)
             self._take_code(lowering, result[0])
             return result
@@ -127,7 +132,7 @@ class _Compilation:
 
     # ---- graphs --------------------------------------------------------------------------------------------------
 
-    def _add_graph(self, name: str, graph: Any) -> None:
+    def _add_graph(self, name: str, graph: torch.fx.Graph) -> None:
         nodes = {node.name: node for node in graph.nodes}
         text = graph.owning_module.print_readable(print_output=False, include_stride=True)
         names_of = {key: self.origins.of(node) for key, node in nodes.items()}
@@ -148,7 +153,7 @@ class _Compilation:
 
     # ---- the scheduler -------------------------------------------------------------------------------------------
 
-    def _before_fusion(self, nodes: list[Any]) -> list[Any]:
+    def _before_fusion(self, nodes: list[BaseSchedulerNode]) -> list[torch.Tensor]:
         from torch._inductor.virtualized import V
 
         self._add_graph("post-grad", V.graph.module.graph)
@@ -156,7 +161,7 @@ class _Compilation:
         self.on_activity("Inductor: fusion", 0.3)
         return nodes
 
-    def _after_fusion(self, nodes: list[Any]) -> list[Any]:
+    def _after_fusion(self, nodes: list[BaseSchedulerNode]) -> list[torch.Tensor]:
         self._add("fused", "python", self._scheduled_lines(nodes), len(nodes))
         decisions = self._fusions.finish(nodes)
         parts = {part.get_name(): part for node in nodes for part in node.get_nodes()}
@@ -165,7 +170,7 @@ class _Compilation:
         self.on_activity("Inductor: generating code", 0.4)
         return nodes
 
-    def _scheduled_lines(self, nodes: Sequence[Any]) -> list[Line]:
+    def _scheduled_lines(self, nodes: Sequence[BaseSchedulerNode]) -> list[Line]:
         """Returns Inductor's own text of scheduler nodes, one after another; fused nodes contain their parts."""
         lines: list[Line] = []
         for node in nodes:
@@ -183,7 +188,7 @@ class _Compilation:
 
     # ---- code ----------------------------------------------------------------------------------------------------
 
-    def _take_code(self, lowering: Any, code: Any) -> None:
+    def _take_code(self, lowering: GraphLowering, code: Any) -> None:
         if self.artifact is not None:
             return
         constants = BytesIO()
@@ -209,7 +214,7 @@ class _Compilation:
             recorded = [((), True)] * len(texts)
         return [Line(line, names, derived) for line, (names, derived) in zip(texts, recorded, strict=True)]
 
-    def _wrapper_lines(self, text: str, lowering: Any) -> list[Line]:
+    def _wrapper_lines(self, text: str, lowering: GraphLowering) -> list[Line]:
         """Returns the lines of the wrapper: a call has the nodes of its kernel, any other those of its buffers."""
         buffers = self._names_of_buffers(lowering)
         calls = self._names_of_calls()
@@ -232,7 +237,7 @@ class _Compilation:
             lines.append(Line(line, names, is_derived=True) if names else Line(line))
         return lines
 
-    def _names_of_buffers(self, lowering: Any) -> dict[str, Names]:
+    def _names_of_buffers(self, lowering: GraphLowering) -> dict[str, Names]:
         """Returns the nodes of each buffer and input, by the name of its variable."""
         names = {node.name: self.origins.of(node) for node in lowering.module.graph.nodes if node.op == "placeholder"}
         for scheduled in lowering.scheduler.nodes:
@@ -269,7 +274,7 @@ class _Compilation:
             self._add("asm", "asm", lines[:-1])
 
 
-def _exact_nodes(lowering: Any) -> dict[str, Any]:
+def _exact_nodes(lowering: GraphLowering) -> dict[str, torch.Tensor]:
     """Returns the FX node whose value is in a buffer, by the name of the buffer, for those that hold exactly one."""
     buffers = {buffer.get_name(): buffer for buffer in lowering.buffers}
     nodes = {name: getattr(buffer, "origin_node", None) for name, buffer in buffers.items()}

@@ -5,8 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+if TYPE_CHECKING:
+    from torch._inductor.scheduler import BaseSchedulerNode, Scheduler, WhyNoFuse
+
 
 FUSED, NOT_FUSED = "fused", "not fused"
 _NO_REASON = "Inductor gives no reason"
@@ -45,26 +50,35 @@ class FusionLog:
 
         log = self
 
-        def note(reason: Any, text: str, *arguments: Any) -> None:
+        def note(reason: WhyNoFuse, text: str, *arguments: object) -> None:
             log._reasons.append((reason.name1, reason.name2, text % arguments if arguments else text))
             explain(reason, text, *arguments)
 
-        def consider(self: Any, first: Any, second: Any, *more: Any, **keywords: Any) -> Any:
+        def consider(
+            self: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode, *more: object, **keywords: object
+        ) -> bool:
             before = len(log._reasons)
             is_legal = can_fuse(self, first, second, *more, **keywords)
             log._add(self, first, second, bool(is_legal), [text for _, _, text in log._reasons[before:]])
             return is_legal
 
         with ExitStack() as patches:
-            explain = _original(scheduler, "WhyNoFuse", "__call__")
+            explain: Any = _original(scheduler, "WhyNoFuse", "__call__")
             if explain is not None:
                 patches.enter_context(mock.patch.object(scheduler.WhyNoFuse, "__call__", note))
-            can_fuse: Callable[..., Any] = _original(scheduler, "Scheduler", "can_fuse")
+            can_fuse: Any = _original(scheduler, "Scheduler", "can_fuse")
             if can_fuse is not None:
                 patches.enter_context(mock.patch.object(scheduler.Scheduler, "can_fuse", consider))
             yield
 
-    def _add(self, scheduler: Any, first: Any, second: Any, is_legal: bool, reasons: Sequence[str]) -> None:
+    def _add(
+        self,
+        scheduler: Scheduler,
+        first: BaseSchedulerNode,
+        second: BaseSchedulerNode,
+        is_legal: bool,
+        reasons: Sequence[str],
+    ) -> None:
         pair = _parts(first), _parts(second)
         # The scheduler tries the other order too, which is never legal for a producer and its consumer.
         reason = "" if is_legal else (next(iter(reasons), "") or _explain(scheduler, first, second))
@@ -76,7 +90,7 @@ class FusionLog:
         else:
             self.decisions[pair] = FusionDecision(*pair, is_legal, reason)
 
-    def finish(self, nodes: Sequence[Any]) -> list[FusionDecision]:
+    def finish(self, nodes: Sequence[BaseSchedulerNode]) -> list[FusionDecision]:
         """Returns the decisions, given the scheduler's `nodes` after fusion."""
         groups = [set(_parts(node)) for node in nodes]
         outside = {(first, second): text for first, second, text in self._reasons}
@@ -91,16 +105,16 @@ class FusionLog:
         return list(self.decisions.values())
 
 
-def _original(module: Any, class_name: str, method: str) -> Any:
+def _original(module: ModuleType, class_name: str, method: str) -> Callable[..., Any] | None:
     return getattr(getattr(module, class_name, None), method, None)
 
 
-def _parts(node: Any) -> tuple[str, ...]:
+def _parts(node: BaseSchedulerNode) -> tuple[str, ...]:
     """Returns the names of the scheduler nodes that a node consists of."""
     return tuple(part.get_name() for part in node.get_nodes())
 
 
-def _explain(scheduler: Any, first: Any, second: Any) -> str:
+def _explain(scheduler: Scheduler, first: BaseSchedulerNode, second: BaseSchedulerNode) -> str:
     """Returns why a pair is rejected for which Inductor logs no reason: mostly the decision of its C++ backend."""
     try:
         return _explain_loops(first, second)
@@ -108,7 +122,7 @@ def _explain(scheduler: Any, first: Any, second: Any) -> str:
         return _NO_REASON
 
 
-def _explain_loops(first: Any, second: Any) -> str:
+def _explain_loops(first: BaseSchedulerNode, second: BaseSchedulerNode) -> str:
     from torch._inductor import config
 
     depends = bool(first.get_operation_names() & second.ancestors)

@@ -7,7 +7,6 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 from unittest import mock
 
 from buddy.compiler.codegen.assembly import read_library
@@ -33,11 +32,11 @@ def recording(on_kernel: Callable[[int], None] = lambda _number: None) -> Iterat
     if not has_tables and "extra_flags" in inspect.signature(load).parameters:
         load = functools.partial(load, extra_flags=(_LINE_TABLES,))
 
-    def load_recorded(argument_types: Any, source: str, *more: Any, **keywords: Any) -> Any:
+    def load_recorded(argument_types: object, source: str, *more: object, **keywords: object) -> object:
         on_kernel(len(paths) + 1)
         result = load(argument_types, source, *more, **keywords)
 
-        def wait() -> Any:
+        def wait() -> object:
             function = result()
             paths[source.strip()] = getattr(getattr(function, "__self__", None), "__file__", "")
             return function

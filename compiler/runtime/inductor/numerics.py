@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import torch
@@ -86,7 +86,7 @@ class _Comparison:
             self._compare(stable, value)
         self._reference.finish()
 
-    def _compare(self, stable: str, value: Any) -> None:
+    def _compare(self, stable: str, value: torch.Tensor) -> None:
         """Compares a value of the generated code, unless its node is unknown or has been compared."""
         if stable not in self._pending or not isinstance(value, torch.Tensor):
             return
@@ -96,7 +96,7 @@ class _Comparison:
         self._pending.discard(stable)
         self._reference.release(stable)
 
-    def _count_nonfinite(self, op: Op, value: Any) -> None:
+    def _count_nonfinite(self, op: Op, value: torch.Tensor) -> None:
         if isinstance(value, torch.Tensor):
             self._counts[op.stable] = count_nonfinite(value)
 

@@ -26,7 +26,7 @@ _RESERVED_WORDS = (
 _WORDS = {"true": True, "false": False, "1": True, "0": False}
 
 
-def settings_of(flags: Sequence[str], threads: int) -> dict[str, Any]:
+def settings_of(flags: Sequence[str], threads: int) -> dict[str, torch.Tensor]:
     """Returns the settings of a compilation with `flags`. Raises `InductorError` for an invalid flag."""
     chosen = dict(map(_parse_flag, flags))
     return {
@@ -65,7 +65,7 @@ def describe(chosen: tuple[str, ...]) -> InductorFlags:
     return InductorFlags({"torch": str(torch.__version__)}, tuple(flags()), flag_problem(chosen))
 
 
-def _defaults() -> dict[str, Any]:
+def _defaults() -> dict[str, torch.Tensor]:
     from torch._inductor import config
 
     return dict(config.get_config_copy())
@@ -75,7 +75,7 @@ def _is_reserved(name: str) -> bool:
     return name.startswith(_RESERVED) or any(word in name for word in _RESERVED_WORDS)
 
 
-def _parse_flag(flag: str) -> tuple[str, Any]:
+def _parse_flag(flag: str) -> tuple[str, object]:
     """Returns the name and the value of `--NAME=VALUE`, or of `--NAME`, which is true. Raises `InductorError`."""
     name, has_value, text = flag.lstrip("-").partition("=")
     name = name.replace("-", "_")

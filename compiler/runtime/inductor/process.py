@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from io import BytesIO
-from typing import IO, Any
+from typing import IO
 
 import torch
 
@@ -53,10 +53,10 @@ class LoadedArtifact:
             key, path = PyCodeCache.write(artifact.source)
             self.module = PyCodeCache.load_by_key_path(key, path, attrs=constants)
 
-    def call(self) -> Sequence[Any]:
+    def call(self) -> Sequence[torch.Tensor]:
         with torch.no_grad():
             return self.module.call(list(self._tensors))
 
-    def write(self, results: Sequence[Any], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
+    def write(self, results: Sequence[torch.Tensor], file: IO[bytes]) -> tuple[tuple[int, ...], ...]:
         torch.save([result.contiguous() for result in results], file)
         return tuple(tuple(result.shape) for result in results)

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest import mock
+
+if TYPE_CHECKING:
+    import torch
+    from torch._inductor.scheduler import BaseSchedulerNode
+
 
 Names = tuple[str, ...]
 # Marks at the ends of lines of C++ while Inductor generates them: the number of a set of nodes, which comes from the
@@ -33,7 +38,7 @@ class FxOrigins:
         self._stable = stable
         self._cache: dict[Any, Names] = {}
 
-    def of(self, node: Any) -> Names:
+    def of(self, node: torch.fx.Node) -> Names:
         """Returns the nodes that an FX node comes from, by its chain of sources."""
         if node not in self._cache:
             sources = node.meta.get("from_node") or ()
@@ -43,10 +48,10 @@ class FxOrigins:
             self._cache[node] = tuple(dict.fromkeys(names))
         return self._cache[node]
 
-    def of_all(self, nodes: Iterable[Any]) -> Names:
+    def of_all(self, nodes: Iterable[torch.fx.Node]) -> Names:
         return tuple(dict.fromkeys(name for node in nodes for name in self.of(node)))
 
-    def values_of(self, graph: Any, buffers: Mapping[str, Any]) -> dict[str, str]:
+    def values_of(self, graph: torch.fx.Graph, buffers: Mapping[str, object]) -> dict[str, str]:
         """Returns the node whose value is in each of `buffers`, which are FX nodes of `graph`.
 
         A node may become several FX nodes; its value is that of the one that nodes of others read.
@@ -60,7 +65,7 @@ class FxOrigins:
         counts = Counter(last.values())
         return {name: last[node] for name, node in buffers.items() if node in last and counts[last[node]] == 1}
 
-    def of_scheduled(self, scheduled: Any) -> Names:
+    def of_scheduled(self, scheduled: BaseSchedulerNode) -> Names:
         """Returns the nodes that a scheduler node computes; nodes without an IR node have none."""
         parts = [part.node for part in scheduled.get_nodes() if part.node is not None]
         return self.of_all(sorted((o for part in parts for o in part.origins), key=_position))
@@ -115,7 +120,7 @@ class KernelLines:
                     line = line._new_line(_add_mark(line.line, mark))
             write(buffer, line)
 
-        def finalize_marked(group: Any, kernel: Any, nodes: Any) -> Any:
+        def finalize_marked(group: Any, kernel: Any, nodes: Sequence[BaseSchedulerNode]) -> object:
             buffer = group.loops_code
             before = len(buffer._lines)
             result = finalize(group, kernel, nodes)
@@ -127,7 +132,9 @@ class KernelLines:
                     buffer._lines[number] = line._new_line(_add_mark(line.line, mark))
             return result
 
-        def define_clean(scheduling: Any, code: str, nodes: Any, *more: Any, **keywords: Any) -> Any:
+        def define_clean(
+            scheduling: Any, code: str, nodes: Sequence[BaseSchedulerNode], *more: object, **keywords: object
+        ) -> object:
             name = define(scheduling, _MARK.sub("", code), nodes, *more, **keywords)
             whole = lines.origins.of_all(o for node in nodes for o in _origins(node))
             lines._record(name, code, whole)
@@ -158,7 +165,7 @@ class KernelLines:
         self.kernels[name] = recorded
 
 
-def _origins(node: Any) -> list[Any]:
+def _origins(node: BaseSchedulerNode) -> list[torch.fx.Node]:
     parts = [part.node for part in node.get_nodes() if part.node is not None]
     return sorted((origin for part in parts for origin in part.origins), key=_position)
 

@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from buddy.compiler.runtime.captured import CapturedGraph
+    from buddy.compiler.support.processes.channel import Channel
 
 
-def compile_captured(channel: Any, captured: CapturedGraph, recipe: Recipe, packer: Any) -> Reply:
+def compile_captured(channel: Channel, captured: CapturedGraph, recipe: Recipe, packer: Any) -> Reply:
     """Compiles a captured graph by Inductor; sends each finished stage, and returns the reply with the artifact."""
     started = time.perf_counter()
     stages: list[Stage] = []

@@ -33,7 +33,7 @@ def main(words: list[str]) -> None:
         sys.exit(function(*rest))
 
 
-def answer_call(function: Callable[..., Any]) -> None:
+def answer_call(function: Callable[..., object]) -> None:
     """Reads the argument of `function` from stdin, unless it has no parameter, and writes its result to stdout.
 
     What the function prints, from Python or C, goes to stderr.

@@ -22,7 +22,7 @@ _READ_BYTES = 1 << 20
 class MessagePipe:
     """Receives messages of `types` from one file descriptor, and sends messages to another."""
 
-    def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
+    def __init__(self, read_fd: int, write_fd: int, types: object) -> None:
         self.read_fd, self._write_fd = read_fd, write_fd
         self._decoder, self._buffer = FrameDecoder(types), FrameBuffer()
         self._bodies: deque[bytes] = deque()
@@ -80,7 +80,7 @@ class MessagePipe:
 class Channel(MessagePipe):
     """A worker's pipes to the process that started it."""
 
-    def __init__(self, read_fd: int, write_fd: int, types: Any) -> None:
+    def __init__(self, read_fd: int, write_fd: int, types: object) -> None:
         super().__init__(read_fd, write_fd, types)
         self._owner = os.getpid()
 
@@ -100,7 +100,7 @@ class Channel(MessagePipe):
 WorkerFunction = TypeVar("WorkerFunction", bound=Callable[[Channel], None])
 
 
-def serves(requests: Any) -> Callable[[WorkerFunction], WorkerFunction]:
+def serves(requests: object) -> Callable[[WorkerFunction], WorkerFunction]:
     """Decorator for the function that a worker runs: the worker receives messages of the types `requests`."""
 
     def mark(function: WorkerFunction) -> WorkerFunction:

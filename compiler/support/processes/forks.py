@@ -83,7 +83,7 @@ class ForkedWorker:
     It sends messages of the types `replies`. It ends when `work` returns, by `end`, or with this process.
     """
 
-    def __init__(self, work: Callable[[Channel], None], requests: Any, replies: Any) -> None:
+    def __init__(self, work: Callable[[Channel], None], requests: object, replies: object) -> None:
         self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed by `end`
         their_read, write = os.pipe()
         read, their_write = os.pipe()
@@ -249,7 +249,7 @@ class _ChildWatch:
         tail = self._output.read()[-_MAX_TAIL_BYTES:].decode(errors="replace").strip()
         return TaskEnd(self._killed or "crashed", None, describe_exit(os.waitstatus_to_exitcode(self._status)), tail)
 
-    def _handle_message(self, message: Any) -> None:
+    def _handle_message(self, message: Message) -> None:
         if isinstance(message, Reply):
             self._reply = message
             return
@@ -356,7 +356,7 @@ def lifetime_socket(address: str) -> str:
     return os.path.join(os.path.dirname(address), "line")
 
 
-def fork_to(address: str, types: Any, work: Callable[[Channel], None]) -> None:
+def fork_to(address: str, types: object, work: Callable[[Channel], None]) -> None:
     """Forks a process that connects to the socket `address` and calls `work` with a channel over the connection.
 
     It ends when `work` returns, or when the process that listens at `address` closes the sockets. This process can
@@ -380,7 +380,7 @@ def _join_session(address: str) -> socket.socket:
     return lifetime_connection
 
 
-def _run_work(address: str, types: Any, work: Callable[[Channel], None]) -> None:
+def _run_work(address: str, types: object, work: Callable[[Channel], None]) -> None:
     null = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(null, stream)

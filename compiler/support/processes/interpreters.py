@@ -59,7 +59,7 @@ def python_command(function: str, *words: str, parent: int = 0) -> list[str]:
 # ---- one-shot calls --------------------------------------------------------------------------------------------------
 
 
-async def call_in_process(function: str, argument: Any, answer_type: type[Answer], timeout: float) -> Answer:
+async def call_in_process(function: str, argument: object, answer_type: type[Answer], timeout: float) -> Answer:
     """Returns the result of `function` for `argument`, without blocking the event loop.
 
     The stderr of the process is written to that of this process, an engine's log. If the call is cancelled, the process
@@ -90,7 +90,7 @@ async def call_in_process(function: str, argument: Any, answer_type: type[Answer
     return _decode_answer(function, process.returncode, output, answer_type)
 
 
-def call_and_wait(function: str, argument: Any, answer_type: type[Answer], timeout: float) -> Answer:
+def call_and_wait(function: str, argument: object, answer_type: type[Answer], timeout: float) -> Answer:
     """Like `call_in_process`, but blocks; the process is also killed if the calling thread ends."""
     command = python_command(function, "call", parent=os.getpid())
     try:
@@ -125,7 +125,7 @@ class BlockingWorker:
     """
 
     def __init__(
-        self, function: str, replies: Any, log: IO[Any] | int = subprocess.DEVNULL,
+        self, function: str, replies: object, log: IO[str] | IO[bytes] | int = subprocess.DEVNULL,
         environment: Mapping[str, str] | None = None, keep: Sequence[int] = (),
     ) -> None:  # fmt: skip
         their_read, write = os.pipe()

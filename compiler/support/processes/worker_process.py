@@ -10,11 +10,15 @@ import subprocess
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, WireError, encode
 from buddy.compiler.support.processes.interpreters import python_command
 from buddy.compiler.support.processes.lifetime import LifetimePipe, describe_exit, kill_group, start_with_pipe
+
+if TYPE_CHECKING:
+    from buddy.compiler.protocol.worker_messages import Message
+
 
 _READ_BYTES = 1 << 20
 _PRINTOUT_BYTES = 1 << 16
@@ -188,7 +192,7 @@ class OneShotProcess:
     """
 
     def __init__(
-        self, function: str, request: Any, answers: Any,
+        self, function: str, request: Message, answers: object,
         printed: Callable[[str, bytes], None] = lambda _stream, _data: None,
         congested: Callable[[], bool] = lambda: False,
     ) -> None:  # fmt: skip

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -89,7 +88,7 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
     """Returns the input and the output of step number `index` on `subject`; with a negative one, the top-level IR."""
     result = Reproducer()
 
-    def note(message: Any) -> None:
+    def note(message: Message) -> None:
         if isinstance(message, ModuleBefore):
             result.before = message.text
 
@@ -112,11 +111,11 @@ def _reproduce_mlir_pass(trials: RecipeTrials, subject: TrialSubject, recipe: Re
     return result
 
 
-def _text(module: Any) -> str:
+def _text(module: ir.Operation) -> str:
     return str(module.get_asm(assume_verified=True))
 
 
-def _functions(module: Any) -> dict[str, str]:
+def _functions(module: ir.Operation) -> dict[str, str]:
     """Returns the texts of the functions and other symbols of a module, by name."""
     ops = [op.operation for op in module.regions[0].blocks[0]]
     return {

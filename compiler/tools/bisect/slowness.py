@@ -8,7 +8,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -61,7 +60,7 @@ def measure_ratio(
     return reply if isinstance(reply, TimeRatio) else None
 
 
-def time_pairs(programs: Sequence[Callable[[], Any]], bound: float) -> TimeRatio:
+def time_pairs(programs: Sequence[Callable[[], object]], bound: float) -> TimeRatio:
     """Returns the ratio of the time of the first of two programs to that of the second.
 
     Measures pairs of samples until the ratio is significantly above or below `bound`, or for a few seconds. A sample
@@ -91,7 +90,7 @@ def interval(values: Sequence[float]) -> tuple[float, float]:
     return ordered[rank], ordered[count - 1 - rank]
 
 
-def _seconds_per_call(program: Callable[[], Any], calls: int) -> float:
+def _seconds_per_call(program: Callable[[], object], calls: int) -> float:
     start = time.perf_counter()
     for _ in range(calls):
         program()

@@ -114,7 +114,7 @@ class TrialSubject:
     key: str
 
 
-def subject_of(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[Any]]) -> TrialSubject:
+def subject_of(subgraph: Subgraph, eager: Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]) -> TrialSubject:
     torch.manual_seed(SEED)
     with torch.no_grad():
         expected = eager(subgraph.tensors)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map, tree_map_only
@@ -23,13 +23,19 @@ from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
 from buddy.compiler.tools.coverage.plan import STEPS, CallResult, OpDtypePair, Outcome
 from buddy.compiler.tools.coverage.samples import SEED, SampleCall, database, differentiate, leaves_of
 
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
+
+    from buddy.compiler.tools.coverage.samples import CallArguments
+
+
 # Operators that return uninitialized memory: their results are compared without values.
 UNINITIALISED = frozenset(
     {"empty", "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided", "resize_"}
 )
 
 
-def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
+def tolerance_of(entry: OpInfo, dtype: torch.dtype) -> tuple[Tolerance, str]:
     """Returns the tolerance for results of `dtype`, and its origin: the usual one, or OpInfo's if that is wider.
 
     OpInfo's is that for tests on the CPU which, like the checks of this module, compare two ways to compute the same
@@ -55,7 +61,7 @@ def tolerance_of(entry: Any, dtype: torch.dtype) -> tuple[Tolerance, str]:
 Allowed = Callable[[torch.dtype], Tolerance]
 
 
-def describe_difference(ours: Any, theirs: Any, allowed: Allowed, values: bool = True) -> tuple[str, float]:
+def describe_difference(ours: object, theirs: object, allowed: Allowed, values: bool = True) -> tuple[str, float]:
     """Returns a description of the first difference of two nested results, or "", and the largest absolute difference.
 
     `allowed` returns the tolerance of a result by its dtype. Without `values`, only the dtype, shape and strides of
@@ -122,7 +128,7 @@ class CoverageRecorder:
     the reasons why nodes run in eager, and `lowerings` maps targets to the lowerings of their nodes, with counts.
     """
 
-    def __init__(self, options: Mapping[str, Any]) -> None:
+    def __init__(self, options: Mapping[str, object]) -> None:
         self.options = options
         self.reached = 0
         self.fault = ""
@@ -131,7 +137,9 @@ class CoverageRecorder:
         self.graphs: list[Graph] = []
         self._targets: dict[str, str] = {}
 
-    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(
+        self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object
+    ) -> Callable[..., object]:
         return buddy_backend(module, inputs, options=self.options, compile_graph=self._compile)
 
     @property
@@ -191,7 +199,7 @@ class ProgramRun(NamedTuple):
 
 
 def check(
-    pair: OpDtypePair, calls: Sequence[SampleCall], options: Mapping[str, Any], backward: bool = False
+    pair: OpDtypePair, calls: Sequence[SampleCall], options: Mapping[str, object], backward: bool = False
 ) -> CallResult:
     """Compiles `calls` as one program, and compares its results with eager's; with `backward`, also the gradients."""
     text = calls[0].text if len(calls) == 1 else f"{len(calls)} calls in one program"
@@ -256,12 +264,12 @@ def _run_captured(program: Program, calls: Sequence[SampleCall], backward: bool 
     )
 
 
-def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def captured_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
     """A backend that runs the captured graph unchanged."""
     return run_aot(module, inputs, lambda aten: aten.module)
 
 
-def with_strides_of(value: Any, other: Any) -> Any:
+def with_strides_of(value: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     """Returns tensor `value` with the strides of `other`, or unchanged if one of them is expanded along a dim."""
     if not isinstance(value, torch.Tensor) or value.layout != torch.strided or value.shape != other.shape:
         return value
@@ -270,12 +278,12 @@ def with_strides_of(value: Any, other: Any) -> Any:
     return torch.empty_strided(other.shape, other.stride(), dtype=value.dtype).copy_(value)
 
 
-def _strides_of_results(results: Any) -> list[tuple[int, ...]]:
+def _strides_of_results(results: object) -> list[tuple[int, ...]]:
     return [leaf.stride() for leaf in _tensors(results) if leaf.layout == torch.strided]
 
 
-def _program(functions: Sequence[Callable[..., Any]]) -> Program:
-    def program(calls: list[Any]) -> list[Any]:
+def _program(functions: Sequence[Callable[..., object]]) -> Program:
+    def program(calls: list[CallArguments]) -> list[torch.Tensor]:
         return [function(*args, **kwargs) for function, (args, kwargs) in zip(functions, calls, strict=True)]
 
     return program
@@ -311,7 +319,7 @@ def _compare(ours: ProgramRun, theirs: ProgramRun, allowed: Allowed, values: boo
     return "", largest
 
 
-def _tensors(arguments: Any) -> list[torch.Tensor]:
+def _tensors(arguments: object) -> list[torch.Tensor]:
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor)]
 
 

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
@@ -19,6 +19,10 @@ from buddy.compiler.frontend.graph_splitter import BETWEEN
 from buddy.compiler.graph.node import default_ops_map
 from buddy.compiler.ops import registries
 from buddy.compiler.tools.coverage.plan import CoreOp, CoveragePlan, OpDtypePair
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+
 
 # Stands for the rules of `frontend/complex_numbers` in lists of registries.
 _COMPLEX_RULES = "complex numbers"
@@ -49,7 +53,7 @@ def core_ops() -> list[CoreOp]:
     return ops
 
 
-def _functional(op: Any) -> Any:
+def _functional(op: torch._ops.OpOverload) -> torch._ops.OpOverload:
     """Returns the overload that replaces a mutating one in graphs; returns other overloads unchanged."""
     if not op._schema.is_mutable:
         return op
@@ -59,12 +63,12 @@ def _functional(op: Any) -> Any:
     return getattr(packet or getattr(torch.ops.aten, name), overload, op)
 
 
-def _is_composite(op: Any) -> bool:
+def _is_composite(op: torch._ops.OpOverload) -> bool:
     """Returns whether PyTorch itself decomposes the overload before capture, as a composite of other ops."""
     return bool(torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "CompositeImplicitAutograd"))
 
 
-def _overloads() -> Iterator[Any]:
+def _overloads() -> Iterator[torch._ops.OpOverload]:
     for name in sorted(dir(torch.ops.aten)):
         packet = getattr(torch.ops.aten, name)
         if isinstance(packet, torch._ops.OpOverloadPacket):
@@ -75,6 +79,10 @@ def _overloads() -> Iterator[Any]:
 SEED = 0
 
 
+# The positional and the keyword arguments of a call.
+CallArguments = tuple[tuple[Any, ...], dict[str, Any]]
+
+
 class Gradients(NamedTuple):
     """The gradients: one dense tensor for each leaf; `any` says whether a result depends on a leaf."""
 
@@ -82,12 +90,12 @@ class Gradients(NamedTuple):
     any: bool
 
 
-def leaves_of(arguments: Any) -> list[torch.Tensor]:
+def leaves_of(arguments: object) -> list[torch.Tensor]:
     """Returns the tensors in nested arguments that require gradients."""
     return [leaf for leaf in tree_leaves(arguments) if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
 
 
-def differentiate(results: Any, leaves: Sequence[torch.Tensor]) -> Gradients:
+def differentiate(results: object, leaves: Sequence[torch.Tensor]) -> Gradients:
     """Returns the gradients of `leaves` for random gradients of nested `results`, which autograd has recorded.
 
     For a leaf on which no result depends, autograd returns `None` or zeros; here, the gradient is zeros. The strides of
@@ -118,18 +126,18 @@ class SampleCall:
     without the signs of eigenvectors. `writes` says that the function writes to its first argument.
     """
 
-    function: Callable[..., Any]
+    function: Callable[..., object]
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     text: str
-    differentiable: Callable[[Any], Any] = lambda result: result
+    differentiable: Callable[[object], object] = lambda result: result
     writes: bool = False
 
-    def copy_arguments(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def copy_arguments(self) -> CallArguments:
         """Returns a copy of the arguments with the same strides, which share memory as the arguments do."""
         return copy.deepcopy((self.args, self.kwargs))
 
-    def prepare(self, given: tuple[tuple[Any, ...], dict[str, Any]]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def prepare(self, given: CallArguments) -> CallArguments:
         """Returns the arguments `given` with a copy of the tensor that `function` writes to, if it writes.
 
         Eager does not allow writes to leaves of autograd's graph.
@@ -139,7 +147,7 @@ class SampleCall:
 
 
 @lru_cache(maxsize=1)
-def database() -> dict[str, Any]:
+def database() -> dict[str, OpInfo]:
     """Returns PyTorch's `OpInfo`s by full name (`linalg.norm`, or `div.floor_rounding` for a variant)."""
     from torch.testing._internal import common_methods_invocations
 
@@ -148,7 +156,7 @@ def database() -> dict[str, Any]:
     return {entry.full_name: entry for entry in common_methods_invocations.op_db}
 
 
-def _unseeded(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+def _unseeded(function: Callable[..., object], *args: object, **kwargs: object) -> object:
     return function(*args, **kwargs)
 
 
@@ -164,7 +172,7 @@ def pairs(plan: CoveragePlan) -> list[OpDtypePair]:
     ]
 
 
-def _has_gradients(entry: Any, dtype: torch.dtype) -> bool:
+def _has_gradients(entry: OpInfo, dtype: torch.dtype) -> bool:
     return bool(entry.supports_autograd) and dtype in entry.supported_backward_dtypes("cpu")
 
 
@@ -242,7 +250,7 @@ def _spread_out(items: Sequence[SampleCall]) -> list[SampleCall]:
     return [items[i] for i in dict.fromkeys(order) if 0 <= i < len(items)]
 
 
-def _describe(sample: Any) -> str:
+def _describe(sample: SampleInput) -> str:
     """Returns the shapes, dtypes, layouts and plain values of a sample; samples with equal texts are duplicates."""
     parts = [sample.input, *sample.args]
     words = [_describe_value(part) for part in parts] + [
@@ -251,7 +259,7 @@ def _describe(sample: Any) -> str:
     return "(" + ", ".join(words) + ")"
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value: object) -> str:
     text = str(tree_map_only(torch.Tensor, _TensorDescription, value))
     return text if len(text) < 200 else text[:197] + "..."
 

@@ -18,12 +18,13 @@ import time
 import traceback
 import types
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 import torch
@@ -37,6 +38,14 @@ from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.records import is_user_file
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS
 from buddy.compiler.tools.explain.traces import structured_record
+
+if TYPE_CHECKING:
+    from torch._C._dynamo.guards import GuardManager
+    from torch._dynamo.guards import CheckFunctionManager, GuardManagerWrapper
+    from torch._dynamo.output_graph import OutputGraph
+    from torch._dynamo.types import CacheEntry
+    from torch._guards import Guard
+
 
 Send = Callable[[Any], None]
 # Sources whose values never change, or are not the user's, are not described.
@@ -103,11 +112,11 @@ class _Entry:
     checked: int = 0
     calls: int = 0
 
-    def check(self, *_: Any) -> bool:
+    def check(self, *_: object) -> bool:
         self.checked += not self.is_paused()
         return True
 
-    def call(self, *_: Any) -> bool:
+    def call(self, *_: object) -> bool:
         self.calls += not self.is_paused()
         return True
 
@@ -185,14 +194,20 @@ class Recorder:
         """`CheckFunctionManager.__init__`, after which the checked values are described, and checks are counted."""
 
         @wraps(build)
-        def build_guards(manager: Any, code: types.CodeType, output_graph: Any, *args: Any, **kwargs: Any) -> None:
+        def build_guards(
+            manager: CheckFunctionManager,
+            code: types.CodeType,
+            output_graph: OutputGraph,
+            *args: object,
+            **kwargs: object,
+        ) -> None:
             build(manager, code, output_graph, *args, **kwargs)
             with self._reporting("the values that guards check are not recorded"):
                 self._add_entry(manager.guard_manager, code, output_graph)
 
         return build_guards
 
-    def _add_entry(self, guards: Any, code: types.CodeType, output_graph: Any) -> None:
+    def _add_entry(self, guards: GuardManagerWrapper, code: types.CodeType, output_graph: OutputGraph) -> None:
         sources = dict[str, types.CodeType]()
         for guard_source in _sources(guards.root):
             if not guard_source.startswith(_LIBRARY_SOURCES) and len(sources) < _MAX_SOURCES:
@@ -213,11 +228,17 @@ class Recorder:
         if time.monotonic() - self._counted_at > _COUNT_SECONDS:
             self._send_counts()
 
-    def _wrap_recompilation(self, explain: Callable[..., Any]) -> Callable[..., Any]:
+    def _wrap_recompilation(self, explain: Callable[..., object]) -> Callable[..., object]:
         """Dynamo's function that finds why cached code was not reused; before it, the changed values are recorded."""
 
         @wraps(explain)
-        def explain_recompilation(cache_entries: Any, frame: Any, backend: Any, *args: Any, **kwargs: Any) -> Any:
+        def explain_recompilation(
+            cache_entries: list[CacheEntry] | CacheEntry | None,
+            frame: FrameType,
+            backend: object,
+            *args: object,
+            **kwargs: object,
+        ) -> object:
             self._is_explaining = True
             try:
                 with self._reporting("the values at failed guards are not recorded"):
@@ -229,13 +250,13 @@ class Recorder:
 
         return explain_recompilation
 
-    def _failure(self, cache_entry: Any, frame: Any, backend: Any) -> dict[str, Any]:
+    def _failure(self, cache_entry: CacheEntry, frame: FrameType, backend: object) -> dict[str, Any]:
         guards = cache_entry.guard_manager
         reason = dynamo_guards.get_guard_fail_reason(
             guards, cache_entry.code, frame.f_locals, cache_entry.compile_id, backend, skip_logging=True
         )
         compile_id, _, text = reason.partition(": ")
-        failure: dict[str, Any] = {"entry": compile_id, "reason": text}
+        failure: dict[str, object] = {"entry": compile_id, "reason": text}
         entry = self._entries.get(guards)
         if entry is None:
             return failure
@@ -303,7 +324,7 @@ def _current_compile() -> str:
     return "" if compile_id is None else f"{compile_id.frame_id}/{compile_id.frame_compile_id}"
 
 
-def _cache_entries(entries: Any) -> Sequence[Any]:
+def _cache_entries(entries: Any) -> Sequence[CacheEntry]:
     """The cache entries of a function, the newest first: a list, or in PyTorch 2.11 the first of a chain."""
     if isinstance(entries, list | tuple):
         return entries
@@ -314,7 +335,7 @@ def _cache_entries(entries: Any) -> Sequence[Any]:
     return chain
 
 
-def _managers(root: Any) -> Iterator[Any]:
+def _managers(root: GuardManager) -> Iterator[GuardManager]:
     """All guard managers of a tree, which check one value each."""
     pending = [root]
     while pending:
@@ -325,7 +346,7 @@ def _managers(root: Any) -> Iterator[Any]:
             pending += [child for pair in manager.get_key_value_managers().values() for child in pair if child]
 
 
-def _sources(root: Any) -> dict[str, None]:
+def _sources(root: GuardManager) -> dict[str, None]:
     """The sources of a tree that have guards of their own, which those on dicts do not list."""
     return {
         source: None for manager in _managers(root)
@@ -334,7 +355,7 @@ def _sources(root: Any) -> dict[str, None]:
     }  # fmt: skip
 
 
-def _count_failures(manager: Any, failed: dict[str, int]) -> int:
+def _count_failures(manager: GuardManager, failed: dict[str, int]) -> int:
     """Adds the failures of the guards on each source; returns those of the whole tree."""
     below = sum(_count_failures(child, failed) for child in manager.get_child_managers())
     total = int(manager.fail_count())
@@ -343,7 +364,7 @@ def _count_failures(manager: Any, failed: dict[str, int]) -> int:
     return total
 
 
-def _frames_of(guards: Any) -> dict[str, tuple[str, int, str, str]]:
+def _frames_of(guards: Iterable[Guard]) -> dict[str, tuple[str, int, str, str]]:
     """The innermost of the user's lines that reads each source."""
     frames = dict[str, tuple[str, int, str, str]]()
     for guard in guards:
@@ -354,7 +375,7 @@ def _frames_of(guards: Any) -> dict[str, tuple[str, int, str, str]]:
     return frames
 
 
-def _frame(frame: Any) -> tuple[str, int, str, str]:
+def _frame(frame: traceback.FrameSummary) -> tuple[str, int, str, str]:
     return frame.filename, int(frame.lineno or 0), frame.name, (frame.line or "").strip()
 
 
@@ -362,31 +383,35 @@ def _frame(frame: Any) -> tuple[str, int, str, str]:
 
 
 def _describe_sources(
-    sources: Mapping[str, types.CodeType], guards: Any, local_scope: Mapping[str, Any]
-) -> dict[str, dict[str, Any]]:
+    sources: Mapping[str, types.CodeType], guards: GuardManagerWrapper, local_scope: Mapping[str, object]
+) -> dict[str, dict[str, object]]:
     """The values of sources in a scope; a source that cannot be evaluated there is left out."""
     names = {**(guards.closure_vars or {}), **(guards.global_scope or {}), "L": local_scope}
-    values = {f"{name}": {"text": text} for name, text in _global_state().items()}
+    values: dict[str, dict[str, object]] = {f"{name}": {"text": text} for name, text in _global_state().items()}
     for source, code in sources.items():
         with contextlib.suppress(Exception):
             values[source] = describe(eval(code, names))
     return values
 
 
-def _leaf_changes(changed: Mapping[str, Any]) -> dict[str, Any]:
+# The description of a value before and after.
+Change = tuple[Mapping[str, object], Mapping[str, object]]
+
+
+def _leaf_changes(changed: Mapping[str, Change]) -> dict[str, Change]:
     """The changes, without those of objects that contain another changed value."""
     names = sorted(changed, key=len, reverse=True)
     kept = [n for n in names if not any(o != n and o.startswith(n) and not _has_text_change(changed[n]) for o in names)]
     return {name: changed[name] for name in reversed(kept[-_MAX_CHANGES:])}
 
 
-def _has_text_change(change: tuple[Mapping[str, Any], Mapping[str, Any]]) -> bool:
+def _has_text_change(change: Change) -> bool:
     return change[0].get("text") != change[1].get("text")
 
 
-def describe(value: Any) -> dict[str, Any]:
+def describe(value: object) -> dict[str, object]:
     """A value as data: a short text, its type, and what guards check of it."""
-    described: dict[str, Any] = {"text": _text(value), "type": type(value).__qualname__}
+    described: dict[str, object] = {"text": _text(value), "type": type(value).__qualname__}
     if isinstance(value, torch.Tensor):
         described["tensor"] = _tensor(value)
     elif isinstance(value, list | tuple | dict | set | frozenset | str):
@@ -399,7 +424,7 @@ def describe(value: Any) -> dict[str, Any]:
 _PLAIN = (int, float, complex, bool, str, bytes, types.NoneType, torch.dtype, torch.Tensor, torch.device, enum.Enum)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, torch.Tensor):
         return f"{_tensor(value)['dtype']} {_tensor(value)['size']}"
     if isinstance(value, _PLAIN) or (

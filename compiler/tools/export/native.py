@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.codegen.llvm_ir import trampoline_name, trampolines
 from buddy.compiler.codegen.machines import Machine, new_context, optimise, parse_module, target_machine
@@ -11,6 +11,10 @@ from buddy.compiler.protocol.artifact import FORK
 from buddy.compiler.tools.export.errors import ExportError
 from buddy.compiler.tools.export.interface import ProgramInterface
 from buddy.compiler.tools.export.names import LIBM_FUNCTIONS
+
+if TYPE_CHECKING:
+    from llvmlite.binding import ModuleRef
+
 
 # The functions of <string.h> and <stdlib.h> that compiled code may call.
 _LIBC_FUNCTIONS = frozenset(["memcpy", "memmove", "memset", "malloc", "free", "aligned_alloc", "abort"])
@@ -67,7 +71,7 @@ class NativeProgram:
         data: bytes = target_machine(self._machine, self._opt_level).emit_object(self._copy_of_optimised())
         return data
 
-    def _copy_of_optimised(self) -> Any:
+    def _copy_of_optimised(self) -> ModuleRef:
         """Returns a copy of the optimized module, because code generation changes it."""
         if self._optimised is None:
             self._optimised = parse_module(self._text, self._machine)
@@ -84,14 +88,14 @@ def external_names(interface: ProgramInterface) -> dict[str, str]:
     return names | {symbol: f"{name}_ask_{i}" for i, (symbol, _) in enumerate(interface.refusals)}
 
 
-def _rename(module: Any, old: str, new: str) -> None:
+def _rename(module: ModuleRef, old: str, new: str) -> None:
     try:
         module.get_function(old).name = new
     except NameError:
         return
 
 
-def _hide(module: Any, exported: set[str]) -> None:
+def _hide(module: ModuleRef, exported: set[str]) -> None:
     """Makes all symbols internal except `exported`, which become hidden: only code of the same library can use them."""
     for value in (*module.functions, *module.global_variables):
         if value.name.startswith("llvm."):
@@ -102,7 +106,7 @@ def _hide(module: Any, exported: set[str]) -> None:
             value.linkage = "internal"
 
 
-def _check_imports(module: Any, provided: set[str]) -> None:
+def _check_imports(module: ModuleRef, provided: set[str]) -> None:
     """Raises `ExportError` if a module calls functions that are neither `provided` nor in libc or libm."""
     imports = {function.name for function in module.functions if function.is_declaration}
     missing = sorted(name for name in imports - provided if not name.startswith("llvm.") and not _is_standard(name))

@@ -178,7 +178,7 @@ def _call_expression(op: Op, names: Mapping[str, str]) -> str:
     return f"torch.ops.{resolve(op.target)}({', '.join([*arguments, *keywords])})"
 
 
-def _argument_expression(value: Any, names: Mapping[str, str]) -> str:
+def _argument_expression(value: object, names: Mapping[str, str]) -> str:
     """Returns an argument of a node as a Python expression for torch."""
     if isinstance(value, Op):
         return names[value.name]

@@ -45,7 +45,7 @@ _loaded_extensions: set[str] = set()
 
 
 def check(
-    script: str, options: Mapping[str, Any], extensions: tuple[str, ...] = (), dynamic: bool = False,
+    script: str, options: Mapping[str, object], extensions: tuple[str, ...] = (), dynamic: bool = False,
     gradients: bool = False,
 ) -> Verdict:  # fmt: skip
     """Returns the verdict on the program that `script` defines; `options` are those of the backend.
@@ -81,9 +81,17 @@ def _load(script: str) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
 class _DynamicRecorder(CoverageRecorder):
     """A recorder that compiles once for all sizes if possible, and records only that a graph was compiled."""
 
-    def __call__(self, module: torch.fx.GraphModule, inputs: Sequence[Any], **_: Any) -> Callable[..., Any]:
+    def __call__(
+        self, module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], **_: object
+    ) -> Callable[..., object]:
         self.reached = COMPILED
         return buddy_backend(module, inputs, options=self.options, show_faults=True)
+
+
+# The inputs of each call of a program.
+Inputs = list[tuple[torch.Tensor, ...]]
+# The nested results of each call, and the inputs afterwards.
+CallOutcome = tuple[list[Any], Inputs]
 
 
 class ProgramRun(NamedTuple):
@@ -122,7 +130,7 @@ class _ProgramTrial:
             return ProgramRun(None, f"{RAISED} {type(error).__name__}: {_first_line(error)}")
         return ProgramRun(results, self.describe_difference(results, self._expected))
 
-    def describe_difference(self, results: Any, other: Any) -> str:
+    def describe_difference(self, results: CallOutcome, other: CallOutcome) -> str:
         """Returns a description of the difference between the results of two runs, "" if they agree."""
         difference, _ = describe_difference(results[0], other[0], lambda _dtype: EXACT, values=False)
         # Nearly all programs are within the tolerance of one op; the effect of rounding is measured for the others.
@@ -130,12 +138,12 @@ class _ProgramTrial:
             difference = roundings.describe_difference(results, other, self._run_perturbed())
         return difference
 
-    def _run_perturbed(self) -> list[Any]:
+    def _run_perturbed(self) -> list[CallOutcome]:
         return roundings.run_perturbed(
             lambda inputs_copy: self._call(self._model, inputs_copy), lambda: copy.deepcopy(self._inputs)
         )
 
-    def _call(self, model: Any, inputs_copy: Any = None) -> tuple[Any, Any]:
+    def _call(self, model: torch.nn.Module, inputs_copy: Inputs | None = None) -> CallOutcome:
         """Returns the results, and the inputs after the call; random numbers are the same each time."""
         inputs_copy = copy.deepcopy(self._inputs) if inputs_copy is None else inputs_copy
         torch.manual_seed(SEED)
@@ -147,7 +155,7 @@ class _ProgramTrial:
 
 
 def _with_gradients(
-    model: Any, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
+    model: torch.nn.Module, weights: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
     """Returns the results, then the gradients of inputs and weights, for random gradients of the results.
 
@@ -215,7 +223,7 @@ def _first_wrong(script: str, backend: Backend, dynamic: bool, gradients: bool) 
     return " ".join(_CALLED_FUNCTION.findall(statement)) or statement
 
 
-def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[..., object]:
     """A backend that runs the captured and decomposed graph, with the strides of results that tracing predicts.
 
     A backend only sees these predictions. Eager's strides may differ from them.
@@ -224,7 +232,7 @@ def _traced_backend(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Call
     def compiled(aten: AtenGraph) -> Runner:
         metas = [getattr(node, "meta", {}).get("val") for node in aten.module.graph.output_node().args[0]]
 
-        def run(*arguments: Any) -> list[Any]:
+        def run(*arguments: torch.Tensor) -> list[torch.Tensor]:
             pairs = zip(aten.module(*arguments), metas, strict=True)
             return [value if meta is None else with_strides_of(value, meta) for value, meta in pairs]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from string import Formatter
-from typing import Any
+from typing import TypeVar
 
 import torch
 from hypothesis import strategies as st
@@ -24,6 +24,9 @@ _SCALARS = ("2", "-1", "3", "0.5", "-1.5", "0", "1e-3")
 _TENSORS = ("x", "y", "z")
 # The conversion of a float outside an integer's range is undefined in C++, and so in PyTorch.
 _CLAMP = ".nan_to_num().clamp({}, 99)"
+
+
+T = TypeVar("T")
 
 
 def fill_template(template: str, draw: st.DrawFn, names: NamedTensors) -> str:
@@ -65,7 +68,7 @@ class _Operands:
         self.field(name)
         return self._values[name]
 
-    def choose(self, choices: Sequence[Any]) -> Any:
+    def choose(self, choices: Sequence[T]) -> T:
         return self._draw(st.sampled_from(choices))
 
     def number(self, low: int, high: int) -> int:

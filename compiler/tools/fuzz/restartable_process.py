@@ -84,7 +84,7 @@ class RestartableProcess:
     def __exit__(self, *_: object) -> None:
         self._warm.end()
 
-    def ask(self, arguments: tuple[Any, ...], timeout: float) -> WorkResult:
+    def ask(self, arguments: tuple[object, ...], timeout: float) -> WorkResult:
         """Calls the function; gives up after `timeout` seconds. Raises `RuntimeError` if the warm process exits."""
         try:
             self._warm.send(CallWork(pickle.dumps(arguments), timeout))
@@ -128,6 +128,6 @@ def _call_fork(fork: ForkedWorker, call: CallWork) -> WorkCalled:
     return WorkCalled("crash", pickle.dumps(fork.cause())) if reply is None else reply
 
 
-def _answer_calls(channel: Channel, work: Callable[..., Any]) -> None:
+def _answer_calls(channel: Channel, work: Callable[..., object]) -> None:
     while (call := channel.receive()) is not None:
         channel.send(WorkCalled("answer", pickle.dumps(work(*pickle.loads(call.arguments)))))

@@ -9,8 +9,8 @@ differences between these runs; integers and booleans that differ between them a
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -25,7 +25,13 @@ _VALUES_AT_NAN = {_aten.hardtanh_backward.default: 0.0, _aten.hardswish_backward
 _TRANSFORMS = (_aten._fft_c2c.default, _aten._fft_r2c.default, _aten._fft_c2r.default)
 
 
-def spread_nonfinite(func: Any, args: Any, kwargs: Any, results: Any, generator: torch.Generator) -> None:
+def spread_nonfinite(
+    func: torch._ops.OpOverload,
+    args: Sequence[Any],
+    kwargs: Mapping[str, object] | None,
+    results: Any,
+    generator: torch.Generator,
+) -> None:
     """Changes `results`, those of `func`, in place and at random where another algorithm may return NaN.
 
     This concerns Fourier transforms, attention, and gradients of clamped numbers. Attention of a NaN query is NaN in
@@ -40,14 +46,16 @@ def spread_nonfinite(func: Any, args: Any, kwargs: Any, results: Any, generator:
         _spread_gradient(_VALUES_AT_NAN[func], args, results, generator)
 
 
-def _spread_gradient(value: float, args: Any, results: torch.Tensor, generator: torch.Generator) -> None:
+def _spread_gradient(
+    value: float, args: Sequence[torch.Tensor], results: torch.Tensor, generator: torch.Generator
+) -> None:
     with torch.utils._python_dispatch._disable_current_modes():
         gradient, x = args[:2]
         either = torch.where(torch.rand(results.shape, generator=generator) < 0.5, gradient, value)
         results.copy_(torch.where(x.isnan(), either.to(results.dtype), results))
 
 
-def _spread_attention(args: Any, kwargs: Any, results: torch.Tensor) -> None:
+def _spread_attention(args: Sequence[Any], kwargs: Mapping[str, object], results: torch.Tensor) -> None:
     query, key, value, *rest = args
     defaults: list[Any] = [0.0, False]
     dropout, is_causal = rest + defaults[len(rest) :]
@@ -58,7 +66,9 @@ def _spread_attention(args: Any, kwargs: Any, results: torch.Tensor) -> None:
             results.copy_(by_math(query, key, value, mask, dropout, is_causal, None, scale=scale)[0])
 
 
-def _spread_transform(func: Any, args: Any, results: Any, generator: torch.Generator) -> None:
+def _spread_transform(
+    func: torch._ops.OpOverload, args: Sequence[Any], results: Any, generator: torch.Generator
+) -> None:
     """Sets every part of a result that another algorithm may make NaN to NaN or infinity, at random.
 
     By definition, NaN and infinity spread to both parts of every number of a Fourier transform. Algorithms leave out
@@ -99,14 +109,24 @@ MAX_ULPS = 4.0
 SPREAD_MARGIN = 16.0
 
 
+T = TypeVar("T")
+R = TypeVar("R")
+
+
 class RecordedFloats(TorchDispatchMode):
     """Records a copy of every float tensor that an op returns, with the op."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.floats: list[tuple[Any, torch.Tensor]] = []
+        self.floats: list[tuple[torch._ops.OpOverload, torch.Tensor]] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         results = func(*args, **(kwargs or {}))
         self.floats += [(func, leaf.clone()) for leaf in _new_floats(func, results)]
         return results
@@ -118,11 +138,17 @@ class PerturbedFloats(TorchDispatchMode):
     `plain` are the unchanged results. They are used until the program takes another branch, so that the ops differ.
     """
 
-    def __init__(self, generator: torch.Generator, plain: Sequence[tuple[Any, torch.Tensor]] = ()) -> None:
+    def __init__(self, generator: torch.Generator, plain: Sequence[tuple[object, torch.Tensor]] = ()) -> None:
         super().__init__()
         self._chance, self._plain = generator, iter(plain)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Sequence[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         results = func(*args, **(kwargs or {}))
         for leaf in _new_floats(func, results):
             perturb_tensor(leaf, self._chance)
@@ -135,7 +161,7 @@ class PerturbedFloats(TorchDispatchMode):
         return results
 
 
-def _new_floats(func: Any, results: Any) -> Iterator[torch.Tensor]:
+def _new_floats(func: torch._ops.OpOverload, results: object) -> Iterator[torch.Tensor]:
     """Yields the new float tensors that `func` returned, complex ones as real numbers; views are left out."""
     returns = func._schema.returns
     if returns and all(place.alias_info is None or place.alias_info.is_write for place in returns):
@@ -180,7 +206,7 @@ def _cancel(tensor: torch.Tensor, plain: torch.Tensor, generator: torch.Generato
         tensor.masked_fill_(crosses & (torch.rand(wide.shape, generator=generator) < 0.5), 0.0)
 
 
-def run_perturbed(program: Callable[[Any], Any], arguments: Callable[[], Any]) -> list[Any]:
+def run_perturbed(program: Callable[[T], object], arguments: Callable[[], T]) -> list[torch.Tensor]:
     """Returns the results of `PERTURBED_RUNS` runs of `program` with other roundings, each on new `arguments()`."""
     results, given = [], arguments()
     with RecordedFloats() as noted:
@@ -196,7 +222,7 @@ def run_perturbed(program: Callable[[Any], Any], arguments: Callable[[], Any]) -
     return results
 
 
-def describe_difference(ours: Any, eager: Any, perturbed: Sequence[Any]) -> str:
+def describe_difference(ours: object, eager: object, perturbed: Sequence[object]) -> str:
     """Returns a description of the first difference from eager that rounding does not explain, or "".
 
     `perturbed` are the results of `run_perturbed`.

@@ -126,7 +126,7 @@ class _Weights:
         return torch.ones(shape)
 
 
-def _evaluate(text: str, values: dict[str, Any]) -> Any:
+def _evaluate(text: str, values: dict[str, torch.Tensor]) -> torch.Tensor | None:
     """Returns the value of an expression in eager, `None` if eager raises an error."""
     try:
         with torch.no_grad(), warnings.catch_warnings():

@@ -19,7 +19,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.profile import HotSpot, Sampling
@@ -169,7 +169,7 @@ class CodeRange(NamedTuple):
     size: int
 
 
-def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs: int) -> Sampling:
+def sample_instructions(call: Callable[[], object], code: Sequence[CodeRange], runs: int) -> Sampling:
     """Samples `call` for at least `runs` runs; counts the samples for each instruction of `code`.
 
     If sampling is not possible, the result contains the reason.
@@ -186,7 +186,7 @@ def sample_instructions(call: Callable[[], Any], code: Sequence[CodeRange], runs
     return _summarize(sampler, code)
 
 
-def _repeat(call: Callable[[], Any], runs: int) -> None:
+def _repeat(call: Callable[[], object], runs: int) -> None:
     deadline, run_count = time.monotonic() + _MIN_SECONDS, 0
     while run_count < runs or (time.monotonic() < deadline and run_count < _MAX_RUNS):
         call()

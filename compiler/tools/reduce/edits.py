@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from buddy.compiler.tools.reduce.generic_ir import Block, GenericModule, Op, Region, Scanner, Value, split_list
+
+if TYPE_CHECKING:
+    import torch
+
 
 _FUNCTION_TYPE = "function_type"
 _LLVM_FUNCTION = "!llvm.func<"
@@ -317,7 +321,7 @@ def _resize_segment(op: Op, position: int, change: int) -> None:
         entries[_SEGMENTS] = f"array<i32: {', '.join(map(str, sizes))}>"
 
 
-def _without(items: list[Value] | list[str], numbers: Collection[int]) -> list[Any]:
+def _without(items: list[Value] | list[str], numbers: Collection[int]) -> list[torch.Tensor]:
     return [item for number, item in enumerate(items) if number not in numbers]
 
 

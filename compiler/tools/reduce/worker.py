@@ -7,11 +7,15 @@ import io
 import tempfile
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.reduce.failure import Execution, Failure, execute, execute_in_fork, shows
+
+if TYPE_CHECKING:
+    from buddy.compiler.mlir.bindings import ir
+
 
 # How a candidate is written: as MLIR's bindings print it, in generic form after a check by the bindings, or as it is.
 Form = Literal["printed", "checked", "plain"]
@@ -83,7 +87,7 @@ def _generic(request: ToGeneric) -> Generic:
     return Generic(module.operation.get_asm(print_generic_op_form=True, assume_verified=True))
 
 
-def _parsed(text: str) -> tuple[Any, str]:
+def _parsed(text: str) -> tuple[ir.Module | None, str]:
     """Returns the module, or `None` and the reason why it is not valid."""
     try:
         from buddy.compiler.mlir.bindings import ir
@@ -95,7 +99,7 @@ def _parsed(text: str) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=1)
-def _context() -> Any:
+def _context() -> ir.Context:
     from buddy.compiler.mlir.bindings import ir, register_external_dialects
 
     context = ir.Context()

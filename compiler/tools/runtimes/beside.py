@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -20,6 +20,10 @@ from buddy.compiler.support.files import scratch_folder
 from buddy.compiler.tools.runtimes.divergence import Search
 from buddy.compiler.tools.runtimes.onnx_model import RuntimeModel, make_model, results_of_file
 from buddy.compiler.tools.runtimes.sessions import TODO, RuntimeProcess, missing_packages
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 # The pause after a call on several threads: those of the runtime spin for a moment, and would slow down the next side.
 _PAUSE_SECONDS = 0.01
@@ -64,7 +68,7 @@ class RuntimeSide:
             self.problem = error_text(error)
 
     def report(
-        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[Any],
+        self, captured: CapturedGraph, reference: CapturedGraph, expected: Sequence[object],
         seconds: Sequence[Sequence[float]], threads: int, equal_nan: bool,
     ) -> SideReport:  # fmt: skip
         """Returns the comparison of the results with eager's, after a search for the node where they first differ."""
@@ -90,7 +94,7 @@ class RuntimeSide:
         )
 
     def _divergence(
-        self, captured: CapturedGraph, expected: Sequence[Any], outputs: Sequence[OutputReport], equal_nan: bool
+        self, captured: CapturedGraph, expected: Sequence[object], outputs: Sequence[OutputReport], equal_nan: bool
     ) -> Divergence | None:
         wrong = next((index for index, output in enumerate(outputs) if output.verdict not in ("ok", "unchecked")), None)
         if self._model is None or self._mark == "none" or (wrong is None and self._mark == "auto"):
@@ -107,7 +111,7 @@ class RuntimeSide:
         tensors = [index for index, value in enumerate(expected) if isinstance(value, torch.Tensor)]
         return search.find(tensors[wrong])
 
-    def _call_marked(self, nodes: Sequence[str]) -> list[Any]:
+    def _call_marked(self, nodes: Sequence[str]) -> list[np.ndarray]:
         assert self._model is not None
         with RuntimeProcess(self.name, self._model.write(nodes, f"{self.name}-marked"), self._threads) as process:
             process.wait_until_loaded()

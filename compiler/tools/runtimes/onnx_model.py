@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -19,6 +19,11 @@ from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import compute_node, symbols_at
 from buddy.compiler.runtime.torch_values import to_torch
 from buddy.compiler.tools.runtimes.sessions import ModelFile, write_arrays
+
+if TYPE_CHECKING:
+    import numpy as np
+    import onnx
+
 
 # The key under which the exporter's nodes have the name of the node that they come from.
 _NODE = "buddy_node"
@@ -61,7 +66,7 @@ class RuntimeModel:
         places = write_arrays(inputs, [as_array(tensor) for tensor in self.inputs])
         return ModelFile(path, inputs, places)
 
-    def split(self, outputs: Sequence[Any]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    def split(self, outputs: Sequence[np.ndarray]) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
         """Splits the outputs of a written model into the program's results and the values of marked nodes."""
         tensors = [as_tensor(output) for output in outputs]
         count = len(self.proto.graph.output)
@@ -149,7 +154,7 @@ def _export_problem(error: Exception) -> str:
     ]
 
 
-def _used_inputs(proto: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+def _used_inputs(proto: onnx.ModelProto, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
     if len(proto.graph.input) != len(inputs):
         raise NoModelError(f"the exported model has {len(proto.graph.input)} inputs, the program {len(inputs)}")
     return inputs
@@ -226,7 +231,9 @@ def _from_file(captured: CapturedGraph, folder: Path) -> RuntimeModel:
     return RuntimeModel(folder, proto, used, _markable(proto, captured, values), results)
 
 
-def evaluator_of(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor], Collection[str]], dict[str, Any]]:
+def evaluator_of(
+    captured: CapturedGraph,
+) -> Callable[[Sequence[torch.Tensor], Collection[str]], dict[str, torch.Tensor]]:
     """Returns a function that evaluates the model of an ONNX file by ONNX's reference evaluator.
 
     It takes the tensors of all inputs, and names of values in the model; and returns the values by name.
@@ -237,7 +244,7 @@ def evaluator_of(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor], C
     proto = onnx.load_model_from_string(captured.onnx_model)
     inputs = [value.name for value in proto.graph.input]
 
-    def evaluate(tensors: Sequence[torch.Tensor], names: Collection[str]) -> dict[str, Any]:
+    def evaluate(tensors: Sequence[torch.Tensor], names: Collection[str]) -> dict[str, torch.Tensor]:
         known = {value.name: value for value in (*proto.graph.value_info, *proto.graph.output)}
         marked = onnx.ModelProto()
         marked.CopyFrom(proto)
@@ -249,14 +256,14 @@ def evaluator_of(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor], C
     return evaluate
 
 
-def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[Any]]:
+def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]], list[torch.Tensor]]:
     """Returns a function from the tensors of all inputs to the results of an ONNX file, by the reference evaluator."""
     import onnx
 
     names = [value.name for value in onnx.load_model_from_string(captured.onnx_model).graph.output]
     evaluate = evaluator_of(captured)
 
-    def results(tensors: Sequence[torch.Tensor]) -> list[Any]:
+    def results(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         values = evaluate(tensors, list(dict.fromkeys(names)))
         return [values[name] for name in names]
 
@@ -266,13 +273,13 @@ def results_of_file(captured: CapturedGraph) -> Callable[[Sequence[torch.Tensor]
 # ---- both ------------------------------------------------------------------------------------------------------------
 
 
-def _without_data(path: Path) -> Any:
+def _without_data(path: Path) -> onnx.ModelProto:
     import onnx
 
     return onnx.load(str(path), load_external_data=False)
 
 
-def _markable(proto: Any, captured: CapturedGraph, values: dict[str, str]) -> dict[str, str]:
+def _markable(proto: onnx.ModelProto, captured: CapturedGraph, values: dict[str, str]) -> dict[str, str]:
     """Returns the entries of `values` that a model can return with the shape and the type of the node.
 
     A value that the exporter has folded or replaced is left out, as are the model's own outputs.
@@ -300,7 +307,7 @@ def _markable(proto: Any, captured: CapturedGraph, values: dict[str, str]) -> di
     return found
 
 
-def as_array(tensor: torch.Tensor) -> Any:
+def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a tensor as a NumPy array; bfloat16 is a type of the package `ml_dtypes`."""
     plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
     if plain.dtype is torch.bfloat16:
@@ -310,7 +317,7 @@ def as_array(tensor: torch.Tensor) -> Any:
     return plain.numpy()
 
 
-def as_tensor(array: Any) -> torch.Tensor:
+def as_tensor(array: np.ndarray) -> torch.Tensor:
     """Returns a NumPy array as a tensor."""
     import numpy as np
 

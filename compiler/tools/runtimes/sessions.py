@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -23,6 +23,10 @@ from buddy.compiler.protocol.worker_messages import Message
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.support.processes.interpreters import BlockingWorker
 from buddy.compiler.support.processes.lifetime import describe_exit
+
+if TYPE_CHECKING:
+    import numpy as np
+
 
 TODO = "pip install 'buddy-tui[runtimes]'"
 _PACKAGES = {ONNX_RUNTIME: "onnxruntime", OPENVINO: "openvino"}
@@ -89,7 +93,7 @@ def load_openvino(
         raise RuntimeRunError(f"OpenVINO computes in {effective} on this CPU, although {precision} was requested")
     request = compiled.create_infer_request()
 
-    def call(inputs: Sequence[Any]) -> list[Any]:
+    def call(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         results = request.infer(list(inputs), share_inputs=True)
         return [results[output] for output in compiled.outputs]
 
@@ -165,7 +169,7 @@ def _message(error: Exception) -> str:
     return f"{type(error).__name__}: {' '.join(lines)}"[:_MAX_MESSAGE_CHARS]
 
 
-def write_arrays(path: Path, arrays: Sequence[Any]) -> tuple[ArrayPlace, ...]:
+def write_arrays(path: Path, arrays: Sequence[np.ndarray]) -> tuple[ArrayPlace, ...]:
     """Writes arrays one after another, dense; returns their places."""
     import numpy as np
 
@@ -178,7 +182,7 @@ def write_arrays(path: Path, arrays: Sequence[Any]) -> tuple[ArrayPlace, ...]:
     return tuple(places)
 
 
-def read_arrays(path: Path, places: Sequence[ArrayPlace]) -> list[Any]:
+def read_arrays(path: Path, places: Sequence[ArrayPlace]) -> list[np.ndarray]:
     import numpy as np
 
     data = path.read_bytes()
@@ -192,7 +196,7 @@ def read_arrays(path: Path, places: Sequence[ArrayPlace]) -> list[Any]:
     return arrays
 
 
-def _dtype(name: str) -> Any:
+def _dtype(name: str) -> np.dtype:
     import numpy as np
 
     try:
@@ -241,7 +245,7 @@ class RuntimeProcess:
         self._send(CallModel())
         return self._receive().seconds
 
-    def results(self) -> list[Any]:
+    def results(self) -> list[np.ndarray]:
         """Returns the results of one call as arrays."""
         path = self._file.inputs.with_name("results.bin")
         self._send(CallModel(str(path)))
