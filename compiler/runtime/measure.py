@@ -226,11 +226,11 @@ def relative_rms(value: torch.Tensor, eager: torch.Tensor) -> float:
     return difference / size if size else difference
 
 
-def error_of_results(results: Sequence[Any], expected: Sequence[Any]) -> float:
+def error_of_results(results: Sequence[object], expected: Sequence[object]) -> float:
     """Returns the greatest `relative_rms` of a tensor among `results`; infinity if other elements are finite."""
     errors = [0.0]
     for value, eager in zip(results, expected, strict=True):
-        if isinstance(eager, torch.Tensor):
+        if isinstance(value, torch.Tensor) and isinstance(eager, torch.Tensor):
             same_finite = torch.equal(value.isfinite(), eager.isfinite())
             errors.append(relative_rms(value, eager) if same_finite else math.inf)
     return max(errors)

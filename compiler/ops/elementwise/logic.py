@@ -19,6 +19,7 @@ from buddy.compiler.ops.elementwise.builder import (
     promoted_type,
     rounded_operands,
 )
+from buddy.compiler.ops.registry import Results
 from buddy.compiler.ops.scalar import Operand, Scalar, cast
 from buddy.compiler.ops.structured import pointwise
 from buddy.compiler.ops.utils import LoweringError, SymbolTable, constant, mlir_element_type_get, value_of
@@ -80,7 +81,7 @@ _convert = ops_registry["ConvertElementTypeOp"]
 
 
 @ops_registry.lowering("ConvertElementTypeOp")
-def convert_clamped(node: Op, symbol_table: SymbolTable) -> Any:
+def convert_clamped(node: Op, symbol_table: SymbolTable) -> Results:
     """Converts; floats that are clamped to a range of 32-bit integers become bytes by way of these.
 
     Processors convert vectors of floats to 32 bits, and some of them none to 64 bits, through which eager converts.

@@ -112,7 +112,7 @@ class PackedWeights:
         packed_arguments = function.packs.setdefault(number, {})
         if packing not in packed_arguments:
             unpacked = function.block.arguments[number]
-            type_ = packed_type(packing, unpacked.type)
+            type_ = packed_type(packing, ir.MemRefType(unpacked.type))
             packed_arguments[packing] = function.block.add_argument(type_, unpacked.location)
             function.calls = [self._add_operand(call, number, packing) for call in list(function.calls)]
         return packed_arguments[packing]
@@ -196,7 +196,7 @@ class PackedWeights:
         key = (str(unpacked.type), packing)
         if key not in self.pack_functions:
             name = unique_symbol(self.module, f"pack_{len(self.pack_functions)}")
-            types = unpacked.type, packed_type(packing, unpacked.type)
+            types = unpacked.type, packed_type(packing, ir.MemRefType(unpacked.type))
             with ir.InsertionPoint(self.module.regions[0].blocks[0]), unpacked.location:
                 self.pack_functions[key] = (name, pack_function(name, *types, packing))
         return self.pack_functions[key][0]

@@ -117,6 +117,6 @@ def kernel_function(
 
 def _pack_into_scratch(e: KernelEmitter, packing: Packing, weights: ir.Value) -> ir.Value:
     """Emits the packing of `weights` into a new buffer; the caller frees the buffer."""
-    scratch = memref.alloc(packed_type(packing, weights.type), [], [], alignment=ALIGNMENT)
+    scratch = memref.alloc(packed_type(packing, ir.MemRefType(weights.type)), [], [], alignment=ALIGNMENT)
     packing.fill(e, weights, flatten(scratch))
     return scratch

@@ -56,6 +56,7 @@ class BytePanels:
 
     panels: Panels
     bits: int
+    element: str = ""
 
     @property
     def shape(self) -> tuple[int, ...]:
