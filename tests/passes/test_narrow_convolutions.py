@@ -9,8 +9,9 @@ import pytest
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.support.target import Target, host, request_tiles
-from tests.passes.convolution_calls import check
+from tests.passes.convolution_calls import check, check_epilogue, with_epilogue
 from tests.passes.test_dot_instructions import CASES, assembly_of
 from tests.passes.windows import Window
 from tests.support.dot_products import Emulated
@@ -115,6 +116,17 @@ def test_without_a_fill_it_adds(case: str) -> None:
     module = Emulated(window.function("f0", zero=False), DIRECT, target=with_instruction(case))
     assert module.remarks[0].endswith(", adds to C")
     check(module, 0, window, start=3.0)
+
+
+@pytest.mark.parametrize("case", ["vdpbf16ps", "tdpbf16ps", "vpmaddwd", "tdpbssd"])
+@pytest.mark.slow
+def test_an_epilogue_writes_lines_to_the_inside_of_an_image(case: str) -> None:
+    """Sums are finished where they are: bias and ReLU of floats, requantisation of bytes; lines are apart."""
+    (window,) = typed([Window(9, 11, 20, 37, padding=1, batch=2)], CASES[case][0])
+    passes = [FuseEpilogues(), *DIRECT]
+    module = Emulated(with_epilogue(window), passes, target=with_instruction(case))
+    assert "epilogue of linalg.generic" in module.remarks[-1], module.remarks
+    check_epilogue(module, window)
 
 
 def test_winograd_of_bfloat16_is_computed_in_f32() -> None:
