@@ -43,6 +43,9 @@ class ConvolutionsToKernels(MlirPass):
     2 is about that of direct convolution, and that of size 4 about three times as large. A tile whose sums are not all
     finite is computed by direct convolution, so that infinities and NaN appear in the right outputs.
 
+    Elements that are narrower than the sums, such as bfloat16 and bytes, are copied in patches, a chunk of output
+    positions at a time, and multiplied as by `contractions-to-kernels`, with its instructions.
+
     A convolution that is a plain matrix product, and one whose channels are not the last dim, is left to
     `contractions-to-kernels`.
     """

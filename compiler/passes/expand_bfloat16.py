@@ -5,6 +5,7 @@ If the processor has no instruction that rounds to bfloat16, LLVM would call a f
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,12 +19,19 @@ from buddy.compiler.passes.kernels.emit import element_of
 _UNCHANGED_OPS = frozenset({"arith.bitcast", "arith.constant"})
 _SELECT = "arith.select"
 _CONVERSIONS = frozenset({"arith.truncf", "arith.extf"})
+# Ops whose result is one of their operands, up to its sign: no rounding is needed if all of them are of bfloat16.
+_CHOOSING_OPS = frozenset({
+    "arith.maximumf", "arith.minimumf", "arith.maxnumf", "arith.minnumf", "arith.negf", "math.absf", "math.copysign",
+})  # fmt: skip
 
 
 @register
 @dataclass(frozen=True)
 class ExpandBfloat16(MlirPass):
-    """Rounds to nearest, ties to even, with quiet NaN; as in PyTorch, doubles are converted through f32."""
+    """Rounds to nearest, ties to even, with quiet NaN; as in PyTorch, doubles are converted through f32.
+
+    Results that are numbers of bfloat16 already, such as maxima of them, are not rounded.
+    """
 
     name: ClassVar[str] = "expand-bfloat16"
     summary: ClassVar[str] = "compute bfloat16 in f32 and round by integer ops, if the processor cannot round to it"
@@ -56,13 +64,47 @@ def _replace(op: ir.Operation) -> None:
         else:
             operands = [_extend_to_f32(value) if _is_bfloat16(value) else value for value in op.operands]
             type_ = _with_element(result.type, f32) if _is_bfloat16(result) else result.type
+            is_exact = op.name in _CHOOSING_OPS
             if op.name in _CONVERSIONS:
+                is_exact = is_exact or _is_exact(operands[0])
                 new = converted(operands[0], element_of(type_))
             else:
                 new = ir.Operation.create(op.name, [type_], operands, attributes_of(op)).result
-            new = _round_to_bfloat16(new) if _is_bfloat16(result) else new
+            if _is_bfloat16(result):
+                new = _narrowed(_upper_bits(new)) if is_exact else _round_to_bfloat16(new)
     result.replace_all_uses_with(new)
     op.erase()
+
+
+def _is_exact(value: ir.Value) -> bool:
+    """True if the f32 `value` is a number of bfloat16, or chosen from such numbers."""
+    if not isinstance(value, ir.OpResult) or not isinstance(element_of(value.type), ir.F32Type):
+        return False
+    op = value.owner
+    if op.name == "arith.constant":
+        return _is_exact_constant(op.attributes["value"])
+    if op.name == "arith.extf":
+        return _is_bfloat16(op.operands[0])
+    if op.name == "arith.bitcast":
+        return _is_extended(op.operands[0])
+    return op.name in _CHOOSING_OPS and all(map(_is_exact, op.operands))
+
+
+def _is_extended(bits: ir.Value) -> bool:
+    """True if `bits` are those of `_extend_to_f32`: shifted to the upper 16 bits."""
+    if not isinstance(bits, ir.OpResult) or bits.owner.name != "arith.shli":
+        return False
+    shift = bits.owner.operands[1]
+    is_constant = isinstance(shift, ir.OpResult) and shift.owner.name == "arith.constant"
+    return is_constant and bool(shift.owner.attributes["value"] == _number(bits.type, 16))
+
+
+def _is_exact_constant(attribute: ir.Attribute) -> bool:
+    if isinstance(attribute, ir.DenseElementsAttr):
+        if not attribute.is_splat:
+            return False
+        attribute = attribute.get_splat_value()
+    return not struct.unpack("<I", struct.pack("<f", ir.FloatAttr(attribute).value))[0] & 0xFFFF
 
 
 def _extend_to_f32(value: ir.Value) -> ir.Value:
@@ -77,18 +119,27 @@ def _round_to_bfloat16(value: ir.Value) -> ir.Value:
 
     Adds 0x7FFF to the bits, or 0x8000 if bit 16, the last that stays, is set; then drops the lower 16 bits.
     """
-    i32, i16 = ir.IntegerType.get_signless(32), ir.IntegerType.get_signless(16)
-    type_ = _with_element(value.type, i32)
-    bits = arith.bitcast(type_, value)
-    truncated = arith.shrui(bits, _constant(type_, 16))
+    type_ = _with_element(value.type, ir.IntegerType.get_signless(32))
+    bits, truncated = arith.bitcast(type_, value), _upper_bits(value)
     last_bit = arith.andi(truncated, _constant(type_, 1))
     sums = arith.addi(arith.addi(bits, _constant(type_, 0x7FFF)), last_bit)
     nearest = arith.shrui(sums, _constant(type_, 16))
     quiet_nan = arith.ori(truncated, _constant(type_, 0x40))
     is_nan = arith.cmpf(arith.CmpFPredicate.UNO, value, value)
     rounded = arith.select(is_nan, quiet_nan, nearest)
-    narrow = arith.trunci(_with_element(value.type, i16), rounded)
-    return arith.bitcast(_with_element(value.type, ir.BF16Type.get()), narrow)
+    return _narrowed(rounded)
+
+
+def _upper_bits(value: ir.Value) -> ir.Value:
+    """Returns the upper 16 bits of the f32 `value`, as integers of 32 bits."""
+    type_ = _with_element(value.type, ir.IntegerType.get_signless(32))
+    return arith.shrui(arith.bitcast(type_, value), _constant(type_, 16))
+
+
+def _narrowed(bits: ir.Value) -> ir.Value:
+    """Returns integers of 32 bits, of which the upper ones are zero, as bfloat16."""
+    narrow = arith.trunci(_with_element(bits.type, ir.IntegerType.get_signless(16)), bits)
+    return arith.bitcast(_with_element(bits.type, ir.BF16Type.get()), narrow)
 
 
 def _with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
@@ -97,6 +148,9 @@ def _with_element(type_: ir.Type, element: ir.Type) -> ir.Type:
 
 
 def _constant(type_: ir.Type, number: int) -> ir.Value:
+    return arith.constant(type_, _number(type_, number))
+
+
+def _number(type_: ir.Type, number: int) -> ir.Attribute:
     value = ir.IntegerAttr.get(element_of(type_), number)
-    splat = ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value
-    return arith.constant(type_, splat)
+    return ir.DenseElementsAttr.get_splat(type_, value) if isinstance(type_, ir.VectorType) else value

@@ -50,15 +50,30 @@ def allowed(window: Window) -> float:
     return 8 * EPSILON[window.element] * depth**0.5 if window.is_float else 0
 
 
+_RELU = """%u = arith.addf %x, %y : f32
+          %v = arith.maximumf %u, %z : f32"""
+_REQUANTISATION = """%real = arith.sitofp %x : i32 to f32
+          %u = arith.mulf %real, %y : f32
+          %even = math.roundeven %u : f32
+          %low = arith.maximumf %even, %least : f32
+          %high = arith.minimumf %low, %most : f32
+          %v = arith.fptosi %high : f32 to i8"""
+
+
 def with_epilogue(window: Window) -> str:
-    """`relu(convolution + shift per channel)`, inside of a buffer with a border of one pixel."""
+    """`relu(convolution + shift per channel)`, inside of a buffer with a border of one pixel.
+
+    Sums of bytes are multiplied by the numbers per channel instead, and rounded to bytes.
+    """
     batch, rows, columns, *channels = window.shapes[2]
-    result, shift = memref(batch, rows, columns, *channels), memref(*channels)
-    outer = memref(batch, rows + 2, columns + 2, *channels)
+    element, body = ("f32", _RELU) if window.is_float else ("i8", _REQUANTISATION)
+    result, shift = memref(batch, rows, columns, *channels, element=window.element), memref(*channels)
+    inside = memref(batch, rows, columns, *channels, element=element)
+    outer = memref(batch, rows + 2, columns + 2, *channels, element=element)
     strides = [1]
     for size in (*reversed(channels), columns + 2, rows + 2):
         strides.insert(0, strides[0] * size)
-    inner = result.replace(">", f", strided<{strides}, offset: {strides[1] + strides[2]}>>")
+    inner = inside.replace(">", f", strided<{strides}, offset: {strides[1] + strides[2]}>>")
     dims = ["n", "h", "w", "g", "o"][: len(strides)]
     every, last = (f"affine_map<({','.join(dims)})->({','.join(d)})>" for d in (dims, dims[3:]))
     kinds = ",".join(['"parallel"'] * len(dims))
@@ -67,14 +82,15 @@ def with_epilogue(window: Window) -> str:
       %in = memref.subview %out[0, 1, 1{rest}] {window.shapes[2]} {[1] * len(dims)} : {outer} to {inner}
       linalg.generic {{indexing_maps = [{every}, {last}, {every}], iterator_types = [{kinds}]}}
           ins(%c, %shift : {result}, {shift}) outs(%in : {inner}) {{
-        ^bb0(%x: f32, %y: f32, %t: f32):
-          %u = arith.addf %x, %y : f32
-          %v = arith.maximumf %u, %z : f32
-          linalg.yield %v : f32
+        ^bb0(%x: {window.element}, %y: f32, %t: {element}):
+          {body}
+          linalg.yield %v : {element}
       }}
       return""".replace(f" {window.shapes[2]} ", f" {list(window.shapes[2])} ")
     text = window.function("f0").replace(f"%c: {result})", f"%shift: {shift}, %out: {outer} {{buddy.result}})")
-    text = text.replace("%z = arith", f"%c = memref.alloc() : {result}\n      %z = arith")
+    allocation = f"%c = memref.alloc() : {result}"
+    limits = "%least = arith.constant -128.0 : f32\n      %most = arith.constant 127.0 : f32"
+    text = text.replace("%z = arith", f"{allocation}\n      {limits}\n      %z = arith")
     return epilogue.join(text.rsplit("\n      return", 1))
 
 
@@ -83,9 +99,16 @@ def check_epilogue(module: Compiled, window: Window) -> None:
     image, weights = window.operands()
     a, b, c = window.arrays(image, weights)
     shift = np.linspace(-1, 1, window.out, dtype=np.float32).reshape(c.shape[3:])
-    out = np.full((c.shape[0], c.shape[1] + 2, c.shape[2] + 2, *c.shape[3:]), np.nan, np.float32)
+    border = np.nan if window.is_float else 99
+    dtype = np.float32 if window.is_float else np.int8
+    out = np.full((c.shape[0], c.shape[1] + 2, c.shape[2] + 2, *c.shape[3:]), border, dtype)
+    sums = window.expected(image, weights)
+    if window.is_float:
+        expected = np.maximum(sums + shift, 0)
+    else:
+        shift *= np.float32(1e-3)
+        expected = np.clip(np.round(sums.astype(np.float32) * shift), -128, 127)
     module("f0", a, *weights_of(module, "f0", b), shift, out)
-    expected = np.maximum(window.expected(image, weights) + shift, 0)
     np.testing.assert_allclose(out[:, 1:-1, 1:-1], expected, rtol=0, atol=allowed(window))
-    out[:, 1:-1, 1:-1] = np.nan
-    assert np.isnan(out).all(), "the border is another's"
+    out[:, 1:-1, 1:-1] = border
+    np.testing.assert_array_equal(out, border, "the border is another's")

@@ -105,3 +105,32 @@ def test_a_program_calls_no_function_to_round() -> None:
     artifact = line.compile(recipe).artifact
     assert not any(b"__trunc" in image for image in artifact.objects)
     assert_same(line.run(recipe), program(x, y))
+
+
+CHOICES = f"""
+func.func @f(%x: memref<4096xbf16>, %y: memref<4096xbf16>, %z: memref<4096xbf16>) {FUNC} {{
+  %zero = arith.constant dense<0.0> : vector<16xf32>
+  affine.for %i = 0 to 4096 step 16 {{
+    %v = vector.load %x[%i] : memref<4096xbf16>, vector<16xbf16>
+    %w = vector.load %y[%i] : memref<4096xbf16>, vector<16xbf16>
+    %m = arith.minimumf %v, %w : vector<16xbf16>
+    %n = arith.negf %m : vector<16xbf16>
+    %u = arith.extf %n : vector<16xbf16> to vector<16xf32>
+    %p = arith.maximumf %u, %zero : vector<16xf32>
+    %r = arith.truncf %p : vector<16xf32> to vector<16xbf16>
+    vector.store %r, %z[%i] : memref<4096xbf16>, vector<16xbf16>
+  }}
+  return
+}}"""
+
+
+def test_numbers_of_bfloat16_that_are_only_chosen_are_not_rounded() -> None:
+    compiled = Compiled(CHOICES, [ExpandBfloat16()], target=WITHOUT)
+    assert "arith.addi" not in compiled.text
+    assert "arith.addi" in Compiled(CHOICES.replace("0.0>", "0.1>"), [ExpandBfloat16()], target=WITHOUT).text
+    bits = np.random.default_rng(0).integers(0, 1 << 16, (2, 4096), dtype=np.uint32).astype(np.uint16)
+    z = np.zeros(4096, np.uint16)
+    compiled("f", *bits, z)
+    x, y, found = (torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) for array in (*bits, z))
+    expected = torch.maximum(-torch.minimum(x, y), torch.zeros((), dtype=torch.bfloat16))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)

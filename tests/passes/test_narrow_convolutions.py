@@ -5,12 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import torch
 
 from buddy.compiler.passes.contractions_to_kernels import ContractionsToKernels
 from buddy.compiler.passes.convolutions_to_kernels import ConvolutionsToKernels
+from buddy.compiler.passes.fuse_epilogues import FuseEpilogues
 from buddy.compiler.support.target import Target, host, request_tiles
-from tests.passes.convolution_calls import check
+from tests.passes.convolution_calls import allowed, check, check_epilogue, weights_of, with_epilogue
 from tests.passes.test_dot_instructions import CASES, assembly_of
 from tests.passes.windows import Window
 from tests.support.dot_products import Emulated
@@ -117,6 +120,17 @@ def test_without_a_fill_it_adds(case: str) -> None:
     check(module, 0, window, start=3.0)
 
 
+@pytest.mark.parametrize("case", ["vdpbf16ps", "tdpbf16ps", "vpmaddwd", "tdpbssd"])
+@pytest.mark.slow
+def test_an_epilogue_writes_lines_to_the_inside_of_an_image(case: str) -> None:
+    """Sums are finished where they are: bias and ReLU of floats, requantisation of bytes; lines are apart."""
+    (window,) = typed([Window(9, 11, 20, 37, padding=1, batch=2)], CASES[case][0])
+    passes = [FuseEpilogues(), *DIRECT]
+    module = Emulated(with_epilogue(window), passes, target=with_instruction(case))
+    assert "epilogue of linalg.generic" in module.remarks[-1], module.remarks
+    check_epilogue(module, window)
+
+
 def test_winograd_of_bfloat16_is_computed_in_f32() -> None:
     window = replace(Window(14, 14, 64, 48, padding=1), factor="bf16")
     text = window.function("f0")
@@ -127,6 +141,20 @@ def test_winograd_of_bfloat16_is_computed_in_f32() -> None:
     for case in ("vdpbf16ps", "tdpbf16ps"):
         found = Compiled(text, [ConvolutionsToKernels()], target=with_instruction(case))
         assert case in found.remarks[0], "fewer products do not pay where an instruction multiplies twice as many"
+
+
+@pytest.mark.parametrize("winograd", ["never", "2"])
+def test_infinity_and_nan_stay_in_their_windows(winograd: str) -> None:
+    (window,) = typed([Window(13, 12, 5, 19)], "bf16")
+    module = Compiled(window.function("f0"), [ConvolutionsToKernels(winograd=winograd)], target=TARGETS["avx2"])
+    assert ("winograd 2x2" in module.remarks[0]) == (winograd == "2")
+    image, weights = window.operands()
+    image[0, 3, 4, 5], image[0, 1, 11, 2], image[0, 0, 0, 11] = torch.inf, torch.nan, -torch.inf
+    a, b, c = window.arrays(image, weights)
+    module("f0", a, *weights_of(module, "f0", b), c)
+    expected = window.expected(image, weights)
+    assert 0 < np.isfinite(expected).mean() < 1
+    np.testing.assert_allclose(c, expected, rtol=0, atol=allowed(window))
 
 
 @pytest.mark.parametrize(

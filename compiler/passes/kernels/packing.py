@@ -90,7 +90,7 @@ class Packing(Protocol):
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
-def packed_type(packing: Packing, weights: ir.MemRefType) -> ir.MemRefType:
+def packed_type(packing: Packing, weights: ir.Type) -> ir.MemRefType:
     """Returns the type of the buffer with packed weights, for unpacked ones of type `weights`."""
     element = ir.Type.parse(packing.element) if packing.element else weights.element_type
     return ir.MemRefType.get(list(packing.shape), element)
