@@ -36,7 +36,7 @@ def multiply(node: Op, symbol_table: SymbolTable) -> Any:
     unsigned = dtypes[0].is_unsigned, dtypes[1].is_unsigned
     epilogue = _Epilogue(node, 3, symbol_table, [])
     rank, (*_, k) = len(batch) + 2, a.tensor_meta.shape
-    sums = st.contract(*values, f"{batch}mk", f"{batch}kn", f"{batch}mn", _INT32, unsigned=unsigned)
+    sums = st.contract(values[0], values[1], f"{batch}mk", f"{batch}kn", f"{batch}mn", _INT32, unsigned=unsigned)
     a_sums = (_sum(values[0], dtypes[0], [rank - 1]), _INT32) if epilogue.b_zero != 0 else None
     b_sums = (_sum(values[1], dtypes[1], [rank - 2]), _INT32) if epilogue.a_zero else None
     terms = epilogue.corrections(a_sums, b_sums, k)
