@@ -159,7 +159,7 @@ ACTIONS: tuple[Action, ...] = (
         "passes.tune",
         ("f",),
         "Fastest recipe",
-        "Search for the fastest recipe whose results match eager",
+        "Search for the fastest recipe whose results match eager, or for the fastest precisions within an error",
         "tune.ask_tuning",
         "passes",
         needs_recipe,

@@ -93,7 +93,7 @@ SYNONYMS: dict[str, str] = {
     "passes.up": "order earlier",
     "passes.dialect": "linalg tosa stablehlo",
     "passes.preset": "template default pipeline",
-    "passes.tune": "slow faster autotune optimize speed performance search",
+    "passes.tune": "slow faster autotune optimize speed performance search precision error budget",
     "ir.previous": "step back pass",
     "ir.next": "step forward pass",
     "ir.previous-changed": "step back pass",

@@ -40,6 +40,7 @@ declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
 declare x86_amx @llvm.x86.tileloadd64.internal(i16, i16, ptr, i64)
 declare void @llvm.x86.tilestored64.internal(i16, i16, ptr, i64, x86_amx)
 """
+_FEATURES = {"vdpbf16ps": ",+avx512bf16", "tdpbf16ps": ",+amx-tile,+amx-bf16"}
 _TILES, _TILE_PRODUCTS, _TILE_BYTES = 4, 16 * 16 * 32, 1024
 
 
@@ -76,7 +77,9 @@ def _model() -> str:
 
 def _measure(names: Sequence[str]) -> dict[str, float]:
     products = {"vfmadd": SUMS * 16, "vdpbf16ps": 2 * SUMS * 16, "tdpbf16ps": _TILES * _TILE_PRODUCTS}
-    library = compile_loops(loops_text(names), [f"{name}_loop" for name in names], "buddy_rates")
+    # LLVM ends the process if it selects an instruction that it does not find in the processor.
+    features = "".join(_FEATURES[name] for name in names if name in _FEATURES)
+    library = compile_loops(loops_text(names), [f"{name}_loop" for name in names], "buddy_rates", features)
     memory = ctypes.create_string_buffer(2 * _TILES * _TILE_BYTES)
     loops = {
         name: ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(library[f"{name}_loop"]) for name in names
@@ -125,12 +128,15 @@ def _products_loop(name: str, product: str) -> str:
     return loop(name, "ptr %sink, i64 %steps", before, starts, bodies, stores)
 
 
-def compile_loops(text: str, names: Sequence[str], library: str) -> llvm.ResourceTracker:
-    """Returns the functions `names` of the LLVM IR `text`, compiled for this machine; `library` is a unique name."""
+def compile_loops(text: str, names: Sequence[str], library: str, features: str = "") -> llvm.ResourceTracker:
+    """Returns the functions `names` of the LLVM IR `text`, compiled for this machine; `library` is a unique name.
+
+    `features` are added to those that LLVM finds, such as ",+amx-bf16".
+    """
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple().create_target_machine(
-        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten() + features, opt=3
     )
     builder = llvm.JITLibraryBuilder().add_ir(text).add_current_process()
     for name in names:

@@ -27,7 +27,7 @@ from buddy.app.reports.fallbacks import GraphFacts
 from buddy.app.reports.node_history import NodeRemark
 from buddy.app.reports.plots import Plot, PlotAxis, Series
 from buddy.app.reports.profile import FlameNode
-from buddy.app.reports.results import bisection_result, profile_result, tuning_result
+from buddy.app.reports.results import bisection_result, precisions_result, profile_result, tuning_result
 from buddy.app.reports.searches import PassPreview
 from buddy.app.reports.text.search_hits import read_pattern
 from buddy.app.screens.detail import CodeScreen, DetailScreen, TextScreen
@@ -51,6 +51,7 @@ from buddy.app.workbench.start import StartScreen
 from buddy.app.workspace.sources import Program
 from buddy.compiler.protocol import (
     Assignment,
+    Attempted,
     BisectionResult,
     ExplainDynamo,
     GraphInfo,
@@ -65,6 +66,7 @@ from buddy.compiler.protocol import (
     UserFrame,
 )
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
 from tests.app.commands.test_tune import TRIES
 from tests.app.picturing import DRAWN, MODULES, OPEN, SEVERAL, at_rest, compiled, mask, press, until
 from tests.app.reports.test_profile import INFO, REPORT
@@ -113,6 +115,22 @@ FINDING = BisectionResult(
 PROGRAMS = [Program("samples/bert.py", ("--tiny",)), Program("models/resnet.onnx"), Program("package.module:net")]
 PROFILED = profile_result(REPORT, msgspec.structs.replace(REPORT, nodes=REPORT.nodes[:3]), INFO)
 TUNED = tuning_result(Tuned(1, Recipe(), ("fuse-rows=on",), 4, 12, 0.5, 1.6, 1.4, 1.7, 9.0), TRIES, is_better=True)
+OF_PRECISIONS = precisions_result(
+    Tuned(
+        1, Recipe(), ("bf16 for 1 product", "int8-dynamic for 1 product"), 4, 4, 0.5, 1.6, 1.4, 1.7, 9.0, (),
+        (
+            NodePrecision("up/addmm.0", 2e-3, "bf16", (PrecisionEffect("bf16", 1e-3, 2e-3),)),
+            NodePrecision("down/addmm.0", 2e-3, "int8-dynamic", (PrecisionEffect("int8-dynamic", 5e-4, 6e-3),)),
+        ),
+    ),
+    (
+        Attempted(1, 0, ("the first recipe",), 0.8, 0.008, 0.01, 0.2, best=True, elapsed=1.0),
+        Attempted(1, 1, ("bf16 for 1 product", "int8-dynamic for 1 product"), 0.5, 0.005, 0.01, 0.2, error=6.3e-3),
+        Attempted(1, 2, ("bf16 for 1 product",), 0.6, 0.006, 0.01, 0.2, error=2e-3),
+    ),
+    True,
+    {"up/addmm.0": "up/addmm", "down/addmm.0": "down/addmm"},
+)  # fmt: skip
 LOGGED = [LoggedResult("12:00:00", PROFILED), LoggedResult("12:05:00", TUNED)]
 SAID_BEFORE = [("11:59:59", "profiling: compiling"), ("12:06:00", f"wrote {'a-long-name/' * 20}add.toml")]
 STAGES = [Stage(0, "fx", "torch", "a", 4, language="fx"), Stage(1, "lower", "toplevel", "b", 9)]
@@ -233,6 +251,7 @@ SCREENS = {
     "finding": Shown(ResultScreen, made=lambda app: ResultScreen(bisection_result(FINDING))),
     "profiled": Shown(ResultScreen, made=lambda app: ResultScreen(PROFILED)),
     "tuned": Shown(ResultScreen, made=lambda app: ResultScreen(TUNED)),
+    "tuned-precisions": Shown(ResultScreen, made=lambda app: ResultScreen(OF_PRECISIONS)),
     "follow": Shown(FollowScreen, made=lambda app: FollowScreen("add", STEPS_OF_NODE, None)),
     "fate": Shown(NodeHistoryScreen, made=lambda app: NodeHistoryScreen("add", SAID)),
     "confirm": Shown(ConfirmScreen, made=lambda app: ConfirmScreen("add.toml already exists. Overwrite?")),

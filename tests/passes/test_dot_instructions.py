@@ -113,6 +113,24 @@ def test_products_of_bfloat16_by_the_instructions_of_this_machine() -> None:
     check(Compiled(texts_of("bf16", (False, False), False), [ContractionsToKernels()]), "bf16", (False, False))
 
 
+@pytest.mark.parametrize("case", ["vdpbf16ps", "tdpbf16ps"])
+def test_the_parts_of_pairs_are_one_depth(case: str) -> None:
+    """The precision `bf16x3` multiplies [high, high, low] and [high, low, high], and adds over parts and depth."""
+    sizes = {"m": 20, "n": 33, "p": 3, "k": 32}
+    text = function("f", "mpk,npk->mn", sizes, element="bf16", sums="f32")
+    target = replace(TARGETS["avx512"], dot_instructions=(case,))
+    found = Emulated(text, [ContractionsToKernels()], target=target)
+    assert [case in remark and "20x33x96" in remark for remark in found.remarks] == [True]
+    torch.manual_seed(0)
+    a, b = torch.randn(20, 32), torch.randn(33, 32)
+    (a_high, a_low), (b_high, b_low) = ((x.bfloat16(), (x - x.bfloat16()).bfloat16()) for x in (a, b))
+    parts = torch.stack([a_high, a_high, a_low], 1), torch.stack([b_high, b_low, b_high], 1)
+    out: Any = np.zeros((20, 33), np.float32)
+    found("f", *(x.contiguous().view(torch.int16).numpy() for x in parts), out)
+    np.testing.assert_allclose(out, (a.double() @ b.double().t()).numpy(), rtol=0, atol=2e-4)
+    assert float(np.abs(out - (a_high.double() @ b_high.double().t()).numpy()).max()) > 1e-2
+
+
 def test_tiles_stay_in_registers() -> None:
     """LLVM configures the tiles once, outside the loop over K, and stores each tile of sums once, after it."""
     text = function("f", "mk,nk->mn", {"m": 32, "n": 32, "k": 2048}, element="bf16", sums="f32", parameter=True)

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from buddy.compiler.protocol import Attempted, Diagnostic, Frame, Progress, Tune, Tuned
-from buddy.compiler.protocol.recipe import F32, Precision, PrecisionChoice, Recipe
+from buddy.compiler.protocol.recipe import F32, PRECISIONS, Precision, PrecisionChoice, Recipe
 from buddy.compiler.protocol.tuning import FrontPoint, NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
@@ -40,7 +40,8 @@ from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, 
 # The parts of the time until which precisions are timed, and errors are measured.
 _TIMED_BY, _MEASURED_BY = 0.4, 0.7
 # The order in which precisions are timed: those that are likely to save the most time first.
-_ORDER: tuple[Precision, ...] = ("f32", "bf16", "int8-dynamic", "bf16x3", "int8-weights")
+_LIKELY: tuple[Precision, ...] = (F32, "bf16", "int8-dynamic", "bf16x3")
+_ORDER = (*_LIKELY, *(precision for precision in PRECISIONS if precision not in _LIKELY))
 # Seconds of errors between two reports.
 _ERRORS_AT_ONCE = 3.0
 # A precision that saves a smaller part of a product's time is left out: so much is noise.

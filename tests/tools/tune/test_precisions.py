@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.protocol import Attempted, Frame, Progress, Tune, Tuned
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.recipe import Precision
+from buddy.compiler.protocol.recipe import PRECISIONS, Precision
 from buddy.compiler.protocol.tuning import NodePrecision, PrecisionEffect
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import (
@@ -91,7 +91,7 @@ class Program:
             for i, name in enumerate(self.names)
             for precision, error in (("bf16", 1e-3), ("int8-dynamic", 4e-3))
         }
-        self.seconds = {"f32": 10e-3, "bf16": 5e-3, "int8-dynamic": 3e-3, "bf16x3": 20e-3, "int8-weights": 10e-3}
+        self.seconds = dict.fromkeys(PRECISIONS, 10e-3) | {"bf16": 5e-3, "int8-dynamic": 3e-3, "bf16x3": 20e-3}
         self.asked: list[TuningRequest] = []
 
     async def ask(self, request: TuningRequest) -> Any:

@@ -47,7 +47,7 @@ def test_a_number_chooses_among_steps_of_one_name() -> None:
         (Variation("canonicalize#99", (True,)), "only"),
         (Variation("fuse-rows", (3,)), "on or off"),
         (Variation("threads", ("many",)), "has another type"),
-        (Variation("precision", ("bf17",)), "unknown precision bf17; known: f32, bf16, int8-dynamic, int8-weights"),
+        (Variation("precision", ("bf17",)), "unknown precision bf17; known: f32, bf16x3, bf16, int8-dynamic"),
         (Variation("precision:mm.0", ("int4",)), "precision:mm.0: unknown precision int4"),
     ],
 )
