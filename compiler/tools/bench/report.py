@@ -179,7 +179,8 @@ def _float_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
     figures = subject["sides"]
     ours, inductor = figures.get(OURS, {}), figures.get(INDUCTOR, {})
     share = "–"
-    if "seconds" in ours and subject["flops"]:
+    # The machine's rate is that of durations.
+    if "seconds" in ours and subject["flops"] and subject.get("clock") != "cpu":
         share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
     spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
     return [share, " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)]
