@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from buddy.app.cli import FAILURE, USAGE_ERROR, VERBS, arguments
 from buddy.app.cli.console import Console
@@ -22,6 +22,7 @@ from buddy.compiler.tools.bench.plan import (
     BenchPlan,
     BenchPlanError,
     BenchSubject,
+    Clock,
     check_sides,
     read_suite,
     with_precisions,
@@ -55,6 +56,8 @@ def make_parser() -> arguments.Parser:
     parser.add_argument(
         "--seconds", type=float, default=60.0, metavar="S", help="stop timing a subject after S seconds (default: 60)"
     )
+    text = "time the duration of calls, or their CPU time, which has no waits for a core; one thread (default: wall)"
+    parser.add_argument("--clock", choices=get_args(Clock), default="wall", help=text)
     text = "leave out a side that is not ready after S seconds (default: 900)"
     parser.add_argument("--prepare-seconds", type=float, default=900.0, metavar="S", help=text)
     parser.add_argument(
@@ -146,7 +149,9 @@ def _make_plan(options: argparse.Namespace, script: tuple[str, ...]) -> BenchPla
     selected = tuple(subject for subject in subjects if not names or subject.name in names)
     selected = with_precisions(selected, [name for name in options.precisions.split(",") if name])
     sides = check_sides(options.sides.split(","))
-    return BenchPlan(selected, sides, threads, options.rounds, options.seconds, options.prepare_seconds)
+    if options.clock == "cpu" and threads != (1,):
+        raise BenchPlanError("--clock cpu adds up the time of all threads: use it with --threads 1")
+    return BenchPlan(selected, sides, threads, options.rounds, options.seconds, options.prepare_seconds, options.clock)
 
 
 def _parse_thread_count(text: str) -> int:

@@ -148,6 +148,15 @@ def test_memory_of_a_large_model_is_that_of_all_processes(run_python: RunPython)
     assert {"imports", "model", "first call"} <= released["peaks"].keys()
 
 
+def test_cpu_time_of_a_call_has_no_waits() -> None:
+    def call() -> None:
+        time.sleep(0.03)
+        sum(range(2_000_000))
+
+    durations, busy = worker.seconds_per_call(call), worker.seconds_per_call(call, "cpu")
+    assert 0 < busy < durations - 0.02
+
+
 @pytest.mark.parametrize(("seconds", "calls"), [(0.05, range(1, 2)), (0.001, range(3, 31))])
 def test_a_turn_is_one_long_call_or_many_short_ones(
     seconds: float, calls: range, monkeypatch: pytest.MonkeyPatch

@@ -232,6 +232,9 @@ def test_a_precision_and_a_task_that_do_not_fit_are_refused(bench: Bench, script
     done = bench(script, "--precisions", "int9")
     assert done.returncode == 2
     assert "unknown precision 'int9'; the precisions are f32, bf16, int8-dynamic" in done.stderr
+    done = bench(script, "--clock", "cpu", "--threads", "1,2")
+    assert done.returncode == 2
+    assert "use it with --threads 1" in done.stderr
     suite = tmp_path / "suite.toml"
     suite.write_text('[[subject]]\nname = "a"\nsource = "a.py"\ntask = "training"\nprecisions = ["bf16"]\n')
     with pytest.raises(BenchPlanError, match="subject 'a' of task 'training' is measured in f32 only"):

@@ -52,6 +52,8 @@ BenchPrecision = Literal["f32", "bf16", "int8-dynamic", "int8-static", "int8-wei
 BENCH_PRECISIONS: tuple[BenchPrecision, ...] = get_args(BenchPrecision)
 # What a call computes: the results of one input, those of several inputs whose sizes differ, or a training step.
 Task = Literal["inference", "dynamic", "training"]
+# What is timed: the duration of a call, or the CPU time that the process spends in it, on all threads.
+Clock = Literal["wall", "cpu"]
 # The tables of a report, in order, with their titles.
 TABLES = {
     "f32": "float32",
@@ -109,7 +111,8 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Everything that one run of the benchmark measures.
 
     The rounds of a subject end after `seconds`, but it has at least `session.MIN_ROUNDS`. A side that is not ready
-    after `prepare_seconds` is left out.
+    after `prepare_seconds` is left out. CPU times, with the `clock` "cpu", do not count waits for a core, which other
+    work on the machine decides.
     """
 
     subjects: tuple[BenchSubject, ...]
@@ -118,6 +121,7 @@ class BenchPlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     rounds: int = 15
     seconds: float = 60.0
     prepare_seconds: float = 900.0
+    clock: Clock = "wall"
 
     @property
     def cases(self) -> tuple[BenchCase, ...]:

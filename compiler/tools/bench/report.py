@@ -124,8 +124,8 @@ def _section(
     lines = [
         f"### {title}",
         "",
-        f"{machine['name']}: {machine['gflops']:.0f} GFLOP/s in float32, {machine['gbytes']:.1f} GB/s. Times in ms, in "
-        f"brackets the error relative to float32 eager.{_loads(subjects)}",
+        f"{machine['name']}: {machine['gflops']:.0f} GFLOP/s in float32, {machine['gbytes']:.1f} GB/s. "
+        f"{_clock(subjects)} in ms, in brackets the error relative to float32 eager.{_loads(subjects)}",
         "",
     ]
     lines += ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
@@ -143,6 +143,11 @@ def _mean_texts(mean: dict[str, Any]) -> Iterator[str]:
     if mean.get("frozen_geometric_mean"):
         count = mean.get("frozen_models", mean["models"])
         yield f"{mean['frozen_geometric_mean']:.2f} × the fastest of all others, weights frozen ({count} models)"
+
+
+def _clock(subjects: Sequence[dict[str, Any]]) -> str:
+    by_cpu = any(subject.get("clock") == "cpu" for subject in subjects)
+    return "CPU times, without waits for a core," if by_cpu else "Times"
 
 
 def _loads(subjects: Sequence[dict[str, Any]]) -> str:
@@ -174,7 +179,8 @@ def _float_cells(subject: dict[str, Any], machine: dict[str, Any]) -> list[str]:
     figures = subject["sides"]
     ours, inductor = figures.get(OURS, {}), figures.get(INDUCTOR, {})
     share = "–"
-    if "seconds" in ours and subject["flops"]:
+    # The machine's rate is that of durations.
+    if "seconds" in ours and subject["flops"] and subject.get("clock") != "cpu":
         share = f"{subject['flops'] / ours['seconds']['median'] / machine['gflops'] / 1e9:.0%}"
     spans = ((ours, "aten_seconds"), (ours, "warm_aten_seconds"), (inductor, "aten_seconds"))
     return [share, " / ".join(f"{side[name]:.2f}" if name in side else "–" for side, name in spans)]

@@ -28,6 +28,7 @@ from buddy.compiler.tools.bench.plan import (
     BenchCase,
     BenchPlan,
     BenchPrecision,
+    Clock,
     Task,
     why_not,
 )
@@ -44,6 +45,7 @@ class PrepareSide(Message, frozen=True):
     task: Task
     precision: BenchPrecision
     threads: int
+    clock: Clock
 
 
 class SidePrepared(Message, frozen=True):
@@ -75,7 +77,7 @@ class ContestantError(BuddyError):
 class Contestant:
     """One side of a case in a separate process, with empty caches."""
 
-    def __init__(self, side: str, case: BenchCase, folder: Path) -> None:
+    def __init__(self, side: str, case: BenchCase, folder: Path, clock: Clock = "wall") -> None:
         self.side = side
         subject = case.subject
         self._caches = tempfile.TemporaryDirectory(prefix="buddy-bench-", ignore_cleanup_errors=True)
@@ -84,7 +86,9 @@ class Contestant:
             "buddy.compiler.tools.bench.worker:serve", SidePrepared | SideFailed | BlockTimed, self._log,
             _environment(case.threads, self._caches.name),
         )  # fmt: skip
-        self._send(PrepareSide(side, subject.source, subject.arguments, subject.task, case.precision, case.threads))
+        self._send(
+            PrepareSide(side, subject.source, subject.arguments, subject.task, case.precision, case.threads, clock)
+        )
 
     def report(self, timeout: float) -> dict[str, Any]:
         """Waits for the preparation, and returns its report. Raises `ContestantError`, also after `timeout` seconds."""
@@ -241,7 +245,7 @@ class _CaseRun:
         if reason := why_not(side, self.case):
             reports[side] = {"error": reason}
             return
-        contestants[side] = Contestant(side, self.case, self.folder)
+        contestants[side] = Contestant(side, self.case, self.folder, self.plan.clock)
         try:
             reports[side] = contestants[side].report(self.plan.prepare_seconds)
         except ContestantError as error:
@@ -305,6 +309,7 @@ class _CaseRun:
             "table": subject.table(precision),
             "precision": precision,
             "threads": self.case.threads,
+            "clock": self.plan.clock,
             "flops": valid_report.get("flops", 0),
             "parameter_bytes": valid_report.get("parameter_bytes", 0),
             "sides": sides,

@@ -10,6 +10,7 @@ from typing import Any
 
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.processes.channel import Channel, serves
+from buddy.compiler.tools.bench.plan import Clock
 from buddy.compiler.tools.bench.session import BlockTimed, PrepareSide, SideFailed, SidePrepared, TimeBlock
 
 # The minimum duration of a block. With a single call of a few milliseconds, a block would mostly measure how long the
@@ -32,7 +33,7 @@ def serve(channel: Channel) -> None:
     channel.send(SidePrepared(report))
     with torch.set_grad_enabled(request.task == "training"):
         while channel.receive() is not None:
-            channel.send(BlockTimed(seconds_per_call(call)))
+            channel.send(BlockTimed(seconds_per_call(call, request.clock)))
 
 
 def _reason(error: Exception) -> str:
@@ -44,13 +45,14 @@ def _reason(error: Exception) -> str:
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:_MAX_REASON_CHARS]
 
 
-def seconds_per_call(call: Callable[[], Any]) -> float:
-    """Times a block of calls, and returns the median of their durations in seconds."""
+def seconds_per_call(call: Callable[[], Any], clock: Clock = "wall") -> float:
+    """Times a block of calls, and returns the median of their durations in seconds, or of their CPU times."""
+    now = time.process_time if clock == "cpu" else time.perf_counter
     times: list[float] = []
     while not times or sum(times) < _MIN_BLOCK_SECONDS:
-        start = time.perf_counter()
+        start = now()
         call()
-        times.append(time.perf_counter() - start)
+        times.append(now() - start)
     return statistics.median(times)
 
 
