@@ -78,8 +78,25 @@ def _linear_rule(op: Any) -> Any:
     return apply
 
 
-for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default):
+for _op in (aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default):
     RULES[_op] = _linear_rule(_op)
+
+
+def _mean_rule(op: Any) -> Any:
+    """The rule of a mean: eager divides the sum by a complex count, so an infinity or NaN makes both parts NaN."""
+    mean_of_parts = _linear_rule(op)
+
+    def apply(out: torch.Tensor, x: Any, *args: Any, dtype: Any = None) -> Any:
+        mean = mean_of_parts(out, x, *args)
+        if not isinstance(mean, ComplexPair) or not isinstance(mean.im, torch.Tensor):
+            return mean
+        return ComplexPair(mean.re + mean.im * 0.0, mean.im - mean.re * 0.0)
+
+    return apply
+
+
+for _op in (aten.mean.default, aten.mean.dim):
+    RULES[_op] = _mean_rule(_op)
 
 
 @rule(aten.var.correction)
