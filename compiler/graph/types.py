@@ -56,7 +56,7 @@ class TensorDType(Enum):
 
     @property
     def complex(self) -> TensorDType:
-        """Returns the complex type whose parts have this type. Raises `KeyError` for a type that no complex type has."""
+        """Returns the complex type with parts of this type. Raises `KeyError` for a type that no complex type has."""
         return {part: dtype for dtype, part in _PARTS.items()}[self]
 
     @property

@@ -226,6 +226,10 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     """Casts `x` with PyTorch's semantics: a cast to bool is `x != 0`, and one from float to integer truncates."""
     if x.dtype is dtype:
         return x
+    if dtype.is_complex:
+        return ComplexScalar(cast(real_part(x), dtype.part), cast(imaginary_part(x), dtype.part))
+    if isinstance(x, ComplexScalar):
+        return x.compare("ne", 0) if dtype is TensorDType.Bool else cast(x.re, dtype)
     if x.dtype.is_float8:
         return cast(Scalar(float8.to_f32(x.value, x.dtype), TensorDType.Float32), dtype)
     if dtype is TensorDType.Bool:

@@ -124,23 +124,6 @@ def vector_norm(
     return torch.linalg.vector_norm(modulus(x).to(out.dtype), ord, dim, keepdim)
 
 
-@rule(aten.cumprod.default)
-def cumprod(out: torch.Tensor, x: Any, dim: int, dtype: Any = None) -> Any:
-    """Computes in log2(size) steps, each of which doubles the number of factors in every product."""
-    if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
-        return NotImplemented
-    products, n_factors = _multiply_by_one(pair_of(x, part_type(out.dtype))), 1
-    while x.re.dim() and n_factors < (size := x.re.size(dim)):
-        complete, left, right = (
-            products.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
-            for start, count in ((0, n_factors), (0, size - n_factors), (n_factors, size - n_factors))
-        )
-        extended = right * left
-        products = ComplexPair(torch.cat([complete.re, extended.re], dim), torch.cat([complete.im, extended.im], dim))
-        n_factors *= 2
-    return products
-
-
 @rule(aten.prod.default)
 def prod(out: torch.Tensor, x: Any, dtype: Any = None) -> Any:
     if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
