@@ -25,6 +25,7 @@ _DIGITS = {torch.float16: 11, torch.bfloat16: 8, torch.float32: 24, torch.float6
 FLOATS = frozenset(_DIGITS)
 NUMBERS = FLOATS | {torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8}
 WITH_BOOL = NUMBERS | {torch.bool}
+COMPLEX = frozenset({torch.complex64, torch.complex128})
 WITH_UNSIGNED = WITH_BOOL | {torch.uint16, torch.uint32, torch.uint64}
 # Up to this count, the product of the count and a fraction of 43 bits fits into 63 bits.
 _MAX_SHORT_COUNT = 1 << 20
@@ -43,6 +44,11 @@ class RandomBits:
     def with_form(self, result: torch.Tensor) -> RandomBits:
         """The same stream for a result with the form of another tensor."""
         return RandomBits(self._seed, self._stream, result)
+
+    def of_parts(self) -> RandomBits:
+        """The same stream for the parts of a complex result, along an additional last dim."""
+        with _disable_current_modes():
+            return self.with_form(torch.view_as_real(self.result))
 
     def int32s(self, index: int = 0) -> torch.Tensor:
         """Uniform int32 values, one per element; `index` (0 to 3) selects one of four independent values."""
@@ -149,26 +155,37 @@ def rule(*overloads: torch._ops.OpOverload, results: frozenset[torch.dtype]) -> 
     return register
 
 
+# A complex number has normally distributed parts, whose variances add up to its own.
+_PART_DEVIATION = math.sqrt(0.5)
+
+
 # ---- floats ----------------------------------------------------------------------------------------------------------
 
 
-@rule(aten.rand.default, aten.rand_like.default, results=FLOATS)
+@rule(aten.rand.default, aten.rand_like.default, results=FLOATS | COMPLEX)
 def rand(bits: RandomBits, _form: object) -> torch.Tensor:
+    if bits.dtype.is_complex:
+        return torch.view_as_complex(rand(bits.of_parts(), _form))
     return bits.fractions().to(bits.dtype)
 
 
-@rule(aten.randn.default, aten.randn_like.default, results=FLOATS)
+@rule(aten.randn.default, aten.randn_like.default, results=FLOATS | COMPLEX)
 def randn(bits: RandomBits, _form: object) -> torch.Tensor:
-    return bits.normal().to(bits.dtype)
+    return normal(bits, _form)
 
 
-@rule(aten.uniform.default, results=FLOATS)
+@rule(aten.uniform.default, results=FLOATS | COMPLEX)
 def uniform(bits: RandomBits, _like: object, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+    if bits.dtype.is_complex:
+        parts = uniform(bits.of_parts(), _like, low, high)
+        return parts if parts is NotImplemented else torch.view_as_complex(parts)
     return bits.uniform(low, high).to(bits.dtype) if low <= high and math.isfinite(high - low) else NotImplemented
 
 
-@rule(aten.normal_functional.default, results=FLOATS)
+@rule(aten.normal_functional.default, results=FLOATS | COMPLEX)
 def normal(bits: RandomBits, _like: object, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+    if bits.dtype.is_complex:
+        return torch.view_as_complex(normal(bits.of_parts(), _like, 0.0, deviation * _PART_DEVIATION)) + mean
     return (bits.normal() * deviation + mean).to(bits.dtype)
 
 

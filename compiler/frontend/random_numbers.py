@@ -157,7 +157,7 @@ class _Rewriting:
         random_op = _random_op(node)
         value = self._value(node, random_op)
         result = value[0] if isinstance(value, (list, tuple)) else value
-        if not isinstance(result, torch.Tensor) or result.device.type != "cpu" or result.is_complex():
+        if not isinstance(result, torch.Tensor) or result.device.type != "cpu":
             return
         if node.kwargs.get("generator") is not None:
             return

@@ -55,6 +55,11 @@ class TensorDType(Enum):
         return _PARTS.get(self, self)
 
     @property
+    def complex(self) -> TensorDType:
+        """Returns the complex type with parts of this type. Raises `KeyError` for a type that no complex type has."""
+        return {part: dtype for dtype, part in _PARTS.items()}[self]
+
+    @property
     def is_unsigned(self) -> bool:
         """True if an integer of this type is unsigned; includes bool."""
         return self in _UNSIGNED

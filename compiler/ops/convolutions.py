@@ -28,6 +28,9 @@ lowering = ops_registry.lowering
 def convolution(node: Op, symbol_table: SymbolTable) -> ir.Value:
     x, weight, bias = node.args[:3]
     meta, groups = node.tensor_meta, node.args[8]
+    if 0 in meta.shape:
+        # The result for no input channels has no channels either, whatever the number of kernels.
+        return st.empty(meta.shape, meta.dtype)
     wide = accumulator_type(meta.dtype)
     window, operands_of_node = _window(node, 3, weight), [value_of(op, symbol_table) for op in (x, weight)]
     (value, kernel), dtype = narrowed(operands_of_node, meta.dtype, "a convolution")

@@ -49,12 +49,20 @@ def copy_shapes(values: Iterable[ir.Value], like: Sequence[ir.Value]) -> list[ir
 
 
 def element(value: ir.Value, indices: Sequence[ir.Value], dtype: TensorDType) -> Scalar:
-    """Returns the element at `indices`, values of type index, of a tensor of `dtype`."""
+    """Returns the element at `indices`, values of type index, of a tensor of `dtype`.
+
+    A tensor of complex numbers has their parts along an additional last dim.
+    """
+    if dtype.is_complex:
+        re, im = (element(value, [*indices, position(part)], dtype.part) for part in (0, 1))
+        return s.ComplexScalar(re, im)
     return Scalar(tensor.extract(value, list(indices)), dtype)
 
 
 def insert(value: Scalar | ir.Value, indices: Sequence[ir.Value], into: ir.Value) -> ir.Value:
     """Returns the tensor `into` with the element at `indices` replaced by `value`."""
+    if isinstance(value, s.ComplexScalar):
+        return insert(value.im, [*indices, position(1)], insert(value.re, [*indices, position(0)], into))
     return tensor.insert(value.value if isinstance(value, Scalar) else value, into, list(indices))
 
 

@@ -243,6 +243,8 @@ class _Lowerer:
             return LoweringError(f"unknown registry; known: {', '.join(self.registries)}")
         if name not in registry:
             return LoweringError(registry.absence_reason(name))
+        if _is_complex(node) and key != "linalg":
+            return LoweringError(NOT_COMPLEX)
         if key == "tosa" and _has_dynamic_sizes(node):
             return LoweringError("TOSA ops need static shapes")
         try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math as pymath
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Union
+from typing import Any, Union
 
 from buddy.compiler.graph.sizes import Size
 from buddy.compiler.graph.types import TensorDType
@@ -116,6 +116,116 @@ class Scalar:
         return self.compare("ge", other)
 
 
+class ComplexScalar(Scalar):
+    """One complex number, as two real scalars; `value` is the pair of their MLIR values.
+
+    Operands of its arithmetic may be real, on either side.
+    """
+
+    value: Any
+
+    def __init__(self, re: Scalar, im: Scalar) -> None:
+        pair: Any = (re.value, im.value)
+        super().__init__(pair, re.dtype.complex)
+
+    @property
+    def re(self) -> Scalar:
+        return Scalar(self.value[0], self.dtype.part)
+
+    @property
+    def im(self) -> Scalar:
+        return Scalar(self.value[1], self.dtype.part)
+
+    def like(self, operand: Operand) -> ComplexScalar:
+        if isinstance(operand, ComplexScalar):
+            return operand
+        return ComplexScalar(self.re.like(operand), self.re.like(0))
+
+    def conj(self) -> ComplexScalar:
+        return ComplexScalar(self.re, -self.im)
+
+    def __neg__(self) -> ComplexScalar:
+        return ComplexScalar(-self.re, -self.im)
+
+    def __add__(self, other: Operand) -> ComplexScalar:
+        y = self.like(other)
+        return ComplexScalar(self.re + y.re, self.im + y.im)
+
+    def __sub__(self, other: Operand) -> ComplexScalar:
+        y = self.like(other)
+        return ComplexScalar(self.re - y.re, self.im - y.im)
+
+    def __mul__(self, other: Operand) -> ComplexScalar:
+        if not isinstance(other, ComplexScalar):
+            return ComplexScalar(self.re * other, self.im * other)
+        return ComplexScalar(self.re * other.re - self.im * other.im, self.re * other.im + self.im * other.re)
+
+    def __truediv__(self, other: Operand) -> ComplexScalar:
+        """Divides by the algorithm of Robert L. Smith (1962), in which no square overflows."""
+        if not isinstance(other, ComplexScalar):
+            return ComplexScalar(self.re / other, self.im / other)
+        is_re_larger = absolute(other.re) >= absolute(other.im)
+        larger, smaller = select(is_re_larger, other.re, other.im), select(is_re_larger, other.im, other.re)
+        ratio = smaller / larger
+        divisor = larger + smaller * ratio
+        re = select(is_re_larger, self.re + self.im * ratio, self.re * ratio + self.im)
+        im = select(is_re_larger, self.im - self.re * ratio, self.im * ratio - self.re)
+        return ComplexScalar(re / divisor, im / divisor)
+
+    def __radd__(self, other: Operand) -> ComplexScalar:
+        return self + other
+
+    def __rsub__(self, other: Operand) -> ComplexScalar:
+        return self.like(other) - self
+
+    def __rmul__(self, other: Operand) -> ComplexScalar:
+        return self * other
+
+    def __rtruediv__(self, other: Operand) -> ComplexScalar:
+        return self.like(other) / self
+
+    def compare(self, relation: str, other: Operand) -> Scalar:
+        """Returns a bool scalar; complex numbers have no order, so `relation` is "eq" or "ne"."""
+        y = self.like(other)
+        if relation == "eq":
+            return self.re.compare("eq", y.re) & self.im.compare("eq", y.im)
+        if relation == "ne":
+            return self.re.compare("ne", y.re) | self.im.compare("ne", y.im)
+        raise LoweringError(f"complex numbers have no relation {relation!r}")
+
+
+def conj(x: Scalar) -> Scalar:
+    """Returns the complex conjugate; a real number unchanged."""
+    return x.conj() if isinstance(x, ComplexScalar) else x
+
+
+def real_part(x: Scalar) -> Scalar:
+    return x.re if isinstance(x, ComplexScalar) else x
+
+
+def imaginary_part(x: Scalar) -> Scalar:
+    return x.im if isinstance(x, ComplexScalar) else x.like(0)
+
+
+def square_modulus(x: Scalar) -> Scalar:
+    return x.re * x.re + x.im * x.im if isinstance(x, ComplexScalar) else x * x
+
+
+def modulus(x: Scalar) -> Scalar:
+    """Returns |x|; the squares of the parts may overflow."""
+    return sqrt(square_modulus(x)) if isinstance(x, ComplexScalar) else absolute(x)
+
+
+def largest_part(x: Scalar) -> Scalar:
+    """Returns the larger of the magnitudes of both parts; NaN if either is NaN."""
+    return maximum(absolute(x.re), absolute(x.im)) if isinstance(x, ComplexScalar) else absolute(x)
+
+
+def blas_magnitude(x: Scalar) -> Scalar:
+    """Returns the magnitude by which BLAS and LAPACK choose a complex pivot: the sum of those of both parts."""
+    return absolute(x.re) + absolute(x.im) if isinstance(x, ComplexScalar) else absolute(x)
+
+
 def size_scalar(size: Size) -> Scalar:
     """Returns a symbolic size as a scalar of i64, PyTorch's type for sizes."""
     return Scalar(arith.index_cast(mlir_element_type_get(TensorDType.Int64), index_value(size)), TensorDType.Int64)
@@ -125,6 +235,10 @@ def cast(x: Scalar, dtype: TensorDType) -> Scalar:
     """Casts `x` with PyTorch's semantics: a cast to bool is `x != 0`, and one from float to integer truncates."""
     if x.dtype is dtype:
         return x
+    if dtype.is_complex:
+        return ComplexScalar(cast(real_part(x), dtype.part), cast(imaginary_part(x), dtype.part))
+    if isinstance(x, ComplexScalar):
+        return x.compare("ne", 0) if dtype is TensorDType.Bool else cast(x.re, dtype)
     if x.dtype.is_float8:
         return cast(Scalar(float8.to_f32(x.value, x.dtype), TensorDType.Float32), dtype)
     if dtype is TensorDType.Bool:
@@ -250,6 +364,9 @@ def select(condition: Scalar, if_true: Operand, if_false: Operand) -> Scalar:
     typed = if_true if isinstance(if_true, Scalar) else if_false
     assert isinstance(typed, Scalar)
     if_true, if_false = typed.like(if_true), typed.like(if_false)
+    if isinstance(if_true, ComplexScalar) and isinstance(if_false, ComplexScalar):
+        re, im = select(condition, if_true.re, if_false.re), select(condition, if_true.im, if_false.im)
+        return ComplexScalar(re, im)
     return Scalar(arith.select(cast(condition, TensorDType.Bool).value, if_true.value, if_false.value), typed.dtype)
 
 

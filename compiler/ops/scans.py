@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.graph.sizes import Dim
+from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
-from buddy.compiler.ops.loops import element, for_each, index_of, insert
+from buddy.compiler.ops.loops import element, for_each, index_of, insert, number
+from buddy.compiler.ops.moves import compute_tensor
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import empty, filled, reshape, shape_of
@@ -22,6 +24,7 @@ _ACCUMULATOR_TYPES = {
     TensorDType.Float16: TensorDType.Float32,
     TensorDType.BFloat16: TensorDType.Float32,
     TensorDType.Float32: TensorDType.Float64,
+    TensorDType.Complex64: TensorDType.Complex128,
 }
 # Maps `(element, position of the element along the dim, *states)` to the next states.
 Step = Callable[..., Sequence[Scalar]]
@@ -33,17 +36,19 @@ def scan(
     """Scans along the node's dim. For each of `states`, returns a tensor with the state after each element.
 
     Each of `states` is (initial value, type). The loop visits elements in memory order for any dim; a tensor holds the
-    current state of each line along the dim.
+    current state of each line along the dim. Complex tensors have both parts along an additional last dim.
     """
     dtype = node.args[0].tensor_meta.dtype
     value = value_of(node.args[0], symbol_table)
-    if not node.args[0].tensor_meta.shape:
-        value = reshape(value, [1], dtype)
-    shape = shape_of(value)
+    shape = shape_of(value)[: len(node.args[0].tensor_meta.shape)]
+    if not shape:
+        shape = (1,)
+        value = reshape(value, TensorMeta(shape, dtype).stored.shape, dtype.part)
     axis = normalize_dim(node.args[1], len(shape))
     metas = [meta for meta in node.metas if meta is not None]
-    current = [filled(initial, [size for i, size in enumerate(shape) if i != axis], type_) for initial, type_ in states]
-    outs = [empty(shape, meta.dtype) for meta in metas]
+    lines = tuple(size for i, size in enumerate(shape) if i != axis)
+    current = [_filled(initial, lines, type_) for initial, type_ in states]
+    outs = [empty(stored.shape, stored.dtype) for stored in (TensorMeta(shape, meta.dtype).stored for meta in metas)]
 
     def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
         line, current, outs = [p for i, p in enumerate(indices) if i != axis], carried[:count], carried[count:]
@@ -54,8 +59,22 @@ def scan(
         return current + [insert(cast(x, meta.dtype), indices, t) for x, meta, t in results]
 
     count = len(states)
-    results = for_each(shape_of(value), [*current, *outs], visit)[count:]
-    return [reshape(result, meta.shape, meta.dtype) for result, meta in zip(results, metas, strict=True)]
+    results = for_each(shape, [*current, *outs], visit)[count:]
+    stored_metas = [meta.stored for meta in metas]
+    return [reshape(result, meta.shape, meta.dtype) for result, meta in zip(results, stored_metas, strict=True)]
+
+
+def _filled(value: float, shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
+    """Returns a tensor with a real number for each element."""
+    if not dtype.is_complex:
+        return filled(value, shape, dtype)
+    parts = TensorMeta(shape, dtype).stored.shape
+
+    def body(*indices: Scalar) -> Scalar:
+        zero = number(0, dtype.part)
+        return s.select(indices[-1].compare("eq", 0), zero.like(value), zero)
+
+    return compute_tensor(parts, dtype.part, body)
 
 
 def _fold(

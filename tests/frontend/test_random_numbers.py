@@ -123,6 +123,33 @@ def largest_distance(sample: torch.Tensor, distribution: Draw) -> float:
     return float((share - distribution(values)).abs().max())
 
 
+@pytest.mark.parametrize("dtype", [torch.complex64, torch.complex128], ids=str)
+def test_the_parts_of_complex_numbers_are_drawn_from_eagers_distributions(dtype: torch.dtype) -> None:
+    """As eager, normal parts have half the variance of the number. Both parts, and the order in memory, are checked."""
+    draws: dict[str, tuple[Draw, Draw]] = {
+        "rand": (torch.rand_like, lambda x: x),
+        "uniform_": (lambda x: x.clone().uniform_(1, 3), lambda x: (x - 1) / 2),
+        "randn": (torch.randn_like, lambda x: normal(x * math.sqrt(2))),
+        "normal_": (lambda x: x.clone().normal_(0, 2), lambda x: normal(x / math.sqrt(2))),
+    }
+
+    def draw(x: torch.Tensor) -> list[torch.Tensor]:
+        return [draw(x) for draw, _ in draws.values()] + [x.clone().normal_(5), torch.randn(3, dtype=dtype)]
+
+    like = torch.zeros(2, COUNT // 2, dtype=dtype).T
+    *samples, shifted, few = from_seed(1, compiled(draw), like)
+    bound = 1.95 / math.sqrt(COUNT)
+    for (name, (_, distribution)), sample in zip(draws.items(), samples, strict=True):
+        assert (sample.dtype, sample.shape, sample.stride()) == (dtype, like.shape, like.stride()), name
+        for part in (sample.real, sample.imag):
+            assert largest_distance(part.double().flatten(), distribution) < bound, name
+        both = torch.stack([sample.real.flatten(), sample.imag.flatten()])
+        assert both.corrcoef()[0, 1].abs() < 4 / math.sqrt(COUNT), name
+    assert abs(shifted.real.mean() - 5) < 0.1
+    assert abs(shifted.imag.mean()) < 0.1
+    assert (few.dtype, few.shape) == (dtype, (3,))
+
+
 P = [0.1, 0.0, 0.4, 0.2, 0.3]
 INTEGERS = (torch.int64, torch.int32, torch.uint8)
 # What is drawn, and the chance of each number from 0 on.

@@ -158,7 +158,8 @@ def cosh(x: ComplexPair) -> ComplexPair:
     s, c, rest_scale = _hyperbolic(x.re)
     re = torch.where(x.re.isinf() & ~x.im.isfinite(), math.inf, c * x.im.cos() * rest_scale)
     im = torch.where((x.re == 0) & ~x.im.isfinite(), 0.0, s * x.im.sin() * rest_scale)
-    return ComplexPair(re, torch.where(x.im == 0, torch.where(x.re.signbit(), -x.im, x.im), im))
+    is_left_half = x.re.signbit() & ~x.re.isnan()
+    return ComplexPair(re, torch.where(x.im == 0, torch.where(is_left_half, -x.im, x.im), im))
 
 
 def tanh(x: ComplexPair) -> ComplexPair:
@@ -205,10 +206,12 @@ def atanh(x: ComplexPair) -> ComplexPair:
     """The real part is log(1 + q^2) / 4 for q^2 = 4 |a| / ((1 - |a|)^2 + b^2), or log(q) / 2 where q^2 would overflow.
 
     It is computed for |a| and gets the sign of a: for a negative a, the logarithm would have an argument close to 0.
+    The logarithm of a large q is a difference, since q overflows next to the poles 1 and -1.
     """
     abs_re = x.re.abs()
-    q = 2.0 * abs_re.sqrt() / torch.hypot(1.0 - abs_re, x.im)
-    re = torch.where(q < 1e10, (q * q).log1p() * 0.25, q.log() * 0.5)
+    root, distance = abs_re.sqrt() * 2.0, torch.hypot(1.0 - abs_re, x.im)
+    q = root / distance
+    re = torch.where(q < 1e10, (q * q).log1p() * 0.25, (root.log() - distance.log()) * 0.5)
     im = torch.atan2(x.im * 2.0, (1.0 - x.re) * (1.0 + x.re) - x.im * x.im) * 0.5
     is_infinite = _is_infinite(x)
     re = torch.where(is_infinite | (x.re == 0), 0.0, re)

@@ -84,8 +84,25 @@ def _linear_rule(op: torch._ops.OpOverload) -> Rule:
     return apply
 
 
-for _op in (aten.sum.default, aten.sum.dim_IntList, aten.mean.default, aten.mean.dim, aten.cumsum.default):
+for _op in (aten.sum.default, aten.sum.dim_IntList, aten.cumsum.default):
     RULES[_op] = _linear_rule(_op)
+
+
+def _mean_rule(op: torch._ops.OpOverload) -> Rule:
+    """The rule of a mean: eager divides the sum by a complex count, so an infinity or NaN makes both parts NaN."""
+    mean_of_parts = _linear_rule(op)
+
+    def apply(out: torch.Tensor, x: Operand, *args: object, dtype: torch.dtype | None = None) -> object:
+        mean = mean_of_parts(out, x, *args)
+        if not isinstance(mean, ComplexPair) or not isinstance(mean.im, torch.Tensor):
+            return mean
+        return ComplexPair(mean.re + mean.im * 0.0, mean.im - mean.re * 0.0)
+
+    return apply
+
+
+for _op in (aten.mean.default, aten.mean.dim):
+    RULES[_op] = _mean_rule(_op)
 
 
 @rule(aten.var.correction)
@@ -122,23 +139,6 @@ def vector_norm(
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
     return torch.linalg.vector_norm(modulus(x).to(out.dtype), ord, dim, keepdim)
-
-
-@rule(aten.cumprod.default)
-def cumprod(out: torch.Tensor, x: Operand, dim: int, dtype: torch.dtype | None = None) -> object:
-    """Computes in log2(size) steps, each of which doubles the number of factors in every product."""
-    if not isinstance(x, ComplexPair) or not isinstance(x.re.numel(), int):
-        return NotImplemented
-    products, n_factors = _multiply_by_one(pair_of(x, part_type(out.dtype))), 1
-    while x.re.dim() and n_factors < (size := x.re.size(dim)):
-        complete, left, right = (
-            products.map(lambda part, start=start, count=count: part.narrow(dim, start, count))  # type: ignore[misc]
-            for start, count in ((0, n_factors), (0, size - n_factors), (n_factors, size - n_factors))
-        )
-        extended = right * left
-        products = ComplexPair(torch.cat([complete.re, extended.re], dim), torch.cat([complete.im, extended.im], dim))
-        n_factors *= 2
-    return products
 
 
 @rule(aten.prod.default)

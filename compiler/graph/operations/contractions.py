@@ -114,67 +114,73 @@ class CheckErrorsOp(Op):
     targets = ("_linalg_check_errors.default",)
 
 
-class LuFactorOp(Op):
+class MatrixOp(Op):
+    """A factorisation, or an op that uses one, of a stack of real or complex matrices."""
+
+    takes_complex = True
+
+
+class LuFactorOp(MatrixOp):
     targets = ("linalg_lu_factor_ex.default",)
 
 
-class LuUnpackOp(Op):
+class LuUnpackOp(MatrixOp):
     targets = ("lu_unpack.default",)
 
 
-class LuSolveOp(Op):
+class LuSolveOp(MatrixOp):
     targets = ("linalg_lu_solve.default",)
 
 
-class CholeskyOp(Op):
+class CholeskyOp(MatrixOp):
     targets = ("linalg_cholesky_ex.default", "cholesky.default")
 
 
-class CholeskySolveOp(Op):
+class CholeskySolveOp(MatrixOp):
     targets = ("cholesky_solve.default",)
 
 
-class CholeskyInverseOp(Op):
+class CholeskyInverseOp(MatrixOp):
     targets = ("cholesky_inverse.default",)
 
 
-class TriangularSolveOp(Op):
+class TriangularSolveOp(MatrixOp):
     targets = ("linalg_solve_triangular.default",)
 
 
-class HouseholderFactorOp(Op):
+class HouseholderFactorOp(MatrixOp):
     """The R factor with Householder reflectors below its diagonal, and their coefficients tau: LAPACK's `geqrf`."""
 
     targets = ("geqrf.default",)
 
 
-class ReflectOp(Op):
+class ReflectOp(MatrixOp):
     """A product with the reflectors of `HouseholderFactorOp`."""
 
     targets = ("ormqr.default",)
 
 
-class LdlFactorOp(Op):
+class LdlFactorOp(MatrixOp):
     targets = ("linalg_ldl_factor_ex.default",)
 
 
-class LdlSolveOp(Op):
+class LdlSolveOp(MatrixOp):
     targets = ("linalg_ldl_solve.default",)
 
 
-class SingularValuesOp(Op):
+class SingularValuesOp(MatrixOp):
     targets = ("_linalg_svd.default",)
 
 
-class SymmetricEigenvaluesOp(Op):
+class SymmetricEigenvaluesOp(MatrixOp):
     targets = ("_linalg_eigh.default",)
 
 
-class PseudoInverseOp(Op):
+class PseudoInverseOp(MatrixOp):
     targets = ("linalg_pinv.atol_rtol_tensor",)
 
 
-class MatrixExponentialOp(Op):
+class MatrixExponentialOp(MatrixOp):
     targets = ("linalg_matrix_exp.default",)
 
 

@@ -62,6 +62,7 @@ class CumsumOp(ReduceOp):
 
 
 class CumprodOp(ReduceOp):
+    takes_complex = True
     targets = ("cumprod.default",)
 
 

@@ -11,7 +11,16 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.loops import Extent, index_of, index_position, number
 from buddy.compiler.ops.matrices.factorizations import identity
-from buddy.compiler.ops.matrices.stack import INT32, StackedProblem, as_results, as_stack, results_or_eager, solve_stack
+from buddy.compiler.ops.matrices.stack import (
+    INT32,
+    StackedProblem,
+    as_results,
+    as_stack,
+    empty_stack,
+    results_or_eager,
+    solve_stack,
+    stack_shape,
+)
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.sums import cast_tensor
@@ -45,7 +54,7 @@ def infinity_norm(p: StackedProblem) -> Scalar:
     size, zero = p.shape("a")[0], number(0, WIDE)
 
     def step(i: Extent, largest: Scalar) -> list[Scalar]:
-        (row_sum,) = p.fold(0, size, [zero], lambda j, sum_: [sum_ + s.absolute(p["a", i, j])])
+        (row_sum,) = p.fold(0, size, [zero], lambda j, sum_: [sum_ + s.modulus(p["a", i, j])])
         return [s.maximum(largest, row_sum)]
 
     return p.fold(0, size, [zero], step)[0]
@@ -88,11 +97,12 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     dtype = node.tensor_meta.dtype
     if dtype in (TensorDType.Float16, TensorDType.BFloat16):
         raise LoweringError(f"eager rounds every step to {dtype.value}, and returns NaN if a step overflows")
-    a = cast_tensor(as_stack(node.args[0], symbol_table), dtype, WIDE)
-    shape = st.shape_of(a)
-    parts = {"sum": (identity(shape, WIDE), WIDE), "a": (a, WIDE), "info": (st.filled(0, shape[:1], INT32), INT32)}
-    parts |= {name: (st.empty(shape, WIDE), WIDE) for name in ("term", "product")}
+    wide = WIDE.complex if dtype.is_complex else WIDE
+    a = cast_tensor(as_stack(node.args[0], symbol_table), dtype.part, WIDE)
+    shape = stack_shape(a, dtype)
+    parts = {"sum": (identity(shape, wide), wide), "a": (a, wide), "info": (st.filled(0, shape[:1], INT32), INT32)}
+    parts |= {name: (empty_stack(shape, wide), wide) for name in ("term", "product")}
     solved = dict(zip(parts, solve_stack(parts, exponential), strict=True))
-    results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype)])
+    results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype.part)])
     condition = "a matrix has an infinity or NaN, or a norm of at least 2^1000"
     return results_or_eager(solved["info"], node, symbol_table, results, condition)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Dim
-from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.graph.types import TensorDType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import moves
 from buddy.compiler.ops import scalar as s
@@ -14,12 +17,16 @@ from buddy.compiler.ops.loops import Extent, index_of, minus, number, plus
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
+    adjoint_matrices,
     as_results,
     as_stack,
+    conjugate,
+    empty_stack,
     meta_of,
     results_or_eager,
     smaller_extent,
     solve_stack,
+    stack_shape,
     transpose_matrices,
 )
 from buddy.compiler.ops.registry import Registry
@@ -32,27 +39,26 @@ lowering = ops_registry.lowering
 
 def norm(p: StackedProblem, name: str, start: Extent, end: Extent, column: Extent) -> Scalar:
     """Returns the Euclidean norm of rows `start` to `end` - 1 of a column; scales them so that no square overflows."""
-    zero = number(0, p.dtypes[name])
-    (largest,) = p.fold(start, end, [zero], lambda i, x: [s.maximum(x, s.absolute(p[name, i, column]))])
+    zero = number(0, p.dtypes[name].part)
+    (largest,) = p.fold(start, end, [zero], lambda i, x: [s.maximum(x, s.largest_part(p[name, i, column]))])
     divisor = s.select(largest.compare("eq", 0), 1, largest)
 
     def add_square(i: Extent, total: Scalar) -> list[Scalar]:
-        scaled = p[name, i, column] / divisor
-        return [total + scaled * scaled]
+        return [total + s.square_modulus(p[name, i, column] / divisor)]
 
     return largest * s.sqrt(p.fold(start, end, [zero], add_square)[0])
 
 
 def reflect(p: StackedProblem, reflectors: str, k: Extent, tau: Scalar, target: str, first: Extent) -> None:
-    """Multiplies the columns of `target` from `first` on by `1 - tau v vᵀ` from the left.
+    """Multiplies the columns of `target` from `first` on by `1 - tau v vᴴ` from the left.
 
-    `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. The part "products" stores `vᵀ
+    `v` is column `k` of `reflectors` below row `k`, with an implicit 1 at row `k`. The part "products" stores `vᴴ
     target`.
     """
     rows, columns = p.shape(target)
 
     def add_product(i: Extent) -> None:
-        v = p[reflectors, i, k]
+        v = s.conj(p[reflectors, i, k])
         p.update(("products",), first, columns, lambda j, x: x + v * p[target, i, j])
 
     def subtract_product(i: Extent) -> None:
@@ -67,53 +73,58 @@ def reflect(p: StackedProblem, reflectors: str, k: Extent, tau: Scalar, target: 
 
 @lowering("HouseholderFactorOp")
 def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector."""
+    """Returns R with the reflectors below the diagonal, and the coefficient tau of each reflector.
+
+    The diagonal of a complex R is real, and `tau` complex, as in LAPACK.
+    """
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
-    count, rows, columns = st.shape_of(a)
-    taus = st.empty([count, meta_of(node, 1).shape[-1]], dtype)
+    count, rows, columns = stack_shape(a, dtype)
+    taus = empty_stack([count, meta_of(node, 1).shape[-1]], dtype)
 
     def step(p: StackedProblem, k: ir.Value) -> None:
         alpha, below = p["a", k, k], norm(p, "a", plus(k, 1), rows, k)
-        is_reduced = below.compare("eq", 0)
-        beta = s.select(is_reduced, alpha, -s.copysign(norm(p, "a", k, rows, k), alpha))
-        divisor = s.select(is_reduced, 1, alpha - beta)
-        p["taus", k] = tau = s.select(is_reduced, 0, (beta - alpha) / s.select(is_reduced, 1, beta))
+        is_reduced = below.compare("eq", 0) & s.imaginary_part(alpha).compare("eq", 0)
+        real = s.real_part(alpha)
+        beta = s.select(is_reduced, real, -s.copysign(norm(p, "a", k, rows, k), real))
+        divisor = s.select(is_reduced, alpha.like(1), alpha - beta)
+        p["taus", k] = tau = s.select(is_reduced, alpha.like(0), (beta - alpha) / s.select(is_reduced, 1, beta))
 
         def scale(i: Extent) -> None:
             p["a", i, k] = p["a", i, k] / divisor
 
         p.each(plus(k, 1), rows, scale)
-        reflect(p, "a", k, tau, "a", plus(k, 1))
-        p["a", k, k] = beta
+        reflect(p, "a", k, s.conj(tau), "a", plus(k, 1))
+        p["a", k, k] = alpha.like(beta)
 
     def algorithm(p: StackedProblem) -> None:
         p.each(0, smaller_extent(rows, columns), lambda k: step(p, k))
 
-    parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (st.empty([count, columns], dtype), dtype)}
+    parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (empty_stack([count, columns], dtype), dtype)}
     return as_results(node, solve_stack(parts, algorithm)[:2])
 
 
 @lowering("ReflectOp")
 def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns `q c`, `qᵀ c`, `c q` or `c qᵀ` for the product `q` of the reflectors; the last two by transposition."""
+    """Returns `q c`, `qᴴ c`, `c q` or `c qᴴ` for the product `q` of the reflectors; the last two by transposition."""
     dtype = node.tensor_meta.dtype
     left, is_transposed = argument(node, 3, "left", True), argument(node, 4, "transpose", False)
     reflectors, other = as_stack(node.args[0], symbol_table), as_stack(node.args[2], symbol_table)
     taus = as_stack(node.args[1], symbol_table, rank=1)
-    count, length = st.shape_of(taus)
-    other = other if left else transpose_matrices(other, dtype)
+    count, length = stack_shape(taus, dtype)
+    other = other if left else adjoint_matrices(other, dtype)
 
     def algorithm(p: StackedProblem) -> None:
         def step(i: Extent) -> None:
             k = i if is_transposed == left else minus(minus(length, 1), i)
-            reflect(p, "a", k, p["taus", k], "c", 0)
+            tau = p["taus", k]
+            reflect(p, "a", k, s.conj(tau) if is_transposed == left else tau, "c", 0)
 
         p.each(0, length, step)
 
-    products = st.empty([count, st.shape_of(other)[2]], dtype)
+    products = empty_stack([count, st.shape_of(other)[2]], dtype)
     inputs = {"a": (reflectors, dtype), "taus": (taus, dtype)}
     product = solve_stack({"c": (other, dtype), "products": (products, dtype)}, algorithm, inputs)[0]
-    return as_results(node, [product if left else transpose_matrices(product, dtype)])
+    return as_results(node, [product if left else adjoint_matrices(product, dtype)])
 
 
 def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:
@@ -122,14 +133,29 @@ def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = Fals
     def body(x: Scalar) -> Scalar:
         row, column = moves.loop_indices(1, 2)
         masked = s.select(column >= row if upper else column <= row, x, 0)
-        return s.select(row.compare("eq", column), 1, masked) if unit else masked
+        return (
+            s.select(row.compare("eq", column), _one(moves.loop_indices(3, rank - 3), dtype), masked)
+            if unit
+            else masked
+        )
 
-    return st.pointwise([(value, dtype)], st.shape_of(value), dtype, body)
+    rank = len(st.shape_of(value))
+    return st.pointwise([(value, dtype.part)], st.shape_of(value), dtype.part, body)
+
+
+def _one(part: Sequence[Scalar], dtype: TensorDType) -> Scalar:
+    """Returns the part of the number 1 that the index `part` selects; for a real number, there is no such index."""
+    return s.cast(part[0].compare("eq", 0), dtype.part) if part else number(1, dtype)
 
 
 def identity(shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
     """Returns a stack [count, rows, columns] of matrices with ones on the diagonal."""
-    return moves.compute_tensor(shape, dtype, lambda _, i, j: s.cast(i.compare("eq", j), dtype))
+
+    def body(_: Scalar, i: Scalar, j: Scalar, *part: Scalar) -> Scalar:
+        one = _one(part, dtype)
+        return s.select(i.compare("eq", j), one, one.like(0))
+
+    return moves.compute_tensor(TensorMeta(shape, dtype).stored.shape, dtype.part, body)
 
 
 def solve_triangular(a: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:
@@ -137,7 +163,7 @@ def solve_triangular(a: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool, 
 
     Computes one row of `x` at a time. Reads only the triangle of `a`; if `unit`, treats the diagonal as 1.
     """
-    size, width = st.shape_of(b)[1:]
+    size, width = stack_shape(b, dtype)[1:]
 
     def algorithm(p: StackedProblem) -> None:
         def solve_row(step: Extent) -> None:
@@ -170,27 +196,30 @@ def triangular_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 
 def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value]:
-    """Returns the upper triangles `u` with `uᵀ u = a` for a stack [count, n, n], and an error code (i32) per matrix.
+    """Returns the upper triangles `u` with `uᴴ u = a` for a stack [count, n, n], and an error code (i32) per matrix.
 
-    The code is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle of `a`.
+    The code is 0, or the order of the first leading minor that is not positive. Reads only the upper triangle of `a`,
+    and of a complex diagonal only the real part.
     """
-    count, size, _ = st.shape_of(a)
+    count, size, _ = stack_shape(a, dtype)
 
     def algorithm(p: StackedProblem) -> None:
         def factor_column(k: Extent) -> None:
-            pivot = p["u", k, k]
+            pivot = s.real_part(p["u", k, k])
             has_no_error, is_positive = p["info"].compare("eq", 0), pivot > 0
             is_first_error = has_no_error & is_positive.compare("eq", 0)
             p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
-            p.choose(has_no_error & is_positive, lambda: eliminate(p, k, s.sqrt(pivot)))
+            p.choose(has_no_error & is_positive, lambda: eliminate(p, k, pivot))
 
         p.each(0, size, factor_column)
 
-    def eliminate(p: StackedProblem, k: Extent, root: Scalar) -> None:
+    def eliminate(p: StackedProblem, k: Extent, pivot: Scalar) -> None:
+        root = s.sqrt(pivot)
+        p["u", k, k] = p["u", k, k].like(pivot)
         p.update(("u", k), k, size, lambda _, x: x / root)
 
         def subtract_pivot_row(i: Extent) -> None:
-            factor = p["u", k, i]
+            factor = s.conj(p["u", k, i])
             p.update(("u", i), i, size, lambda j, x: x - factor * p["u", k, j])
 
         p.each(plus(k, 1), size, subtract_pivot_row)
@@ -202,22 +231,22 @@ def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value
 
 @lowering("CholeskyOp")
 def cholesky(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns the upper or lower factor, computed from the same triangle; a lower one is a transposed upper factor.
+    """Returns the upper or lower factor, computed from the same triangle; a lower one is the adjoint of an upper one.
 
     Falls back to eager for a matrix that is not positive definite.
     """
     dtype, upper = node.args[0].tensor_meta.dtype, argument(node, 1, "upper", False)
     a = as_stack(node.args[0], symbol_table)
-    factor, info = cholesky_factor(a if upper else transpose_matrices(a, dtype), dtype)
-    factor = factor if upper else transpose_matrices(factor, dtype)
+    factor, info = cholesky_factor(a if upper else adjoint_matrices(a, dtype), dtype)
+    factor = factor if upper else adjoint_matrices(factor, dtype)
     results = as_results(node, [factor, info] if node.multiple else [factor])
     return results_or_eager(info, node, symbol_table, results, "a matrix is not positive definite")
 
 
-def solve_by_factor(factor: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool) -> ir.Value:
-    """Solves `a x = b`, where `factor` is `u` of `a = uᵀ u` if `upper`, else `l` of `a = l lᵀ`."""
-    transposed = transpose_matrices(factor, dtype)
-    lower_factor, upper_factor = (transposed, factor) if upper else (factor, transposed)
+def solve_by_factor(factor: Any, b: ir.Value, dtype: TensorDType, upper: bool) -> Any:
+    """Solves `a x = b`, where `factor` is `u` of `a = uᴴ u` if `upper`, else `l` of `a = l lᴴ`."""
+    adjoint = adjoint_matrices(factor, dtype)
+    lower_factor, upper_factor = (adjoint, factor) if upper else (factor, adjoint)
     return solve_triangular(upper_factor, solve_triangular(lower_factor, b, dtype, upper=False), dtype, upper=True)
 
 
@@ -228,21 +257,30 @@ def cholesky_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     return as_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
 
 
+# When the inverse from a Cholesky factor is left to eager.
+UNUSUAL_DIAGONAL = "the diagonal has a zero, or a number that is not real"
+
+
 @lowering("CholeskyInverseOp")
 def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns the inverse of the matrix with this factor; falls back to eager for a zero on the diagonal."""
-    factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
-    shape = st.shape_of(factor)
+    """Returns the inverse of the matrix with this factor; falls back to eager for a zero on the diagonal.
 
-    def find_zeros(p: StackedProblem) -> None:
+    Also for a complex diagonal, because LAPACK takes it as real in one of its steps, and not in the other.
+    """
+    factor, dtype = as_stack(node.args[0], symbol_table), node.tensor_meta.dtype
+    shape = stack_shape(factor, dtype)
+
+    def check(p: StackedProblem) -> None:
         def check_diagonal(i: Extent) -> None:
-            p["info"] = p["info"] | s.cast(p["a", i, i].compare("eq", 0), INT32)
+            x = p["a", i, i]
+            is_unusual = x.compare("eq", 0) | s.imaginary_part(x).compare("ne", 0)
+            p["info"] = p["info"] | s.cast(is_unusual, INT32)
 
         p.each(0, shape[1], check_diagonal)
 
-    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, find_zeros, {"a": (factor, dtype)})
+    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, check, {"a": (factor, dtype)})
     inverse = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]), "the diagonal has a zero")
+    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]), UNUSUAL_DIAGONAL)
 
 
 def swap_rows(p: StackedProblem, name: str, i: Extent, k: Extent) -> None:
@@ -257,7 +295,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     first step in which the element on the diagonal is 0, or 0. Pivots and steps count from 1.
     """
     a, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
-    count, rows, columns = st.shape_of(a)
+    count, rows, columns = stack_shape(a, dtype)
     pivots = st.empty([count, meta_of(node, 1).shape[-1]], INT32)
     if not argument(node, 1, "pivot", True):
         raise LoweringError("eager does not support LU without pivoting on the CPU")
@@ -306,13 +344,14 @@ def _permute_rows(b: ir.Value, dtype: TensorDType, pivots: ir.Value, inverse: bo
 
 @lowering("LuSolveOp")
 def lu_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Solves `a x = b` or `aᵀ x = b` from `a = p l u`; `x a = b` is solved as the transposed system."""
+    """Solves `a x = b` or `aᴴ x = b` from `a = p l u`; `x a = b` is solved as the transposed system."""
     dtype, batch = node.tensor_meta.dtype, node.tensor_meta.shape[:-2]
     factors, b = (as_stack(node.args[i], symbol_table, batch=batch) for i in (0, 2))
     fall_back_if_outside(node, symbol_table, [(node.args[1], st.shape_of(factors)[1])], read=lambda pivot: pivot - 1)
     pivots = as_stack(node.args[1], symbol_table, rank=1, batch=batch)
     left, adjoint = argument(node, 3, "left", True), argument(node, 4, "adjoint", False)
     b = b if left else transpose_matrices(b, dtype)
+    factors = conjugate(factors, dtype) if adjoint else factors
     if adjoint == left:
         transposed = transpose_matrices(factors, dtype)
         x = solve_triangular(transposed, b, dtype, upper=False)
@@ -327,9 +366,9 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 def lu_unpack(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     """Returns P, L and U; matrices that were not requested are empty."""
     factors, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
-    count, rows, columns = st.shape_of(factors)
+    count, rows, columns = stack_shape(factors, dtype)
     inner = meta_of(node, 1).shape[-1]
-    metas = [meta_of(node, number) for number in range(3)]
+    metas = [meta_of(node, number).stored for number in range(3)]
     results = [st.empty(meta.shape, meta.dtype) for meta in metas]
     if argument(node, 3, "unpack_pivots", True):
         fall_back_if_outside(node, symbol_table, [(node.args[1], rows)], read=lambda pivot: pivot - 1)
@@ -343,6 +382,7 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
 def _corner(value: ir.Value, shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:
     """Returns the leading rows and columns of each matrix."""
+    shape = TensorMeta(shape, dtype).stored.shape
     if 0 in shape:
-        return st.empty(shape, dtype)
-    return st.slice_of(value, [0] * 3, shape, [1] * 3, shape, dtype)
+        return st.empty(shape, dtype.part)
+    return st.slice_of(value, [0] * len(shape), shape, [1] * len(shape), shape, dtype.part)

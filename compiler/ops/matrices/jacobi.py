@@ -16,7 +16,7 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
-from buddy.compiler.ops.loops import Extent, compare, number, plus
+from buddy.compiler.ops.loops import Extent, compare, index_of, number, plus
 from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
@@ -25,9 +25,11 @@ from buddy.compiler.ops.matrices.stack import (
     Subscript,
     as_results,
     as_stack,
+    conjugate,
     meta_of,
     results_or_eager,
     solve_stack,
+    stack_shape,
     transpose_matrices,
 )
 from buddy.compiler.ops.registry import Registry
@@ -83,6 +85,20 @@ def rotate(p: StackedProblem, one: Subscript, other: Subscript, size: Extent, an
     p.update_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
+def phase_of(x: Scalar) -> Scalar | None:
+    """Returns the number on the unit circle in the direction of a complex `x`, which is not 0; `None` if it is real."""
+    return x / s.modulus(x) if isinstance(x, s.ComplexScalar) else None
+
+
+def multiply(p: StackedProblem, line: Subscript, size: Extent, factor: Scalar) -> None:
+    """Multiplies a row or column by `factor`."""
+
+    def visit(j: ir.Value) -> None:
+        p[line(j)] = p[line(j)] * factor
+
+    p.each(0, size, visit)
+
+
 def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple[Scalar, Scalar]) -> None:
     rotate(p, lambda j: (name, i, j), lambda j: (name, k, j), p.shape(name)[1], angle)
 
@@ -92,7 +108,7 @@ def scale(p: StackedProblem, name: str) -> None:
     rows, columns = p.shape(name)
 
     def row_maximum(i: Extent, largest: Scalar) -> list[Scalar]:
-        return p.fold(0, columns, [largest], lambda j, x: [s.maximum(x, s.absolute(p[name, i, j]))])
+        return p.fold(0, columns, [largest], lambda j, x: [s.maximum(x, s.largest_part(p[name, i, j]))])
 
     (largest,) = p.fold(0, rows, [number(0, WIDE)], row_maximum)
     # The difference is NaN if the magnitude is not finite.
@@ -121,24 +137,33 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
     """
     rows, columns = p.shape("b")
 
+    def square(i: Extent) -> Scalar:
+        (total,) = p.fold(0, columns, [number(0, WIDE)], lambda j, x: [x + s.square_modulus(p["b", i, j])])
+        return total
+
     def product(i: Extent, k: Extent) -> Scalar:
-        return p.fold(0, columns, [number(0, WIDE)], lambda j, total: [total + p["b", i, j] * p["b", k, j]])[0]
+        zero = p["b", 0, 0].like(0)
+        return p.fold(0, columns, [zero], lambda j, total: [total + p["b", i, j] * s.conj(p["b", k, j])])[0]
 
     def rotate_pair(i: Extent, k: Extent) -> None:
-        ii, kk, ik = product(i, i), product(k, k), product(i, k)
+        ii, kk, ik = square(i), square(k), product(i, k)
 
         def rotate_parts() -> None:
+            """Rotates; first multiplies a complex row `k` by a phase, so that the product of both rows is real."""
             p["rotated"] = number(1, INT32)
+            phase = phase_of(ik)
             for name in ("b", *also):
-                rotate_rows(p, name, i, k, rotation(ii, kk, ik))
+                if phase is not None:
+                    multiply(p, lambda j, name=name: (name, k, j), p.shape(name)[1], phase)  # type: ignore[misc]
+                rotate_rows(p, name, i, k, rotation(ii, kk, ik if phase is None else s.modulus(ik)))
 
         # A product counts as 0 if it is within the rounding error of its sum.
         tolerance = s.sqrt(ii) * s.sqrt(kk) * (ROTATION_THRESHOLD * float(columns))
-        p.choose(s.absolute(ik) > tolerance, rotate_parts)
+        p.choose(s.modulus(ik) > tolerance, rotate_parts)
 
     scale(p, "b")
     repeat_sweeps(p, rows, rotate_pair)
-    p.update(("values",), 0, rows, lambda i, _: s.sqrt(product(i, i)))
+    p.update(("values",), 0, rows, lambda i, _: s.sqrt(square(i)))
 
 
 def reads_only(node: Op, result: int) -> bool:
@@ -151,13 +176,18 @@ def sort_values(values: ir.Value, dtype: TensorDType, order: Order) -> ir.Value:
     return cast_tensor(sort_rows(values, WIDE, order).keys, WIDE, dtype)
 
 
+def wide_type(dtype: TensorDType) -> TensorDType:
+    return WIDE.complex if dtype.is_complex else WIDE
+
+
 def wide_rows(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, bool]:
     """Returns the matrices in f64, transposed if they have more rows than columns, and whether they are transposed."""
     value, dtype = as_stack(node.args[0], symbol_table), node.args[0].tensor_meta.dtype
-    rows, columns = st.shape_of(value)[1:]
+    rows, columns = stack_shape(value, dtype)[1:]
     if not isinstance(rows, int) or not isinstance(columns, int):
         raise LoweringError("the sizes are dynamic, so the longer dim is unknown")
-    return cast_tensor(transpose_matrices(value, dtype) if rows > columns else value, dtype, WIDE), rows > columns
+    value = transpose_matrices(value, dtype) if rows > columns else value
+    return cast_tensor(value, dtype.part, WIDE), rows > columns
 
 
 @lowering("SingularValuesOp")
@@ -172,7 +202,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         factor = p["scale"]
         p.update(("values",), 0, p.shape("values")[0], lambda _, x: x * factor)
 
-    parts = {"b": (b, WIDE)} | common_parts(*st.shape_of(b)[:2])
+    parts = {"b": (b, wide_type(node.args[0].tensor_meta.dtype))} | common_parts(*st.shape_of(b)[:2])
     solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, descending), meta_of(node, 1).shape, dtype)
     return results_or_eager(solved["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
@@ -188,47 +218,66 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[ir.Value]
 
     def algorithm(p: StackedProblem) -> None:
         size = p.shape("a")[0]
-        p.each(0, size, lambda i: p.update(("a", i), plus(i, 1), size, lambda j, _: p["a", j, i]))
+        complete_from_lower_triangle(p, "a")
         scale(p, "a")
         repeat_sweeps(p, size, lambda i, k: rotate_rows_and_columns(p, i, k))
         factor = p["scale"]
-        p.update(("values",), 0, size, lambda i, _: p["a", i, i] * factor)
+        p.update(("values",), 0, size, lambda i, _: s.real_part(p["a", i, i]) * factor)
 
-    parts = {"a": (cast_tensor(a, dtype, WIDE), WIDE)} | common_parts(*st.shape_of(a)[:2])
+    parts = {"a": (cast_tensor(a, dtype.part, WIDE), wide_type(dtype))} | common_parts(*st.shape_of(a)[:2])
     solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
-    values = st.reshape(sort_values(solved["values"], dtype, ascending), meta_of(node, 0).shape, dtype)
+    values = st.reshape(sort_values(solved["values"], dtype.part, ascending), meta_of(node, 0).shape, dtype.part)
     return results_or_eager(solved["info"], node, symbol_table, [values, None], NOT_SOLVED)
 
 
+def complete_from_lower_triangle(p: StackedProblem, name: str) -> None:
+    """Makes a matrix symmetric, or Hermitian: as in LAPACK, only the real part of its diagonal counts."""
+    size = p.shape(name)[0]
+
+    def complete_row(i: Extent) -> None:
+        p[name, i, i] = p[name, i, i].like(s.real_part(p[name, i, i]))
+        p.update((name, i), plus(i, 1), size, lambda j, _: s.conj(p[name, j, i]))
+
+    p.each(0, size, complete_row)
+
+
 def rotate_rows_and_columns(p: StackedProblem, i: Extent, k: Extent) -> None:
-    """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0."""
+    """Rotates rows and columns `i` and `k` of a symmetric "a" so that their off-diagonal element becomes 0.
+
+    If that is complex, row `k` is first multiplied by its phase, and column `k` by the conjugate, which makes it real.
+    """
     size, off_diagonal = p.shape("a")[0], p["a", i, k]
 
     def rotate_both() -> None:
-        angle = rotation(p["a", i, i], p["a", k, k], off_diagonal)
+        phase = phase_of(off_diagonal)
+        length = off_diagonal if phase is None else s.modulus(off_diagonal)
+        if phase is not None:
+            multiply(p, lambda j: ("a", k, j), size, phase)
+            multiply(p, lambda j: ("a", j, k), size, s.conj(phase))
+        angle = rotation(s.real_part(p["a", i, i]), s.real_part(p["a", k, k]), length)
         p["rotated"] = number(1, INT32)
         rotate_rows(p, "a", i, k, angle)
         rotate(p, lambda j: ("a", j, i), lambda j: ("a", j, k), size, angle)
-        p["a", i, k] = p["a", k, i] = number(0, WIDE)
+        p["a", i, k] = p["a", k, i] = off_diagonal.like(0)
 
-    p.choose(s.absolute(off_diagonal) > ROTATION_THRESHOLD, rotate_both)
+    p.choose(s.modulus(off_diagonal) > ROTATION_THRESHOLD, rotate_both)
 
 
 @lowering("PseudoInverseOp")
 def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
-    """Returns the sum of `r bᵀ / |b|²` over the orthogonal rows `b` and the rows `r` of the rotation matrix.
+    """Returns the sum of `bᴴ r / |b|²` over the orthogonal rows `b` and the rows `r` of the rotation matrix.
 
     Leaves out rows whose singular value does not exceed the tolerance. As in eager, reads only the lower triangle of a
     `hermitian` matrix.
     """
     (b, is_transposed), dtype = wide_rows(node, symbol_table), node.tensor_meta.dtype
-    count, rows, columns = st.shape_of(b)
-    tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype] * float(columns))
+    count, rows, columns = stack_shape(b, dtype)
+    tolerances = tolerances_of(node, symbol_table, count, EPSILON[dtype.part] * float(columns))
     is_hermitian = argument(node, 3, "hermitian", False)
 
     def algorithm(p: StackedProblem) -> None:
         if is_hermitian:
-            p.each(0, rows, lambda i: p.update(("b", i), plus(i, 1), rows, lambda j, _: p["b", j, i]))
+            complete_from_lower_triangle(p, "b")
         make_rows_orthogonal(p, ("r",))
         (largest,) = p.fold(0, rows, [number(0, WIDE)], lambda i, x: [s.maximum(x, p["values", i])])
         size = p["scale"]
@@ -243,11 +292,36 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
         p.each(0, rows, scale_rows)
 
-    parts = {"b": (b, WIDE), "r": (identity((count, rows, rows), WIDE), WIDE)} | common_parts(count, rows)
+    wide = wide_type(dtype)
+    parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_parts(count, rows)
     solved = dict(zip(parts, solve_stack(parts, algorithm, tolerances), strict=True))
-    inverse = st.contract(solved["r"], solved["b"], "zki", "zkj", "zij" if is_transposed else "zji", WIDE)
-    results = as_results(node, [cast_tensor(inverse, WIDE, dtype)])
+    b = conjugate(solved["b"], wide)
+    contract = contract_complex if dtype.is_complex else st.contract
+    inverse = contract(solved["r"], b, "zki", "zkj", "zij" if is_transposed else "zji", WIDE)
+    results = as_results(node, [cast_tensor(inverse, WIDE, dtype.part)])
     return results_or_eager(solved["info"], node, symbol_table, results, NOT_SOLVED)
+
+
+def contract_complex(x: ir.Value, y: ir.Value, x_dims: str, y_dims: str, out_dims: str, dtype: TensorDType) -> ir.Value:
+    """Returns the contraction of two complex stacks with parts of type `dtype`."""
+    (a, b), (c, d) = ([part_of(value, part, dtype) for part in (0, 1)] for value in (x, y))
+    terms = [st.contract(p, q, x_dims, y_dims, out_dims, dtype) for p, q in ((a, c), (b, d), (a, d), (b, c))]
+    shape = st.shape_of(terms[0])
+
+    def body(ac: Scalar, bd: Scalar, ad: Scalar, bc: Scalar) -> Scalar:
+        return s.select(index_of(st.loop_index(len(shape))).compare("eq", 0), ac - bd, ad + bc)
+
+    inputs = [(st.reshape(term, [*shape, 1], dtype), dtype) for term in terms]
+    return st.pointwise(inputs, [*shape, 2], dtype, body)
+
+
+def part_of(value: ir.Value, part: int, dtype: TensorDType) -> ir.Value:
+    """Returns the real (0) or imaginary (1) parts of a complex stack."""
+    shape = st.shape_of(value)[:-1]
+    rank = len(shape)
+    if 0 in shape:
+        return st.empty(shape, dtype)
+    return st.slice_of(value, [0] * rank + [part], [*shape, 1], [1] * (rank + 1), shape, dtype)
 
 
 def tolerances_of(node: Op, symbol_table: SymbolTable, count: Dim, default: float) -> dict[str, Part]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from buddy.compiler.graph.node import Op
@@ -19,6 +19,7 @@ from buddy.compiler.ops.loops import (
     copy_shapes,
     element,
     for_each,
+    index_of,
     insert,
     minus,
     number,
@@ -30,7 +31,8 @@ from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
-# A tensor [count, ...], with one matrix, vector or number per problem, and its element type.
+# A tensor [count, ...], with one matrix, vector or number per problem, and its element type. Complex tensors have both
+# parts along an additional last dim, which shapes in this package do not include.
 Part = tuple[ir.Value, TensorDType]
 # The name of a part and the indices of an element of it, such as ("a", i, j).
 Subscripted = tuple[Any, ...]
@@ -75,10 +77,10 @@ class StackedProblem(LoopState):
 
         The values, which are `initial` at first, are scalars or values of type index.
         """
-        dtypes = [value.dtype if isinstance(value, Scalar) else None for value in initial]
 
         def scalars(values: Sequence[ir.Value]) -> list[Any]:
-            return [Scalar(v, dtype) if dtype else v for v, dtype in zip(values, dtypes, strict=True)]
+            rest = iter(values)
+            return [_take_scalar(rest, value.dtype) if isinstance(value, Scalar) else next(rest) for value in initial]
 
         def visit(indices: list[ir.Value], carried: list[ir.Value]) -> list[ir.Value]:
             return _values(step(arith.addi(position(start), indices[0]), *scalars(carried)))
@@ -116,18 +118,18 @@ class StackedProblem(LoopState):
         """Returns the largest magnitude of a row or column and its first position, like BLAS's `iamax`."""
 
         def step(i: ir.Value, largest: Scalar, largest_position: ir.Value) -> list[Scalar | ir.Value]:
-            magnitude = s.absolute(self[subscript(i)])
+            magnitude = s.blas_magnitude(self[subscript(i)])
             is_larger = magnitude > largest
             return [s.select(is_larger, magnitude, largest), pick(is_larger, i, largest_position)]
 
         dtype = self.dtypes[subscript(start)[0]]
-        found: list[Any] = self.fold(start, end, [number(0, dtype), start], step)
+        found: list[Any] = self.fold(start, end, [number(0, dtype.part), start], step)
         largest, largest_position = found
         return largest, largest_position
 
     def shape(self, name: str) -> tuple[Dim, ...]:
         """Returns the shape of a part, without the dim of the stack."""
-        return st.shape_of(self.tensors[self._tensor_index(name)])[1:]
+        return stack_shape(self.tensors[self._tensor_index(name)], self.dtypes[name])[1:]
 
     def _tensor_index(self, name: str) -> int:
         return list(self.dtypes).index(name)
@@ -137,8 +139,31 @@ class StackedProblem(LoopState):
 
 
 def _values(items: Sequence[Scalar | Extent]) -> list[ir.Value]:
-    """Returns the MLIR values of scalars and positions."""
-    return [item.value if isinstance(item, Scalar) else position(item) for item in items]
+    """Returns the MLIR values of scalars and positions; two for a complex scalar."""
+    values: list[ir.Value] = []
+    for item in items:
+        value = item.value if isinstance(item, Scalar) else position(item)
+        values += value if isinstance(value, tuple) else [value]
+    return values
+
+
+def _take_scalar(values: Iterator[ir.Value], dtype: TensorDType) -> Scalar:
+    """Returns the next scalar of `values`, which are those of `_values`."""
+    if dtype.is_complex:
+        return s.ComplexScalar(Scalar(next(values), dtype.part), Scalar(next(values), dtype.part))
+    return Scalar(next(values), dtype)
+
+
+def stack_shape(value: ir.Value, dtype: TensorDType) -> tuple[Dim, ...]:
+    """Returns the shape of a stack, without the last dim of the parts of complex numbers."""
+    shape = st.shape_of(value)
+    return shape[:-1] if dtype.is_complex else shape
+
+
+def empty_stack(shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
+    """Returns an uninitialised stack."""
+    stored = TensorMeta(tuple(shape), dtype).stored
+    return st.empty(stored.shape, stored.dtype)
 
 
 def solve_stack(
@@ -168,11 +193,12 @@ def as_stack(argument: Op, symbol_table: SymbolTable, rank: int = 2, batch: Sequ
     """
     value, dtype = value_of(argument, symbol_table), argument.tensor_meta.dtype
     shape = st.shape_of(value)
+    rank += dtype.is_complex
     leading, trailing = shape[: len(shape) - rank], shape[len(shape) - rank :]
     if batch is not None and tuple(batch) != leading:
         leading = tuple(batch)
-        value = st.broadcast(value, [*leading, *trailing], dtype)
-    return st.reshape(value, [product(leading), *trailing], dtype)
+        value = st.broadcast(value, [*leading, *trailing], dtype.part)
+    return st.reshape(value, [product(leading), *trailing], dtype.part)
 
 
 def meta_of(node: Op, index: int) -> TensorMeta:
@@ -184,13 +210,31 @@ def meta_of(node: Op, index: int) -> TensorMeta:
 
 def as_results(node: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
     """Reshapes stacks to the shapes of the node's results."""
-    metas = [meta_of(node, number) for number in range(len(values))]
+    metas = [meta_of(node, number).stored for number in range(len(values))]
     return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
 
 
 def transpose_matrices(value: ir.Value, dtype: TensorDType) -> ir.Value:
     """Transposes each matrix of [count, rows, columns]."""
-    return st.transpose(value, [0, 2, 1], dtype)
+    return st.transpose(value, [0, 2, 1, 3][: len(st.shape_of(value))], dtype.part)
+
+
+def conjugate(value: ir.Value, dtype: TensorDType) -> ir.Value:
+    """Returns the complex conjugate of each element; a real stack unchanged."""
+    if not dtype.is_complex:
+        return value
+
+    def negate_imaginary_part(x: Scalar) -> Scalar:
+        part = index_of(st.loop_index(rank - 1))
+        return s.select(part.compare("eq", 1), -x, x)
+
+    rank = len(st.shape_of(value))
+    return st.pointwise([(value, dtype.part)], st.shape_of(value), dtype.part, negate_imaginary_part)
+
+
+def adjoint_matrices(value: ir.Value, dtype: TensorDType) -> ir.Value:
+    """Returns the conjugate transpose of each matrix."""
+    return conjugate(transpose_matrices(value, dtype), dtype)
 
 
 def smaller_extent(x: Dim, y: Dim) -> Extent:
@@ -216,7 +260,7 @@ def results_or_eager(
     def call_eager() -> None:
         eager_results = enumerate(eager_call(node, symbol_table, condition)[: len(results)])
         used = [
-            (result, meta_of(node, i).dtype)
+            (result, meta_of(node, i).stored.dtype)
             for i, result in eager_results
             if results[i] is not None and result is not None
         ]
@@ -225,7 +269,7 @@ def results_or_eager(
 
     state.choose(_any_failed(info), call_eager)
     tensors = iter(state.tensors)
-    metas = [meta_of(node, i) for i in range(len(results))]
+    metas = [meta_of(node, i).stored for i in range(len(results))]
     return [
         st.empty(m.shape, m.dtype) if value is None else next(tensors) for m, value in zip(metas, results, strict=True)
     ]

@@ -91,6 +91,8 @@ OF_SPECIAL: dict[str, Callable[..., Any]] = {
     "sub of a number": in_parts(lambda x, y: 2 - x),
     "products of one": in_parts(lambda x, y: x.reshape(-1, 1).prod(1)),
     "norm of one": lambda x, y: torch.linalg.vector_norm(x.reshape(-1, 1), 2, 1),
+    "mean": in_parts(lambda x, y: x.reshape(-1, 10).mean(0)),
+    "cumprod": in_parts(lambda x, y: x.reshape(-1, 10).cumprod(1)),
 }
 OF_SPECIAL_PAIRS: dict[str, Callable[..., Any]] = {
     name: in_parts(lambda x, y, op=op: op(x[:, None], y))
@@ -126,6 +128,8 @@ MOVED: dict[str, Callable[..., Any]] = {
     "prod": lambda x, m: x[:, :3].prod(1),
     "cumsum": lambda x, m: x.cumsum(1),
     "cumprod": lambda x, m: x.cumprod(1),
+    "cumprod in double precision": lambda x, m: (x * 1e30).cumprod(1, dtype=torch.complex128) * 1e-100,
+    "cumprod whose later factors overflow": lambda x, m: (x * torch.tensor([1e-30, 1e30, 1e30, 1e-30])).cumprod(1),
     "var": lambda x, m: x.var(1),
     "norm": lambda x, m: torch.linalg.vector_norm(x, 3, 1),
     "mm": lambda x, m: x @ m,

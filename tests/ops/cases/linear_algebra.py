@@ -13,12 +13,20 @@ linalg = torch.linalg
 
 
 def definite(a: torch.Tensor) -> torch.Tensor:
-    return a @ a.mT + torch.eye(a.size(-1), dtype=a.dtype)
+    return a @ a.mH + torch.eye(a.size(-1), dtype=a.dtype)
 
 
 def hollow(a: torch.Tensor) -> torch.Tensor:
     """A symmetric one with zeros on the diagonal, so that pivots are blocks of two rows."""
     return a.tril(-1) + a.tril(-1).mT
+
+
+def hermitian(a: torch.Tensor) -> torch.Tensor:
+    return a + a.mH
+
+
+def hollow_hermitian(a: torch.Tensor) -> torch.Tensor:
+    return a.tril(-1) + a.tril(-1).mH
 
 
 def triangle(a: torch.Tensor, upper: bool = False) -> torch.Tensor:
@@ -87,12 +95,38 @@ SPECTRA: dict[str, Callable[..., Any]] = {
     "matrix_exp": lambda a, b: linalg.matrix_exp(a),
     "matrix_exp of small ones": lambda a, b: linalg.matrix_exp(a / 16),
 }
+COMPLEX: dict[str, Callable[..., Any]] = {
+    "upper cholesky_solve": lambda a, b: torch.cholesky_solve(b, linalg.cholesky(definite(a), upper=True), upper=True),
+    "adjoint lu_solve from the right": lambda a, b: linalg.lu_solve(
+        *linalg.lu_factor(a), b.mT, adjoint=True, left=False
+    ),
+    "lu_solve from the right": lambda a, b: linalg.lu_solve(*linalg.lu_factor(a), b.mT, left=False),
+    "ormqr from the right, transposed": lambda a, b: torch.ormqr(
+        a, b[..., 0].sigmoid(), b.mT.contiguous(), left=False, transpose=True
+    ),
+    "ormqr as it is": lambda a, b: torch.ormqr(a, b[..., 0].sigmoid(), b),
+    "hermitian ldl_factor": lambda a, b: linalg.ldl_factor(hermitian(a), hermitian=True)[0],
+    "hermitian blocks of two": lambda a, b: linalg.ldl_factor(hollow_hermitian(a), hermitian=True)[0],
+    "hermitian pivots": lambda a, b: linalg.ldl_factor(hollow_hermitian(a), hermitian=True)[1],
+    "what lies on a hermitian diagonal": lambda a, b: linalg.ldl_factor(a, hermitian=True)[0],
+    "hermitian ldl_solve": lambda a, b: linalg.ldl_solve(
+        *linalg.ldl_factor(hermitian(a), hermitian=True), b, hermitian=True
+    ),
+    "over hermitian blocks of two": lambda a, b: linalg.ldl_solve(
+        *linalg.ldl_factor(hollow_hermitian(a), hermitian=True), b, hermitian=True
+    ),
+    "pinv of a lower triangle": lambda a, b: linalg.pinv(a, hermitian=True),
+    "no columns": lambda a, b: linalg.pinv(b[..., :0]),
+}
 ALL = {**SYSTEMS, **INDEFINITE, **REFLECTORS, **SPECTRA}
 A, B = normal(2, 5, 5), normal(2, 5, 3)
+CA, CB = (torch.complex(x, x.flip(0, 1)) for x in (A, B))
 
 GROUPS: dict[str, Group] = {
     "linear algebra": Group((A, B), ALL),
     "linear algebra of float64": Group(
         (A.double(), B.double()), {name: ALL[name] for name in ("solve", "cholesky", *REFLECTORS, *SPECTRA)}
     ),
+    "linear algebra of complex64": Group((CA, CB), {**ALL, **COMPLEX}),
+    "linear algebra of complex128": Group((CA.to(torch.complex128), CB.to(torch.complex128)), COMPLEX),
 }
