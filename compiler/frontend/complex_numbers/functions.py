@@ -19,7 +19,7 @@ aten = torch.ops.aten
 Function = Callable[[ComplexPair], ComplexPair]
 
 
-def _register(op: object, function: Function) -> None:
+def _register(op: Callable[..., object], function: Function) -> None:
     rule(op)(lambda out, x: function(x))
 
 
