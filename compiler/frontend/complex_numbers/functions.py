@@ -229,7 +229,7 @@ def silu(x: ComplexPair) -> ComplexPair:
     return x / (exp(-x) + 1.0)
 
 
-_FUNCTIONS: dict[object, Function] = {
+_FUNCTIONS: dict[Callable[..., object], Function] = {
     aten.exp.default: exp,
     aten.exp2.default: lambda x: exp(x.scaled(math.log(2))),
     aten.expm1.default: expm1,
