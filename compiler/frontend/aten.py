@@ -44,7 +44,7 @@ from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning
 
 if TYPE_CHECKING:
-    from torch._functorch._aot_autograd.descriptors import AOTOutput
+    pass
 
 
 _WITH_EFFECTS = torch.ops.higher_order.with_effects
@@ -482,6 +482,6 @@ def _make_aten_graph(
     return AtenGraph(aten, kind, dynamo, placeholder_origins, input_of)
 
 
-def description_index(description: AOTOutput, class_name: str) -> int | None:
+def description_index(description: Any, class_name: str) -> int | None:
     """The `idx` of an AOTAutograd input or output description of class `wanted`, else None."""
     return description.idx if type(description).__name__ == class_name else None

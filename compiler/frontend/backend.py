@@ -352,7 +352,7 @@ class CompiledGraph:
             return None
         return self._program.function((*input_of, *self._constants), partial(eager_after, self._aten.dynamo))
 
-    def __call__(self, *arguments: torch.Tensor) -> list[torch.Tensor]:
+    def __call__(self, *arguments: torch.Tensor | int) -> list[torch.Tensor | int | None]:
         inputs = [*(value for value in arguments if isinstance(value, torch.Tensor)), *self._constants]
         numbers = [value for value in arguments if not isinstance(value, torch.Tensor)]
         symbols = bind(self._symbols, inputs, numbers)

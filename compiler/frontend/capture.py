@@ -106,7 +106,7 @@ class GraphRecorder:
         conversion = self._convert(aten)
         is_recorded = False
 
-        def run(*arguments: torch.Tensor) -> Sequence[torch.Tensor]:
+        def run(*arguments: torch.Tensor) -> Sequence[torch.Tensor | None]:
             nonlocal is_recorded
             if not is_recorded:
                 is_recorded = True

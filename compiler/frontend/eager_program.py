@@ -66,7 +66,7 @@ class _AtenProgram:
         self._module = module
         self._constants = constants
 
-    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
         return list(self._module(*tensors[: len(tensors) - self._constants]))
 
 

@@ -6,7 +6,7 @@ symbolic size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableSet, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
 from typing import TYPE_CHECKING, Any
@@ -205,7 +205,7 @@ class SplitGraph:
         eager_pieces = (piece for piece, run in self._steps if piece.eager or run is piece.aten.module)
         return [node for piece in eager_pieces for node in computing_nodes(piece.aten.module)]
 
-    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    def __call__(self, *tensors: torch.Tensor) -> list[torch.Tensor | None]:
         values: dict[Node, Any] = dict(zip(self._placeholders, tensors, strict=True))
         for (piece, run), dead in zip(self._steps, self._dead, strict=True):
             results = run(*[values[node] for node in piece.inputs])
@@ -280,7 +280,7 @@ def _reads_of_sizes(module: GraphModule, nodes: Sequence[Node]) -> list[Node]:
     return [node for node in reads if sizes & _unbacked(node.meta.get("val"))]
 
 
-def _unbacked(value: object) -> set[sympy.Symbol]:
+def _unbacked(value: object) -> MutableSet[sympy.Symbol]:
     """The data-dependent symbols in a size or in the sizes of a tensor."""
     return free_unbacked_symbols(value) if isinstance(value, (torch.Tensor, torch.SymInt)) else set()
 

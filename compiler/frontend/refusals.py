@@ -87,7 +87,7 @@ def check_graph(module: GraphModule) -> None:
             check_form(node.target, args, kwargs, node.meta.get("val"))
 
 
-def check_form(op: torch._ops.OpOverload, args: Sequence[object], kwargs: Mapping[str, object], result: object) -> None:
+def check_form(op: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object], result: object) -> None:
     """Raises `SuspectedError` if eager rejects `op` on plain values of the form of these fake arguments."""
     if not isinstance(op, torch._ops.OpOverload) or op.namespace != "aten" or op._schema.is_mutable:
         return

@@ -17,7 +17,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Maps (node name, result index) to the MLIR value of the result.
-SymbolTable = Mapping[tuple[str, int], ir.Value]
+SymbolTable = Mapping[tuple[str, int], "ir.Value"]
 
 # Unsigned integers lower to signless MLIR integers; the ops define the signedness.
 _SIGNLESS_SPELLINGS = {dtype: dtype.value.removeprefix("u") for dtype in TensorDType if dtype.value.startswith("ui")}

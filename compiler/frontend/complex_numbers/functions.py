@@ -19,7 +19,7 @@ aten = torch.ops.aten
 Function = Callable[[ComplexPair], ComplexPair]
 
 
-def _register(op: object, function: Function) -> None:
+def _register(op: Callable[..., object], function: Function) -> None:
     rule(op)(lambda out, x: function(x))
 
 
@@ -232,7 +232,7 @@ def silu(x: ComplexPair) -> ComplexPair:
     return x / (exp(-x) + 1.0)
 
 
-_FUNCTIONS: dict[object, Function] = {
+_FUNCTIONS: dict[Callable[..., object], Function] = {
     aten.exp.default: exp,
     aten.exp2.default: lambda x: exp(x.scaled(math.log(2))),
     aten.expm1.default: expm1,

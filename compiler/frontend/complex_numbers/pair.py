@@ -25,7 +25,7 @@ Rule = Callable[..., Any]
 RULES: dict[Any, Rule] = {}
 
 
-def rule(*ops: torch._ops.OpOverload) -> Callable[[Rule], Rule]:
+def rule(*ops: Callable[..., object]) -> Callable[[Rule], Rule]:
     """Registers the decorated function as the rule of the overloads `ops`."""
 
     def decorate(function: Rule) -> Rule:

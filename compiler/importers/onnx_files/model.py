@@ -14,6 +14,7 @@ from buddy.compiler.protocol.programs import ShapeWord, check_names, shape_for
 from buddy.compiler.protocol.source_files import SourceError, source_error
 
 if TYPE_CHECKING:
+    import numpy as np
     import onnx
     from google.protobuf.message import Message
 
@@ -176,7 +177,7 @@ def _name_nodes(model: onnx.ModelProto) -> None:
         node.name = name
 
 
-def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, onnx.TensorProto]:
+def _turn_weights_into_inputs(onnx: ModuleType, model: onnx.ModelProto) -> dict[str, np.ndarray]:
     """Turns f16, f32 and f64 initializers of more than `MAX_CONSTANT_FLOATS` elements into the first inputs.
 
     Returns them by name, in this order.

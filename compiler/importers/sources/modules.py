@@ -121,7 +121,7 @@ def load_weights(opening: Opening) -> CapturedProgram:
     raise _weights_only_error(opening.title, content)
 
 
-def _weights_only_error(title: str, content: bytes) -> SourceError:
+def _weights_only_error(title: str, content: object) -> SourceError:
     tensors = list(_tensors("", content))
     if not tensors:
         what = f"{title} holds a {type(content).__name__}, which is neither weights nor a program"

@@ -67,7 +67,7 @@ def _check_code(opening: Opening) -> None:
                 raise source_error(what, f"{name} in it", _EXPORT)
 
 
-def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[torch.Tensor, ...]:
+def _inputs(opening: Opening, module: torch.jit.ScriptModule) -> tuple[object, ...]:
     """The first inputs bundled with the module; without bundled inputs, and if the user sets shapes, random tensors."""
     if hasattr(module, _BUNDLED_INPUTS_METHOD) and not opening.shapes:
         bundled = getattr(module, _BUNDLED_INPUTS_METHOD)()

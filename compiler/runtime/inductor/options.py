@@ -65,7 +65,7 @@ def describe(chosen: tuple[str, ...]) -> InductorFlags:
     return InductorFlags({"torch": str(torch.__version__)}, tuple(flags()), flag_problem(chosen))
 
 
-def _defaults() -> dict[str, torch.Tensor]:
+def _defaults() -> dict[str, object]:
     from torch._inductor import config
 
     return dict(config.get_config_copy())

@@ -1,10 +1,10 @@
-"""Parts of records of TorchDynamo: Python frames, which may be the user's, and described values as texts."""
+"""Records of TorchDynamo's trace: their fields; Python frames, which may be the user's; described values as texts."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypedDict
 
 import msgspec
 
@@ -17,6 +17,116 @@ _FRAME = re.compile(
 )
 RESUMED = re.compile(r"^torch_dynamo_resume_in_(.+?)_at_(\d+)$")
 _STACK_TITLE = "User stack trace:"
+
+# ---- the fields of records, after JSON -------------------------------------------------------------------------------
+# Those of Dynamo are what its versions write, so each field may be missing.
+
+# File, line, function and text of a line.
+PlainFrame = tuple[str, int, str, str]
+
+
+class StackFrame(TypedDict, total=False):
+    """A frame of Dynamo's stacks; `filename` is the number of a text, or the text."""
+
+    filename: int | str
+    line: int
+    name: str
+    loc: str
+
+
+class StartFields(TypedDict, total=False):
+    stack: list[StackFrame]
+    callers: list[PlainFrame]
+
+
+class FunctionFields(TypedDict):
+    function: str
+    file: str
+    line: int
+
+
+class TensorFields(TypedDict, total=False):
+    describer_id: int
+    id: int
+    dtype: str
+    requires_grad: bool
+    size: list[int | str]
+    stride: list[int | str]
+
+
+class SourceFields(TypedDict, total=False):
+    describer_id: int
+    id: int
+    source: str
+
+
+class SymbolFields(TypedDict, total=False):
+    source: str
+    val: int | str
+
+
+class MetricsFields(TypedDict, total=False):
+    co_name: str
+    co_filename: str
+    co_firstlineno: int
+    entire_frame_compile_time_s: float
+    backend_compile_time_s: float
+    guard_count: int
+    graph_op_count: int
+    fail_type: str
+    fail_reason: str
+    fail_user_frame_filename: str
+    fail_user_frame_lineno: int
+
+
+class ValueFields(TypedDict, total=False):
+    """A value that our hooks have described; `tensor` has the properties that guards check."""
+
+    text: str
+    type: str
+    length: int
+    id: int
+    tensor: dict[str, str]
+
+
+class FailureFields(TypedDict, total=False):
+    """A failed guard of the compilation `entry`; `changes` are values before and after, by source."""
+
+    entry: str
+    reason: str
+    serial: int
+    frames: list[PlainFrame]
+    changes: dict[str, tuple[ValueFields, ValueFields]]
+
+
+class ValuesFields(TypedDict):
+    serial: int
+    values: dict[str, ValueFields]
+    frames: dict[str, PlainFrame]
+    closure: list[str]
+
+
+class LimitFields(TypedDict, total=False):
+    setting: str
+    limit: int
+    function: str
+    file: str
+    line: int
+
+
+class RunnerFields(TypedDict):
+    folder: str
+    torch: str
+
+
+class NoteFields(TypedDict):
+    note: str
+
+
+# Serial number of a compilation, checks of its guards, calls, and failures by source.
+CountFields = tuple[int, int, int, dict[str, int]]
+
+# ---- frames and values -----------------------------------------------------------------------------------------------
 
 
 def is_user_file(path: str) -> bool:
@@ -54,7 +164,7 @@ def stack_of(reason: str) -> list[UserFrame]:
     return read_frames(reason.partition(_STACK_TITLE)[2]) if _STACK_TITLE in reason else []
 
 
-def size_text(value: Any) -> str:
+def size_text(value: Sequence[int | str] | None) -> str:
     return (
         ""
         if value is None
@@ -68,7 +178,7 @@ def with_size(sizes: str, index: int, size: str) -> str:
     return f"[{', '.join([*parts[:index], size, *parts[index + 1 :]])}]" if index < len(parts) else sizes
 
 
-def value_texts(before: Mapping[str, Any], after: Mapping[str, Any], kind: str = "") -> tuple[str, str]:
+def value_texts(before: ValueFields, after: ValueFields, kind: str = "") -> tuple[str, str]:
     """Two values that our hooks have described, as texts that differ."""
     tensors = [value["tensor"] for value in (before, after) if "tensor" in value]
     if not kind and len(tensors) == 2:
@@ -82,7 +192,7 @@ def value_texts(before: Mapping[str, Any], after: Mapping[str, Any], kind: str =
     return (texts[0], texts[1]) if texts[0] != texts[1] else (texts[0], f"another {texts[1]}")
 
 
-def _text(value: Mapping[str, Any], kind: str) -> str:
+def _text(value: ValueFields, kind: str) -> str:
     if not value:
         return "nothing"
     if kind == "type":
@@ -94,3 +204,19 @@ def _text(value: Mapping[str, Any], kind: str) -> str:
         own = {"symbolic size": "size", "rank": "size"}.get(kind, kind)
         return str(tensor.get(own) or value["text"])
     return str(value["text"])
+
+
+def error_of(metrics: MetricsFields) -> str:
+    """The error that ended a compilation, in one line."""
+    reason = str(metrics.get("fail_reason") or "").strip()
+    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
+    if not metrics.get("fail_type"):
+        return ""
+    if "recompile limit" in reason or "recompile_limit" in reason:
+        return reason
+    return f"{str(metrics['fail_type']).rpartition('.')[2].rstrip(chr(39) + '>')}: {first}"
+
+
+def is_limit(problem: str) -> bool:
+    """Whether a compilation ended because its function had been compiled too often."""
+    return "recompile limit" in problem or "recompile_limit" in problem

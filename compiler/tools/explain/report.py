@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -36,7 +36,23 @@ from buddy.compiler.tools.explain.guards import (
 )
 from buddy.compiler.tools.explain.records import (
     RESUMED,
+    CountFields,
+    FailureFields,
+    FunctionFields,
+    LimitFields,
+    MetricsFields,
+    NoteFields,
+    RunnerFields,
+    SourceFields,
+    StackFrame,
+    StartFields,
+    SymbolFields,
+    TensorFields,
+    ValueFields,
+    ValuesFields,
+    error_of,
     function_title,
+    is_limit,
     is_user_file,
     read_frames,
     size_text,
@@ -68,7 +84,7 @@ class _Values:
 
     tensors: dict[str, TensorFacts] = field(default_factory=dict)
     numbers: dict[str, str] = field(default_factory=dict)
-    own: dict[str, Any] = field(default_factory=dict)
+    own: dict[str, ValueFields] = field(default_factory=dict)
 
 
 @dataclass
@@ -80,7 +96,7 @@ class _Compile:
     process: str
     tree: GuardTree = field(default_factory=GuardTree)
     values: _Values = field(default_factory=_Values)
-    reasons: list[Mapping[str, Any]] = field(default_factory=list)
+    reasons: list[FailureFields] = field(default_factory=list)
     frames: dict[str, UserFrame] = field(default_factory=dict)
     closure: frozenset[str] = frozenset()
     counts: tuple[int, int] = (-1, -1)
@@ -105,7 +121,7 @@ class ReportBuilder:
         # The folder of the package that runs the script: its frames are on every stack.
         self._runner = ""
         self._notes: list[str] = []
-        self._handlers = {
+        self._handlers: dict[str, Callable[[TraceRecord, Any], None]] = {
             "buddy_start": self._take_runner,
             "str": self._take_string,
             "torch_version": self._take_version,
@@ -147,12 +163,12 @@ class ReportBuilder:
             self._by_id[key] = known
         return known
 
-    def _take_string(self, record: TraceRecord, fields: Any) -> None:
+    def _take_string(self, record: TraceRecord, fields: tuple[str, int]) -> None:
         text, number = fields
         self._strings[record.process, int(number)] = text
         self._note_file(text)
 
-    def _take_runner(self, _record: TraceRecord, fields: Any) -> None:
+    def _take_runner(self, _record: TraceRecord, fields: RunnerFields) -> None:
         self._runner, self._torch = fields["folder"], fields["torch"]
 
     def _user_frames(self, frames: Iterable[UserFrame]) -> list[UserFrame]:
@@ -163,10 +179,10 @@ class ReportBuilder:
     def _note_file(self, path: str) -> None:
         self._files.setdefault(path, path)
 
-    def _take_version(self, record: TraceRecord, _fields: Any) -> None:
+    def _take_version(self, record: TraceRecord, _fields: object) -> None:
         self._torch = str(json.loads(record.payload or "{}").get("pytorch_version", ""))
 
-    def _take_start(self, record: TraceRecord, fields: Any) -> None:
+    def _take_start(self, record: TraceRecord, fields: StartFields) -> None:
         compile_ = self._of(record)
         frames = [self._frame(record.process, frame) for frame in fields.get("stack") or ()]
         callers = [tidy(UserFrame(*frame)) for frame in fields.get("callers") or ()]
@@ -182,12 +198,12 @@ class ReportBuilder:
                 record, {"function": own.get("name", ""), "file": frames[-1].file, "line": frames[-1].line}
             )
 
-    def _frame(self, process: str, fields: Mapping[str, Any]) -> UserFrame:
+    def _frame(self, process: str, fields: StackFrame) -> UserFrame:
         file = fields.get("filename")
         path = self._strings.get((process, file), "") if isinstance(file, int) else str(file or "")
         return tidy(UserFrame(path, int(fields.get("line") or 0), str(fields.get("name", "")), fields.get("loc") or ""))
 
-    def _take_function(self, record: TraceRecord, fields: Any) -> None:
+    def _take_function(self, record: TraceRecord, fields: FunctionFields) -> None:
         compile_ = self._of(record)
         self._note_file(fields["file"])
         function = function_title(fields["function"])
@@ -197,7 +213,7 @@ class ReportBuilder:
             if not earlier.info.function:
                 earlier.info = msgspec.structs.replace(earlier.info, **named)
 
-    def _take_break(self, record: TraceRecord, _fields: Any) -> None:
+    def _take_break(self, record: TraceRecord, _fields: object) -> None:
         message, text = read_break(record.payload), record.payload
         stack = next((text.partition(title)[2] for title in _TRACEBACK_TITLES if title in text), "")
         frames = self._user_frames(read_frames(stack))
@@ -224,7 +240,7 @@ class ReportBuilder:
         if len(self._breaks) < MAX_BREAKS:
             self._breaks.append(found)
 
-    def _take_reasons(self, record: TraceRecord, _fields: Any) -> None:
+    def _take_reasons(self, record: TraceRecord, _fields: object) -> None:
         compile_ = self._of(record)
         if compile_.reasons:
             return  # those of our hooks, which say more
@@ -237,10 +253,10 @@ class ReportBuilder:
             compile_id, _, rest = str(reason).partition(": ")
             compile_.reasons.append({"entry": compile_id, "reason": rest})
 
-    def _take_failures(self, record: TraceRecord, fields: Any) -> None:
+    def _take_failures(self, record: TraceRecord, fields: list[FailureFields]) -> None:
         self._of(record).reasons = list(fields)
 
-    def _take_tensor(self, record: TraceRecord, fields: Any) -> None:
+    def _take_tensor(self, record: TraceRecord, fields: TensorFields) -> None:
         dtype, requires_grad = (
             str(fields.get("dtype", "")).removeprefix("torch."),
             str(bool(fields.get("requires_grad"))),
@@ -248,36 +264,37 @@ class ReportBuilder:
         facts = TensorFacts(size_text(fields.get("size")), size_text(fields.get("stride")), dtype, requires_grad)
         self._of(record).tensor_facts[fields.get("describer_id", 0), fields.get("id", 0)] = facts
 
-    def _take_source(self, record: TraceRecord, fields: Any) -> None:
+    def _take_source(self, record: TraceRecord, fields: SourceFields) -> None:
         compile_ = self._of(record)
         facts = compile_.tensor_facts.get((fields.get("describer_id", 0), fields.get("id", 0)))
         if facts is not None:
             compile_.values.tensors[plain(str(fields.get("source", "")))] = facts
 
-    def _take_symbol(self, record: TraceRecord, fields: Any) -> None:
+    def _take_symbol(self, record: TraceRecord, fields: SymbolFields) -> None:
         source, value = fields.get("source"), fields.get("val")
         if source and value is not None:
             self._of(record).values.numbers[plain(str(source))] = str(value)
 
-    def _take_guards(self, record: TraceRecord, _fields: Any) -> None:
+    def _take_guards(self, record: TraceRecord, _fields: object) -> None:
         self._of(record).tree = read_tree(record.payload)
 
-    def _take_values(self, record: TraceRecord, fields: Any) -> None:
+    def _take_values(self, record: TraceRecord, fields: ValuesFields) -> None:
         compile_ = self._of(record)
         self._serials[fields["serial"]] = compile_
         compile_.values.own = {plain(source): value for source, value in fields["values"].items()}
         compile_.frames = {plain(source): tidy(UserFrame(*frame)) for source, frame in fields["frames"].items()}
         compile_.closure = frozenset(fields["closure"])
 
-    def _take_counts(self, _record: TraceRecord, fields: Any) -> None:
+    def _take_counts(self, _record: TraceRecord, fields: list[CountFields]) -> None:
         for serial, checked, calls, failed in fields:
             compile_ = self._serials.get(serial)
             if compile_ is not None:
                 compile_.counts, compile_.failed = (checked, calls), {plain(s): n for s, n in failed.items()}
 
-    def _take_limit(self, record: TraceRecord, fields: Any) -> None:
+    def _take_limit(self, record: TraceRecord, fields: LimitFields) -> None:
         if record.compile and fields.get("function"):
-            self._take_function(record, fields)
+            named = FunctionFields(function=fields["function"], file=fields["file"], line=fields["line"])
+            self._take_function(record, named)
         info, index = self._named(self._of(record)), self._of(record).index
         limit = RecompileLimit(info.function, info.place, fields["setting"], int(fields["limit"]), index)
         if (limit.function, limit.place) not in {(known.function, known.place) for known in self._limits}:
@@ -303,33 +320,33 @@ class ReportBuilder:
                     break
         return found
 
-    def _take_note(self, _record: TraceRecord, fields: Any) -> None:
+    def _take_note(self, _record: TraceRecord, fields: NoteFields) -> None:
         self._notes.append(fields["note"])
 
-    def _take_metrics(self, record: TraceRecord, fields: Any) -> None:
+    def _take_metrics(self, record: TraceRecord, fields: MetricsFields) -> None:
         compile_ = self._of(record)
-        problem = _problem(fields)
+        problem = error_of(fields)
         if fields.get("co_name"):
-            own = {"function": fields["co_name"], "file": str(fields.get("co_filename")), "line": 0}
-            self._take_function(record, {**own, "line": int(fields.get("co_firstlineno") or 0)})
+            file, line = str(fields.get("co_filename")), int(fields.get("co_firstlineno") or 0)
+            self._take_function(record, {"function": fields["co_name"], "file": file, "line": line})
         compile_.info = msgspec.structs.replace(
             compile_.info,
             seconds=float(fields.get("entire_frame_compile_time_s") or 0.0),
             backend_seconds=float(fields.get("backend_compile_time_s") or 0.0),
             guards=int(fields.get("guard_count") or 0),
             ops=int(fields.get("graph_op_count") or 0),
-            problem="" if _is_limit(problem) else problem,
+            problem="" if is_limit(problem) else problem,
         )
-        if _is_limit(problem):
+        if is_limit(problem):
             setting = "accumulated_recompile_limit" if "accumulated_recompile_limit" in problem else "recompile_limit"
             limit = re.search(r"currently set to (\d+)", problem)
-            limit_fields = {"setting": setting, "limit": int(limit[1]) if limit else compile_.info.number - 1}
-            self._take_limit(record, limit_fields)
+            count = int(limit[1]) if limit else compile_.info.number - 1
+            self._take_limit(record, {"setting": setting, "limit": count})
         elif fields.get("fail_type"):
             self._take_error(compile_, fields)
         self._close(record, fields)
 
-    def _take_error(self, compile_: _Compile, metrics: Mapping[str, Any]) -> None:
+    def _take_error(self, compile_: _Compile, metrics: MetricsFields) -> None:
         """Adds the graph break that ended a compilation with `fullgraph=True`: Dynamo records it as an error alone."""
         if not str(metrics["fail_type"]).rstrip("'>").endswith("Unsupported"):
             return
@@ -342,7 +359,7 @@ class ReportBuilder:
             found = DynamoBreak(compile_.index, message.reason, message.explanation, fixes, frames, message.link)
             self._add_break(found)
 
-    def _close(self, record: TraceRecord, _fields: Any) -> None:
+    def _close(self, record: TraceRecord, _fields: object) -> None:
         self._of(record).closed = True
 
     # ---- the report ----
@@ -372,7 +389,7 @@ class ReportBuilder:
             info = msgspec.structs.replace(info, function=module["type"])
         return msgspec.structs.replace(info, failures=failures, calls=calls)
 
-    def _failure(self, compile_: _Compile, fields: Mapping[str, Any]) -> GuardFailure:
+    def _failure(self, compile_: _Compile, fields: FailureFields) -> GuardFailure:
         reason = read_reason(fields["reason"])
         entry = self._by_entry(compile_, fields)
         source, scope = plain(reason.source), ""
@@ -398,14 +415,12 @@ class ReportBuilder:
             fix, tuple((name, *value_texts(*change)) for name, change in changes.items()),
         )  # fmt: skip
 
-    def _by_entry(self, compile_: _Compile, fields: Mapping[str, Any]) -> _Compile | None:
+    def _by_entry(self, compile_: _Compile, fields: FailureFields) -> _Compile | None:
         if "serial" in fields:
             return self._serials.get(fields["serial"])
         return next((other for other in self._earlier(compile_) if other.info.id.endswith(fields["entry"])), None)
 
-    def _change(
-        self, reason: Reason, entry: _Compile | None, now: _Compile, fields: Mapping[str, Any]
-    ) -> tuple[str, str]:
+    def _change(self, reason: Reason, entry: _Compile | None, now: _Compile, fields: FailureFields) -> tuple[str, str]:
         """The checked value before and after, as far as it is known."""
         source, before, after = plain(reason.source), reason.before, reason.after
         own = next((change for name, change in fields.get("changes", {}).items() if plain(name) == source), None)
@@ -471,21 +486,6 @@ class ReportBuilder:
                 index, line.kind, line.expression, line.key, scope_of(line.source, compile_.closure), frame,
                 checked, failed, line.library,
             )  # fmt: skip
-
-
-def _problem(metrics: Mapping[str, Any]) -> str:
-    """The error that ended a compilation, in one line."""
-    reason = str(metrics.get("fail_reason") or "").strip()
-    first = next((line.strip() for line in reason.splitlines() if line.strip()), "")
-    if not metrics.get("fail_type"):
-        return ""
-    if "recompile limit" in reason or "recompile_limit" in reason:
-        return reason
-    return f"{str(metrics['fail_type']).rpartition('.')[2].rstrip(chr(39) + '>')}: {first}"
-
-
-def _is_limit(problem: str) -> bool:
-    return "recompile limit" in problem or "recompile_limit" in problem
 
 
 def _facts(compile_: _Compile | None, source: str) -> TensorFacts | None:
