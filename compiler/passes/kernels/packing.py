@@ -90,12 +90,6 @@ class Packing(Protocol):
         """Emits the packing from the flat unpacked weights `source` to the flat packed weights `target`."""
 
 
-def packed_type(packing: Packing, weights: ir.Type) -> ir.MemRefType:
-    """Returns the type of the buffer with packed weights, for unpacked ones of type `weights`."""
-    element = ir.Type.parse(packing.element) if packing.element else weights.element_type
-    return ir.MemRefType.get(list(packing.shape), element)
-
-
 def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     """Returns the panels of B that the kernel of `contraction` reads."""
 

@@ -23,7 +23,7 @@ from buddy.compiler.mlir.walk import (
     symbol_of,
     unique_symbol,
 )
-from buddy.compiler.passes.kernels.packing import Packing, pack_function, packed_type
+from buddy.compiler.passes.kernels.packing import Packing, pack_function
 
 # Attributes of arguments: weights of the model; packed weights, with the name of the packing function.
 PARAMETER = "buddy.parameter"
@@ -32,6 +32,12 @@ PACK = "buddy.pack"
 _VIEWS = frozenset({"memref.collapse_shape", "memref.expand_shape", "memref.cast"})
 
 ArgumentId = tuple[str, int]  # function name, argument number
+
+
+def packed_type(packing: Packing, weights: ir.Type) -> ir.MemRefType:
+    """Returns the type of the buffer with packed weights, for unpacked ones of type `weights`."""
+    element = ir.Type.parse(packing.element) if packing.element else weights.element_type
+    return ir.MemRefType.get(list(packing.shape), element)
 
 
 @dataclass

@@ -14,7 +14,8 @@ from buddy.compiler.passes.kernels.conv.winograd import blocking as winograd
 from buddy.compiler.passes.kernels.conv.winograd.kernel import Winograd, weights_of
 from buddy.compiler.passes.kernels.emit import KernelEmitter
 from buddy.compiler.passes.kernels.epilogue import KernelResults, ResultSpec
-from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing, packed_type
+from buddy.compiler.passes.kernels.packing import ALIGNMENT, Packing
+from buddy.compiler.passes.kernels.weights import packed_type
 from buddy.compiler.support.target import Target
 
 
