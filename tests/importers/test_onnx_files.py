@@ -67,6 +67,45 @@ def test_a_model_is_a_graph_of_its_nodes_that_gives_what_onnx_says(tmp_path: Pat
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
 
 
+_NUMBERS = {
+    "xs": torch.tensor(0.02), "xz": torch.tensor(113, dtype=torch.uint8), "ws": torch.tensor(0.01),
+    "wz": torch.tensor(0, dtype=torch.int8), "ys": torch.tensor(0.05), "yz": torch.tensor(100, dtype=torch.uint8),
+}  # fmt: skip
+_QUANTISED = {
+    "QDQ": [
+        ("QuantizeLinear", ["x", "xs", "xz"], ["q"]), ("DequantizeLinear", ["q", "xs", "xz"], ["d"]),
+        ("DequantizeLinear", ["w", "ws", "wz"], ["v"]), ("MatMul", ["d", "v"], ["m"]),
+        ("QuantizeLinear", ["m", "ys", "yz"], ["p"]), ("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ],
+    "QOperator": [
+        ("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        ("QLinearMatMul", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["p"]),
+        ("DequantizeLinear", ["p", "ys", "yz"], ["y"]),
+    ],
+    "dynamic": [
+        ("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]), ("MatMulInteger", ["q", "w", "z", "wz"], ["m"]),
+        ("Cast", ["m"], ["f"]), ("Mul", ["f", "s"], ["y"]),
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", _QUANTISED)
+def test_a_quantised_model_gives_what_onnx_says(tmp_path: Path, form: str) -> None:
+    pytest.importorskip("onnxruntime")
+    torch.manual_seed(0)
+    weight = torch.randint(-128, 128, (8, 6), dtype=torch.int8)
+    nodes = [
+        helper.make_node(op, inputs, outputs, **({"to": FLOAT} if op == "Cast" else {}))
+        for op, inputs, outputs in _QUANTISED[form]
+    ]
+    used = {name for _, inputs, _ in _QUANTISED[form] for name in inputs}
+    stored = {name: value for name, value in _NUMBERS.items() if name in used}
+    (captured,) = load_program(_saved(tmp_path, _model(*nodes, w=weight, **stored))).graphs
+    assert captured.eager is not None
+    (ours,), (theirs,) = _compiled(captured), captured.eager(captured.tensors)
+    torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None:
     model = _model(helper.make_node("Relu", ["x"], ["y"]))
     model.opset_import[0].ClearField("domain")

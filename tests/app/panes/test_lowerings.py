@@ -178,3 +178,38 @@ async def test_a_node_or_all_picked_nodes_multiply_in_a_chosen_precision(workben
         await choose(bench, "f32")
         assert bench.app.workspace.recipe.precisions == ()
         assert "precision" not in [column.title for column in graph._columns]
+
+
+QUANTISED = """
+import torch
+
+ops = torch.ops.quantized_decomposed
+
+class Layer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("weight", torch.randint(-128, 128, (8, 16), dtype=torch.int8))
+
+    def forward(self, q):
+        x = ops.dequantize_per_tensor.default(q, 0.02, 113, 0, 255, torch.uint8)
+        weight = ops.dequantize_per_tensor.default(self.weight, 0.01, 0, -128, 127, torch.int8)
+        return torch.nn.functional.linear(x, weight)
+
+torch.manual_seed(0)
+model = Layer()
+example_inputs = torch.randint(0, 256, (4, 16), dtype=torch.uint8)
+"""
+
+
+async def test_the_integers_of_a_quantised_program_are_named(workbench: Open, tmp_path: Path) -> None:
+    path = tmp_path / "quantised.py"
+    path.write_text(QUANTISED)
+    async with workbench(path, size=(160, 50)) as bench:
+        graph = bench.app.graph
+        (product,) = nodes(bench, "aten.mm.default")
+        assert "precision" in [column.title for column in graph._columns]
+        assert graph._precision(product) == ("int8", "accent")
+        graph.show_node(product.stable)
+        await bench.press("o")
+        await bench.sees("int8: the program is quantised, and its integers are multiplied")
+        await bench.sees("multiplies integers, ui8 times i8")
