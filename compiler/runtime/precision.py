@@ -191,7 +191,7 @@ def _round_groups(weights: torch.Tensor, letters: str, out: str, group_size: int
     return (steps * scale).flatten(dim, dim + 1)
 
 
-_ARITHMETIC = {
+_ARITHMETIC: dict[str, Callable[[torch.Tensor, torch.Tensor, _Product, Op], torch.Tensor]] = {
     "bf16": _in_bfloat16,
     "int8-dynamic": _in_integers,
     "int8-weights": _in_integer_weights,
