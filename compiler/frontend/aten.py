@@ -474,11 +474,22 @@ def is_zero(value: Any) -> bool:
 _INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 
 
+def _origin_of(description: Any, origins: Sequence[InputOrigin]) -> InputOrigin | None:
+    """Returns the origin of an input of an ATen graph, which may be a part of a tensor of a class such as torchao's."""
+    index = description_index(description, "PlainAOTInput")
+    if index is not None:
+        return origins[index]
+    if type(description).__name__ != "SubclassGetAttrAOTInput":
+        return None
+    outer = _origin_of(description.base, origins)
+    return None if outer is None else InputOrigin(f"{outer.name}.{description.attr}", outer.is_state)
+
+
 def _make_aten_graph(
     aten: GraphModule, kind: GraphKind, dynamo: GraphModule, origins: Sequence[InputOrigin]
 ) -> AtenGraph:
     input_of = tuple(description_index(node.meta.get("desc"), "PlainAOTInput") for node in _placeholders(aten))
-    placeholder_origins = tuple(None if index is None else origins[index] for index in input_of)
+    placeholder_origins = tuple(_origin_of(node.meta.get("desc"), origins) for node in _placeholders(aten))
     return AtenGraph(aten, kind, dynamo, placeholder_origins, input_of)
 
 

@@ -23,6 +23,7 @@ from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
+from buddy.compiler.frontend.quantization import OF_CONSTANT_WEIGHTS
 from buddy.compiler.frontend.quantization.tensors import check_quantised
 from buddy.compiler.frontend.refusals import (
     SuspectedError,
@@ -170,6 +171,8 @@ def _compile_dynamo_graph(
             return with_eager_errors(static, compiled)
 
         table = default_decompositions() if decompositions is None else decompositions
+        if not settings.freeze:
+            table = {op: rule for op, rule in table.items() if op not in OF_CONSTANT_WEIGHTS}
         try:
             return trace(with_form_checks(table), check_graph)
         except SuspectedError:

@@ -10,7 +10,7 @@ from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, pick, plus, position
-from buddy.compiler.ops.precision import product
+from buddy.compiler.ops.precision import int4_product, product
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.structured import (
@@ -51,6 +51,15 @@ def _register_product(name: str, a_dims: str, b_dims: str, out_dims: str) -> Non
         dtype = node.tensor_meta.dtype
         sums, wide = product(*_operands(node, symbol_table), a_dims, b_dims, out_dims, dtype)
         return cast_tensor(sums, wide, dtype)
+
+
+@lowering("Int4MatmulOp")
+def lower_int4_product(node: Op, symbol_table: SymbolTable) -> ir.Value:
+    x, steps, scales = (value_of(operand, symbol_table) for operand in node.args)
+    if node.tensor_meta.dtype is not TensorDType.Float32:
+        raise LoweringError(f"no product of {node.tensor_meta.dtype.value} with 4-bit weights")
+    result: ir.Value = int4_product(x, steps, scales)
+    return result
 
 
 _register_product("MatmulOp", "mk", "kn", "mn")

@@ -116,7 +116,26 @@ def product(
         except _PrecisionError as reason:
             request.refusal = str(reason)
     wide = accumulator_type(dtype)
+    if wide is _F32:
+        # Kernels convert the bytes of one operand themselves, so that these are read instead of the wider floats.
+        weights = _bytes_of_parameter(b)
+        a, b = (_bytes_of_parameter(a), b) if weights is b else (a, weights)
     return st.contract(a, b, a_dims, b_dims, out_dims, wide), wide
+
+
+def _bytes_of_parameter(value: Any) -> Any:
+    """Returns the parameter of signed bytes of which `value` is the conversion to floats; else `value` itself."""
+    owner = _owner(value)
+    if owner is not None and owner.name == "linalg.transpose":
+        source = _bytes_of_parameter(owner.operands[0])
+        return value if source is owner.operands[0] else st.transpose(source, _permutation(owner), _INT8)
+    if owner is None or owner.name != "linalg.generic" or len(owner.operands) != 2:
+        return value
+    (bytes_, _), body = owner.operands, owner.regions[0].blocks[0].operations
+    maps = [ir.AffineMapAttr(attribute).value for attribute in owner.attributes["indexing_maps"]]
+    converts = [op.operation.name for op in body] == ["arith.sitofp", "linalg.yield"] and maps[0] == maps[1]
+    is_of_bytes = converts and ir.RankedTensorType(bytes_.type).element_type == ir.IntegerType.get_signless(8)
+    return bytes_ if is_of_bytes and _is_parameter(bytes_) else value
 
 
 def refuse_precision(reason: str) -> None:
@@ -222,12 +241,25 @@ def _multiply_grouped_weights(group_size: int) -> Callable[[_Operand, _Operand, 
 def _grouped_product(x: _Operand, weights: _Operand, summed: str, group_size: int, out: str) -> Any:
     """Emits a product with 4-bit weights, whose dim `summed` has groups of `group_size` with a scale each."""
     integers, scale = _quantised_groups(weights, summed, group_size)
+    return _multiply_groups(x, integers, scale, summed, out)
+
+
+def int4_product(x: Any, steps: Any, scales: Any) -> Any:
+    """Emits `x` [m, k] times the transpose of the 4-bit `steps` [n, k], in bytes, times `scales` [n, groups]."""
+    (rows, depth), groups = st.shape_of(steps), st.shape_of(scales)[1]
+    integers = _Operand(st.reshape(steps, [rows, groups, depth // groups], _INT8), "nGk")
+    return _multiply_groups(_Operand(x, "mk"), integers, _Operand(scales, "nG"), "k", "mn")
+
+
+def _multiply_groups(x: _Operand, integers: _Operand, scale: _Operand, summed: str, out: str) -> Any:
+    """Emits the product of `x` with `integers`, which have a `scale` for each of their groups along `summed`."""
+    group_size = st.shape_of(integers.value)[integers.letters.index(summed)]
     sizes = dict(zip(x.letters, st.shape_of(x.value), strict=True))
     rows = [size for letter, size in sizes.items() if letter != summed]
     has_few_rows = all(isinstance(size, int) for size in rows) and prod(rows) <= _FEW_ROWS
-    if has_few_rows and not set(weights.letters) & set(x.letters) - {summed}:
+    if has_few_rows and not set(integers.letters) & set(x.letters) - {summed}:
         grouped = _split_dim(x, summed, group_size)
-        return scaled_group_sums(grouped, integers, scale, out)
+        return _scaled_group_sums(grouped, integers, scale, out)
     loops = list(range(len(integers.letters)))
     kept = [integers.letters.index(letter) for letter in scale.letters]
 
@@ -238,7 +270,9 @@ def _grouped_product(x: _Operand, weights: _Operand, summed: str, group_size: in
     iterators = [st.PARALLEL] * len(loops)
     numbers = st.generic([integers.value, scale.value], [loops, kept], [target], [loops], iterators, body)[0]
     letters = integers.letters.replace(_GROUP_LETTER, "")
-    shape = [st.shape_of(weights.value)[weights.letters.index(letter)] for letter in letters]
+    extents = dict(zip(integers.letters, st.shape_of(integers.value), strict=True))
+    extents[summed] *= extents[_GROUP_LETTER]
+    shape = [extents[letter] for letter in letters]
     return st.contract(x.value, st.reshape(numbers, shape, _F32), x.letters, letters, out, _F32)
 
 
@@ -246,7 +280,7 @@ def _grouped_product(x: _Operand, weights: _Operand, summed: str, group_size: in
 _GROUP_LETTER = "G"
 
 
-def scaled_group_sums(x: _Operand, integers: _Operand, scale: _Operand, out: str) -> Any:
+def _scaled_group_sums(x: _Operand, integers: _Operand, scale: _Operand, out: str) -> Any:
     """Emits the sum over groups of the sums of products of `x` and 4-bit `integers`, times the `scale` of the group.
 
     Integers are in the low 4 bits of 8. Kernels recognise this op.

@@ -218,12 +218,18 @@ def _values_to_move(derived: dict[ir.Value, int | None], arguments: ir.BlockArgu
         if not any(_needs_operands(_in_function(use.owner.operation), derived, needed) for use in value.uses):
             continue
         op = value.owner.operation
-        is_small = number is not None and bytes_of(value.type) <= bytes_of(arguments[number].type)
+        is_small = number is not None and _is_small(value.type, arguments[number].type)
         if number is not None and _computes(op) and (is_small or ROUNDING in op.attributes):
             moved.append((value, number))
         else:
             needed.add(value)
     return moved[::-1]
+
+
+def _is_small(type_: ir.Type, parameter: ir.Type) -> bool:
+    """True if a value has at most the bytes of its parameter, or, in bytes, two for each: 4-bit integers unpacked."""
+    limit = bytes_of(parameter) * (2 if str(type_.element_type) == "i8" else 1)
+    return bytes_of(type_) <= limit
 
 
 def _needs_operands(op: ir.Operation, derived: dict[ir.Value, int | None], needed: set[ir.Value]) -> bool:

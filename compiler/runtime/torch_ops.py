@@ -1,4 +1,4 @@
-"""The custom torch ops of compiled graphs: `buddy::observe`, `buddy::philox32` and `philox64`, products of integers.
+"""The custom torch ops of compiled graphs: `buddy::observe`, random numbers, products of 8-bit and of 4-bit integers.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
 few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
@@ -88,8 +88,29 @@ def _philox64(seed: torch.Tensor, stream: int, size: Sequence[int], pair: int = 
 
 _library.impl("philox32", _philox32, "CPU")
 _library.impl("philox64", _philox64, "CPU")
+# `x` [m, k] times the transpose of `steps` [n, k], integers of -8 to 7, times `scales` [n, groups]: of groups along K.
+_library.define("int4_mm(Tensor x, Tensor steps, Tensor scales) -> Tensor")
+
+
+def _int4_mm(x: torch.Tensor, steps: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    weights = steps.to(x.dtype).unflatten(1, (scales.shape[1], -1)) * scales.unsqueeze(2)
+    return x @ weights.flatten(1).t()
+
+
+_library.impl("int4_mm", _int4_mm, "CPU")
+
+
+@torch.library.register_fake("buddy::int4_mm", lib=_library)
+def _(x: torch.Tensor, steps: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
+    return x.new_empty(x.shape[0], steps.shape[0])
+
+
 # Decompositions to torch's own ops, for tools that do not know these.
-DECOMPOSITIONS = {torch.ops.buddy.philox32.default: _philox32, torch.ops.buddy.philox64.default: _philox64}
+DECOMPOSITIONS = {
+    torch.ops.buddy.philox32.default: _philox32,
+    torch.ops.buddy.philox64.default: _philox64,
+    torch.ops.buddy.int4_mm.default: _int4_mm,
+}
 
 
 @torch.library.register_fake("buddy::philox32", lib=_library)

@@ -10,6 +10,7 @@ import torch
 
 import buddy.compiler.frontend  # noqa: F401  (registers the back end)
 from tests.frontend.test_decompositions import assert_same, compiled
+from tests.programs import Line
 
 pytestmark = pytest.mark.usefixtures("fresh_dynamo")
 aten = torch.ops.aten
@@ -70,6 +71,37 @@ PACKED: dict[Callable[..., Any], tuple[torch.Tensor, ...]] = {
 }
 
 
+class Int4Linear(torch.nn.Module):
+    """A layer with 4-bit weights [n, k] in this CPU's order, and a scale and a zero for each group and column."""
+
+    def __init__(self, n: int, k: int, group_size: int, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.group_size = group_size
+        self.steps = integers(n, k, low=0, high=16, dtype=torch.int32)
+        self.register_buffer("packed", aten._convert_weight_to_int4pack_for_cpu(self.steps, 1))
+        self.register_buffer("parameters_of_groups", (numbers(k // group_size, n, 2) / 10).to(dtype))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return aten._weight_int4pack_mm_for_cpu(x, self.packed, self.group_size, self.parameters_of_groups)
+
+
+@pytest.mark.parametrize(
+    ("rows", "n", "dtype"), [(1, 64, torch.float32), (3, 128, torch.bfloat16), (9, 64, torch.float32)]
+)
+def test_frozen_int4_weights_are_unpacked_once(rows: int, n: int, dtype: torch.dtype) -> None:
+    layer, x = Int4Linear(n, 128, 32, dtype).eval(), (numbers(rows, 128) - 0.5).to(dtype)
+    frozen = torch.compile(layer, backend="buddy", options={"freeze": True, "fallback": "error"})
+    with torch.no_grad():
+        ours, eager = frozen(x), layer(x)
+    torch.testing.assert_close(ours, eager, rtol=2e-2, atol=2e-2)
+    wide = layer.parameters_of_groups.float()
+    scale, zero = (wide[..., i].t().repeat_interleave(32, 1) for i in range(2))
+    exact = x.float() @ ((layer.steps - 8) * scale + zero).t()
+    torch.testing.assert_close(
+        ours, exact.to(dtype), **({} if dtype is torch.float32 else {"rtol": 1e-2, "atol": 1e-2})
+    )
+
+
 @pytest.mark.parametrize("call", PACKED, ids=lambda f: f.__name__)
 def test_products_with_packed_int4_weights_are_left_to_eager(call: Callable[..., Any]) -> None:
     inputs = PACKED[call]
@@ -77,3 +109,22 @@ def test_products_with_packed_int4_weights_are_left_to_eager(call: Callable[...,
     torch._dynamo.reset()
     with pytest.raises(Exception, match=r"4.*would run in eager"):
         compiled(call, *inputs)
+
+
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("rows", [1, 7])
+def test_weights_that_torchao_quantised_are_read_as_integers(rows: int, bits: int) -> None:
+    """A layer's weight is a tensor of a class, whose parts are parameters like a plain weight."""
+    torchao = pytest.importorskip("torchao.quantization", reason="torchao is not installed")
+    layer, x = torch.nn.Linear(256, 64).eval(), numbers(rows, 256) - 0.5
+    if bits == 8:
+        torchao.quantize_(layer, torchao.Int8WeightOnlyConfig())
+    else:
+        prototype = pytest.importorskip("torchao.prototype.quantization.int4", reason="torchao has no int4 for CPUs")
+        torchao.quantize_(layer, prototype.PrototypeInt4WeightOnlyConfig(group_size=64))
+    line = Line(layer, x)
+    with torch.no_grad():
+        (ours,) = line.run()
+        calls = [text for text in line.text("contractions-to-kernels").splitlines() if "call @" in text]
+        assert (bits == 4 and rows > 4) or any("xi8>" in call for call in calls), calls
+        torch.testing.assert_close(ours, layer(x), **({} if bits == 8 else {"rtol": 2e-2, "atol": 2e-2}))

@@ -127,6 +127,9 @@ CASES: dict[str, OneOp] = {
     "IntMatmulOp": _of(whole(-128, 127, 17, 24).to(torch.int8), whole(-128, 127, 24, 8).to(torch.int8))(
         torch._int_mm, ("matmul",), ("linalg.contract",)
     ),
+    "Int4MatmulOp": _of(normal(2, 64), whole(-8, 8, 24, 64).to(torch.int8), normal(24, 2))(
+        lambda x, steps, scales: torch.ops.buddy.int4_mm(x, steps, scales), "no lowering of Int4MatmulOp"
+    ),
     "PhiloxOp": _of(torch.tensor(7))(
         lambda seed: torch.ops.buddy.philox32(seed, 3, [3, 5], 1), "no lowering of PhiloxOp"
     ),

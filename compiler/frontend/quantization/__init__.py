@@ -9,4 +9,6 @@ DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
     decompositions.ATEN_DECOMPOSITIONS | decompositions.QUANTIZED_DECOMPOSITIONS
 )
 
-__all__ = ["DECOMPOSITIONS"]
+OF_CONSTANT_WEIGHTS = decompositions.OF_CONSTANT_WEIGHTS
+
+__all__ = ["DECOMPOSITIONS", "OF_CONSTANT_WEIGHTS"]

@@ -8,10 +8,14 @@ decompositions; the functions below replace those that read numbers out of tenso
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch.ao.quantization.fx import _decomposed as eager
+
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the op int4_mm)
 
 aten = torch.ops.aten
 NumbersAndMask = tuple[torch.Tensor, torch.Tensor]
@@ -91,12 +95,66 @@ def int8_weight_mm(x: torch.Tensor, weight: torch.Tensor, scales: torch.Tensor) 
     return (product * scales.to(torch.float32)).to(x.dtype)
 
 
+@lru_cache(maxsize=1)
+def _int4_block() -> int | None:
+    """Returns the rows of a block of 4-bit weights that `_convert_weight_to_int4pack_for_cpu` packs on this CPU.
+
+    Within a block and a step of K, byte j has row j in its low half, and row j + block / 2 in its high half (PyTorch,
+    aten/src/ATen/native/cpu/int4mm_kernel.cpp). Returns `None` for another order. Found in a thread of its own, because
+    graphs are decomposed on fake tensors.
+    """
+
+    def probe() -> int | None:
+        weights = torch.randint(0, 16, (128, 8), generator=torch.Generator().manual_seed(0), dtype=torch.int32)
+        packed = aten._convert_weight_to_int4pack_for_cpu(weights, 1)
+        return next((n for n in (64, 32, 2) if torch.equal(_unpack_int4(packed, n), weights)), None)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(probe).result()
+
+
+def _unpack_int4(packed: torch.Tensor, block: int) -> torch.Tensor:
+    """Returns the integers [n, k] of 0 to 15, int32, in `packed` [n, k / 2], whose blocks have `block` rows."""
+    n, k = packed.shape[0], 2 * packed.shape[1]
+    if block == 2:  # pairs of rows, in blocks of 32
+        block_rows, pairs = min(n, 32), True
+    else:
+        block_rows, pairs = block, False
+    halves = packed.reshape(n // block_rows, k, 1, block_rows // 2).to(torch.int32)
+    steps = (halves >> (torch.arange(2, dtype=torch.int32) * 4).reshape(2, 1)) & 15
+    order = steps.transpose(2, 3) if pairs else steps
+    return order.reshape(n // block_rows, k, block_rows).transpose(1, 2).reshape(n, k)
+
+
+def int4_weight_mm(
+    x: torch.Tensor, packed: torch.Tensor, group_size: int, scales_and_zeros: torch.Tensor
+) -> torch.Tensor:
+    """`x` [m, k] times the transpose of 4-bit weights [n, k], with a scale and a value of 8 per group and column.
+
+    `packed` has the order of this CPU. `scales_and_zeros` is [k / group_size, n, 2].
+    """
+    block = _int4_block()
+    if block is None or packed.shape[0] % max(block, 32):
+        return NotImplemented
+    # The last op computes, so that the integers and the scales are prepared before the calls, if weights are constant.
+    steps = (_unpack_int4(packed, block) - 8).to(torch.int8)
+    scales = scales_and_zeros.select(2, 0).t().to(torch.float32) + 0.0
+    wide = x.to(torch.float32)
+    sums = wide.unflatten(1, (-1, group_size)).sum(2)
+    product = torch.ops.buddy.int4_mm(wide, steps, scales)
+    return (product + sums @ scales_and_zeros.select(2, 1).to(torch.float32)).to(x.dtype)
+
+
+# Ops on weights that are packed for one CPU: unpacking them in each call would take longer than eager.
+OF_CONSTANT_WEIGHTS = (aten._weight_int4pack_mm_for_cpu.default,)
+
 ATEN_DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
     aten.fake_quantize_per_tensor_affine_cachemask.default: fake_quantize_per_tensor,
     aten._fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default: fake_quantize_by_tensor_parameters,
     aten.fake_quantize_per_channel_affine_cachemask.default: fake_quantize_per_channel,
     aten._scaled_mm.default: scaled_mm,
     aten._weight_int8pack_mm.default: int8_weight_mm,
+    aten._weight_int4pack_mm_for_cpu.default: int4_weight_mm,
 }
 
 

@@ -28,6 +28,12 @@ class IntegerConvolutionOp(Op):
     targets = ("buddy.integer_convolution.default",)
 
 
+class Int4MatmulOp(Op):
+    """Multiplies rows by the transpose of 4-bit weights, which have a scale for each group along K."""
+
+    targets = ("buddy.int4_mm.default",)
+
+
 class GroupedMatmulOp(Op):
     """Multiplies each group of rows by a separate matrix: PyTorch's op, and the fallback in `transformers`."""
 

@@ -149,6 +149,14 @@ GROUPS: dict[str, Group] = {
             "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
         },
     ),
+    "products with 4-bit weights": Group(
+        (normal(9, 64), whole(-8, 8, 24, 64).to(torch.int8), normal(24, 2)),
+        {
+            "int4_mm": lambda x, steps, scales: torch.ops.buddy.int4_mm(x, steps, scales),
+            "int4_mm of few rows": lambda x, steps, scales: torch.ops.buddy.int4_mm(x[:2], steps, scales),
+            "int4_mm of one group": lambda x, steps, scales: torch.ops.buddy.int4_mm(x[:1], steps, scales[:, :1]),
+        },
+    ),
     "products of integers": Group(
         (whole(-9, 9, 7, 5), whole(-9, 9, 5, 4)), {"mm": torch.mm, "mv": lambda a, b: torch.mv(a, b[:, 0])}
     ),
