@@ -80,7 +80,8 @@ def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) 
 _UNROLLED_LSTM: Layer = partial(_unrolled_layer, unrolled.one_layer_lstm, unrolled.one_layer_lstm_data)
 _UNROLLED_GRU = _unrolled_rnn(unrolled.gru_cell, unrolled.gru_cell_data)
 _UNROLLED_TANH, _UNROLLED_RELU = (
-    _unrolled_rnn(unrolled.rnn_cell(function), unrolled.rnn_cell_data(function)) for function in (torch.tanh, torch.relu)
+    _unrolled_rnn(unrolled.rnn_cell(function), unrolled.rnn_cell_data(function))
+    for function in (torch.tanh, torch.relu)
 )
 
 

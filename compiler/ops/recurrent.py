@@ -17,8 +17,10 @@ from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.mlir.bindings import arith
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.bounds import fall_back_if_outside
 from buddy.compiler.ops.elementwise.functions import sigmoid
 from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, plus, position
+from buddy.compiler.ops.precision import refuse_precision
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.ops.scalar import Scalar, cast
 from buddy.compiler.ops.sums import accumulator_type, cast_tensor
@@ -202,7 +204,8 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
         index = minus(minus(count, 1), i) if layer.reverse else i
         *states, out, bound = state.tensors
         active = index_position(element(sizes, [index], size_dtype))
-        row = minus(bound, active) if layer.reverse else bound
+        # Sizes whose sum is not the number of rows are an error in PyTorch; here they must not leave the tensors.
+        row = arith.minsi(arith.maxsi(minus(bound, active) if layer.reverse else bound, position(0)), position(rows))
         block = st.slice_of(inputs, [row, 0], [batch, columns], [1, 1], [batch, columns], wide)
         states = _next_states(layer, block, states, active)
         before = st.slice_of(out, [row, 0], [batch, width], [1, 1], [batch, width], dtype)
@@ -228,10 +231,13 @@ def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
     layer, steps = _layer_of(node, table), value_of(node.args[0], table)
     if any(0 in st.shape_of(value) for value in (steps, *layer.states)):
         raise LoweringError("a layer without steps, sequences or outputs is an error in PyTorch")
+    refuse_precision("rounding errors of its products would add up from step to step")
     if layer.batch_sizes is None:
         return _run(layer, steps, unroll)
     if unroll:
         raise LoweringError("the lengths of packed sequences are data, so their steps cannot be unrolled")
+    # More sequences than there are states would be read and written outside of the states.
+    fall_back_if_outside(node, table, [(layer.batch_sizes, st.shape_of(layer.states[0])[0] + 1)])
     return _run_packed(layer, steps, value_of(layer.batch_sizes, table))
 
 
