@@ -1,8 +1,9 @@
 """Captures recurrent layers (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one node per layer and direction.
 
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
-The Python dispatcher gives them priority over any table of decompositions; `aten.trace_like_eager` overrides them. The
-ops `buddy::lstm_layer`, `gru_layer` and `rnn_layer` have no gradients: where gradients are recorded, steps are unrolled.
+The Python dispatcher gives them priority over any table of decompositions; `resampling.resample_like_eager` overrides
+them. The ops `buddy::lstm_layer`, `gru_layer` and `rnn_layer` have no gradients: graphs that record gradients are
+unrolled.
 """
 
 from __future__ import annotations
@@ -150,7 +151,7 @@ _KINDS: tuple[tuple[Any, Layer, Layer], ...] = (
     (aten.rnn_tanh, partial(_rnn_layer, "tanh"), _UNROLLED_TANH),
     (aten.rnn_relu, partial(_rnn_layer, "relu"), _UNROLLED_RELU),
 )
-# For `aten.trace_like_eager`.
+# For `resampling.resample_like_eager`.
 DISPATCHED = {
     overload: (rule(layer, unrolled_layer),)
     for op, layer, unrolled_layer in _KINDS

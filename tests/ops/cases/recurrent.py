@@ -68,5 +68,4 @@ _PLAIN = {name: function for name, function in RECURRENT.items() if "," not in n
 GROUPS = {
     "recurrent layers": _group(torch.float32, RECURRENT),
     "recurrent layers of float64": _group(torch.float64, _PLAIN),
-    "recurrent layers of bfloat16": _group(torch.bfloat16, _PLAIN),
 }
