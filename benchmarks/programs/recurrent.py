@@ -1,4 +1,4 @@
-"""A recurrent network over 64 steps of random inputs, with weights from a fixed seed: `recurrent.py LSTM --layers 2`."""
+"""A recurrent network on random steps, with weights from a fixed seed: `recurrent.py LSTM --layers 2`."""
 
 import argparse
 

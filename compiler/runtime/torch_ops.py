@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TypeAlias
 
 import torch
 
@@ -118,7 +119,7 @@ _library.define(
     "-> (Tensor, Tensor)"
 )
 
-Weight = torch.Tensor | None
+Weight: TypeAlias = torch.Tensor | None
 
 
 def _run_layer(

@@ -114,7 +114,7 @@ class KernelCalls:
                 buffer = memref.alloc(type_, [], [])
             self._packed_before[key] = buffer
             self.call(
-                loop, packing, "pack_before_loop", [value, buffer], location,
+                loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
                 lambda name, types: pack_function(name, types[0], types[1], packing, public=False),
             )  # fmt: skip
         return self._packed_before[key]
