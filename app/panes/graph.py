@@ -548,6 +548,7 @@ LOWERINGS = {
     "tosa": "TOSA ops, then the TOSA conversions",
     "linalg": "linalg on tensors",
     "math": "ops of the math dialect on whole tensors",
+    "unrolled": "linalg on tensors, with a copy of the loop's body for each step",
     TORCH_MLIR: "torch-mlir's own lowering, inlined",
     "func": "a function call",
     EAGER: "runs in eager PyTorch",

@@ -1,4 +1,4 @@
-"""A recurrent network of two layers of 512 on 64 steps, with weights from a fixed seed."""
+"""A recurrent network on random steps, with weights from a fixed seed: `recurrent.py LSTM --layers 2`."""
 
 import argparse
 
@@ -6,11 +6,15 @@ import torch
 from torch import nn
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("kind", choices=("lstm", "gru", "rnn"))
-parser.add_argument("--both-directions", action="store_true", help="a bidirectional network")
+parser.add_argument("kind", choices=("LSTM", "GRU", "RNN"))
+parser.add_argument("--width", type=int, default=512, help="inputs and outputs of each layer")
+parser.add_argument("--layers", type=int, default=1)
+parser.add_argument("--steps", type=int, default=64)
+parser.add_argument("--batch", type=int, default=1)
+parser.add_argument("--bidirectional", action="store_true")
 options = parser.parse_args()
 
 torch.manual_seed(0)
-layer = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}[options.kind]
-model = layer(512, 512, num_layers=2, batch_first=True, bidirectional=options.both_directions).eval()
-example_inputs = torch.randn(1, 64, 512)
+kind = getattr(nn, options.kind)
+model = kind(options.width, options.width, options.layers, bidirectional=options.bidirectional).eval()
+example_inputs = torch.randn(options.steps, options.batch, options.width)

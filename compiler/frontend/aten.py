@@ -34,6 +34,7 @@ from buddy.compiler.frontend import (
     memory_formats,
     quantization,
     random_numbers,
+    recurrent,
     resampling,
     symbolic_sizes,
 )
@@ -368,7 +369,7 @@ def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[.
     table = prims_decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_NON_CORE_OPS, *formulas.FROM_TORCH])
     for module in (
-        formulas, random_numbers, memory_formats, quantization, resampling, linear_algebra, counted_sizes,
+        formulas, random_numbers, memory_formats, quantization, recurrent, resampling, linear_algebra, counted_sizes,
     ):  # fmt: skip
         table |= module.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

@@ -173,9 +173,15 @@ def capture(
     return recorder.graphs[n_before:]
 
 
-def capture_settings() -> AbstractContextManager[None]:
-    """Dynamo's settings for capture: static sizes, recurrent layers captured, many versions of one function allowed."""
-    return torch._dynamo.config.patch(recompile_limit=64, automatic_dynamic_shapes=False, allow_rnn=True)
+@contextmanager
+def capture_settings() -> Iterator[None]:
+    """Dynamo's settings for capture: static sizes, recurrent layers captured, many versions of one function allowed.
+
+    Dynamo infers shapes by the decompositions that capture uses: by PyTorch's own, packed sequences break the graph.
+    """
+    settings = {"recompile_limit": 64, "automatic_dynamic_shapes": False, "allow_rnn": True}
+    with torch._dynamo.config.patch(settings), resample_like_eager():
+        yield
 
 
 def record_inference(module: torch.fx.GraphModule, inputs: Sequence[torch.Tensor], recorder: GraphRecorder) -> None:

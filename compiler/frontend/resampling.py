@@ -21,7 +21,7 @@ import torch
 from torch._prims_common import suggest_memory_format
 from torch.utils._python_dispatch import _disable_current_modes
 
-from buddy.compiler.frontend import formulas
+from buddy.compiler.frontend import formulas, recurrent
 
 aten = torch.ops.aten
 # The dispatch keys whose kernels decompose an op; the kernels of other keys only compute shapes.
@@ -238,7 +238,7 @@ def _accept_scale_list(resample: Callable[..., torch.Tensor]) -> Callable[..., t
 
 _linear, _cubic = _resampler(2, antialias=False), _resampler(4, antialias=False)
 # Rules with priority over PyTorch's own, by overload.
-_RULES: dict[Any, list[Callable[..., Any]]] = {
+_RULES: dict[Any, Sequence[Callable[..., Any]]] = {
     aten.upsample_bilinear2d.default: [_for_bytes_only(_linear)],
     aten.upsample_bilinear2d.vec: [
                 _for_bytes_only(_accept_scale_list(_linear)),
@@ -253,6 +253,7 @@ _RULES: dict[Any, list[Callable[..., Any]]] = {
     # These are not resampling, but PyTorch installs their rules in the same way.
     aten.multi_margin_loss.default: [formulas.multi_margin_loss],
     aten.multilabel_margin_loss_forward.default: [formulas.multilabel_margin_loss],
+    **recurrent.DISPATCHED,
     aten.softshrink.default: [formulas.softshrink],
 }  # fmt: skip
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {

@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from torch._dynamo import eval_frame
+from torch._dynamo import config, eval_frame
+from torch._dynamo.utils import counters
 from torch.fx import Node
 
 from buddy.compiler.frontend.aten import AtenGraph
 from buddy.compiler.protocol.artifact import Artifact
+from buddy.compiler.protocol.text.graph_breaks import ALLOW_RNN
 
 if TYPE_CHECKING:
     import torch
@@ -203,7 +205,14 @@ def _line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
         f"{n_compiled} node{'s' * (n_compiled != 1)} compiled",
     ]
     numbers += [f"{ops.total() if ops else 'none'} in eager" + (f" ({_ops_text(ops)})" if ops else "")]
-    return f"buddy: {', '.join(numbers)}; explain: buddy-tui explain {_source()}"
+    hint = f"; recurrent layers run in eager: set {ALLOW_RNN}" * _breaks_at_recurrent_layers()
+    return f"buddy: {', '.join(numbers)}{hint}; explain: buddy-tui explain {_source()}"
+
+
+def _breaks_at_recurrent_layers() -> bool:
+    """Whether Dynamo has left recurrent layers to eager in this process, and still does."""
+    reasons = counters["graph_break"]
+    return not config.allow_rnn and any("RNN, GRU, or LSTM" in reason for reason in reasons)
 
 
 def _ops_text(ops: Counter[str]) -> str:

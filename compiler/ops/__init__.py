@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol import OpInfo
 
 # The dialect of the recipe, and the registries to search for it, in order.
-_SEARCH_ORDER = {"linalg": ("linalg", "math", "tosa"), "tosa": ("tosa", "linalg", "math")}
+_SEARCH_ORDER = {
+    "linalg": ("linalg", "math", "tosa", "unrolled"),
+    "tosa": ("tosa", "linalg", "math", "unrolled"),
+}
 # Dialects of recipes that are lowered node by node, by the registries of this package.
 OWN_DIALECTS = frozenset(_SEARCH_ORDER)
 
@@ -18,7 +21,13 @@ def registries(dialect: str = "linalg") -> dict[str, Registry]:
     """Returns the registries by dialect name, in search order."""
     from importlib import import_module
 
-    return {name: import_module(f"buddy.compiler.ops.{name}").ops_registry for name in _SEARCH_ORDER[dialect]}
+    from buddy.compiler.ops import recurrent
+
+    # A second way to lower the same ops to linalg, which has no module of its own.
+    others = {"unrolled": recurrent.unrolled_registry}
+    modules = "buddy.compiler.ops"
+    names = _SEARCH_ORDER[dialect]
+    return {name: others[name] if name in others else import_module(f"{modules}.{name}").ops_registry for name in names}
 
 
 def op_table() -> tuple[OpInfo, ...]:

@@ -60,7 +60,7 @@ MULTIPLYING_OPS = frozenset({
     "MatmulOp", "BatchMatmulOp", "TransposeMatmulFusedOp", "MatVecOp", "AddMMOp", "BaddbmmOp", "AddBatchMatmulOp",
     "AddMatVecOp", "TransposeAddMMFusedOp", "GroupedMatmulOp", "TrilinearOp", "Conv2dOp", "ConvolutionBackwardOp",
     "ScaledDotProductFlashAttentionForCpuOp", "FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp",
-    "MaskedSoftmaxAttentionOp",
+    "MaskedSoftmaxAttentionOp", "LstmLayerOp", "GruLayerOp", "RnnLayerOp",
 })  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from buddy.compiler.mlir.walk import collect, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
 from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose_blocking, reads_in_place
-from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit
+from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit, invariant_loop
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
 from buddy.compiler.passes.kernels.gemm import kernel_function
@@ -131,6 +131,11 @@ def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, request
         packing = packing_of(contraction, blocking, bits=8) if fixed_point else panels_of(contraction, blocking)
         inputs[b_number] = calls.packed(parameter, packing, op.location)
     location = context.locations.union([op.location, *fused.locations])
+    repacks = parameter is None and blocking.source == "panel" and not blocking.packs_a
+    if repacks and (loop := invariant_loop(op, b)) is not None:
+        # A panel would be packed again in each iteration.
+        blocking = choose_blocking(contraction, context.target, "packed", requested)
+        inputs[b_number] = calls.packed_before(loop, b, panels_of(contraction, blocking), location)
     calls.call(
         op, (contraction, blocking, spec.key), _symbol(contraction, spec), [*inputs, *spec.buffers(result)], location,
         lambda name, types: kernel_function(name, types, contraction, blocking, spec),

@@ -24,7 +24,7 @@ from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
 
 OptionValue = bool | int | float | str
 Level = Literal["graph", "mlir", "llvm"]
-Lowering = Literal["tosa", "linalg", "math", "torch-mlir", "func", "eager"]
+Lowering = Literal["tosa", "linalg", "math", "unrolled", "torch-mlir", "func", "eager"]
 BACKEND_NAME = re.compile(r"^[a-z][a-z0-9-]*$")
 # "native", "iree", "inductor", or the name of a plug-in's backend.
 Backend = Annotated[str, msgspec.Meta(pattern=BACKEND_NAME.pattern)]

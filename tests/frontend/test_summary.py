@@ -201,3 +201,16 @@ def test_the_frames_of_dynamo_have_the_list_of_a_calls_end() -> None:
     ((compiled_by, at_end),) = ends
     assert compiled_by is not None
     assert isinstance(at_end, list)
+
+
+@pytest.mark.slow
+def test_the_line_says_how_recurrent_layers_are_compiled(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "buddy.summary")
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.LSTM(4, 4)), torch.randn(3, 2, 4)
+    with torch.no_grad():
+        torch.compile(model, backend="buddy")(x)
+        assert "set torch._dynamo.config.allow_rnn = True" in lines(caplog)[0]
+        torch._dynamo.reset()
+        with torch._dynamo.config.patch(allow_rnn=True):
+            torch.compile(model, backend="buddy")(x)
+        assert lines(caplog) == ["buddy: 1 graph, 10 nodes compiled, none in eager"]

@@ -15,6 +15,7 @@ GENERIC = ("linalg.generic",)
 EXPAND, COLLAPSE = ("tensor.expand_shape",), ("tensor.collapse_shape",)
 SLICE, INSERT = ("tensor.extract_slice",), ("tensor.insert_slice",)
 LOOPS = ("tensor.extract", "tensor.insert")
+LOOP = ("linalg.contract", "linalg.generic", "tensor.insert_slice")
 # The result is the operand itself.
 NOTHING: tuple[str, ...] = ()
 
@@ -44,6 +45,12 @@ cube, image = _of(normal(2, 3, 4)), _of(normal(2, 4, 9, 8))
 matrices = _of(normal(4, 5), normal(5, 6))
 batches = _of(normal(2, 4, 5), normal(2, 5, 6))
 written = _of(normal(4, 5), whole(0, 4, 2, 3))
+layers = torch.ops.buddy
+
+
+def recurrent(rows: int) -> Callable[..., OneOp]:
+    return _of(normal(5, 2, 6), normal(2, 8), normal(rows, 6), normal(rows, 8), normal(rows), normal(rows))
+
 
 CASES: dict[str, OneOp] = {
     # arithmetic
@@ -141,6 +148,12 @@ CASES: dict[str, OneOp] = {
         ("transpose", "matmul", "reduce_max", "exp", "reduce_sum", "reciprocal"),
         ("linalg.contract", "linalg.generic"),
     ),
+    # recurrent layers
+    "LstmLayerOp": recurrent(32)(
+        lambda x, h, *w: layers.lstm_layer(x, h, h, *w)[0], "no lowering of LstmLayerOp", LOOP
+    ),
+    "GruLayerOp": recurrent(24)(lambda x, h, *w: layers.gru_layer(x, h, *w)[0], "no lowering of GruLayerOp", LOOP),
+    "RnnLayerOp": recurrent(8)(lambda x, h, *w: layers.rnn_layer(x, h, *w)[0], "no lowering of RnnLayerOp", LOOP),
     # windows
     "Conv2dOp": _of(normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6))(F.conv2d, ("transpose", "conv2d")),
     "MaxPool2dWithIndicesOp": image(lambda x: aten.max_pool2d_with_indices(x, [2, 2])[0], ("max_pool2d",)),

@@ -264,3 +264,21 @@ class UpsampleBackwardOp(Op):
         "upsample_linear1d_backward.default", "upsample_bilinear2d_backward.default",
         "upsample_trilinear3d_backward.default", "upsample_bicubic2d_backward.default",
     )  # fmt: skip
+
+
+class LstmLayerOp(Op):
+    """One direction of one LSTM layer over all steps: the output, the last hidden state and the last cell state."""
+
+    targets = ("buddy.lstm_layer.default",)
+
+
+class GruLayerOp(Op):
+    """One direction of one GRU layer over all steps: the output and the last hidden state."""
+
+    targets = ("buddy.gru_layer.default",)
+
+
+class RnnLayerOp(Op):
+    """One direction of one layer of `nn.RNN` over all steps: the output and the last hidden state."""
+
+    targets = ("buddy.rnn_layer.default",)

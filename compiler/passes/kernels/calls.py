@@ -12,11 +12,11 @@ from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, func, ir, memref
 from buddy.compiler.mlir.provenance import LocationSets
-from buddy.compiler.mlir.walk import collect, unique_symbol
+from buddy.compiler.mlir.walk import collect, has_identity_layout, unique_symbol
 from buddy.compiler.passes.kernels.access import UnsupportedError, flat_type, flatten, layout_of
 from buddy.compiler.passes.kernels.contraction import Contraction
 from buddy.compiler.passes.kernels.emit import Index, KernelEmitter
-from buddy.compiler.passes.kernels.packing import Packing
+from buddy.compiler.passes.kernels.packing import Packing, pack_function
 from buddy.compiler.passes.kernels.weights import ArgumentId, PackedWeights, mark_streamed
 from buddy.compiler.support.blas import symbol
 
@@ -86,6 +86,7 @@ class KernelCalls:
         # The name, the function, and the locations of its calls.
         self._functions: dict[Hashable, tuple[str, ir.Operation, list[ir.Location]]] = {}
         self._packed_for: dict[Packing, list[Any]] = {}  # locations of the ops that read the packed weights
+        self._packed_before: dict[tuple[ir.Operation, ir.Value, Packing], ir.Value] = {}
 
     def parameter(self, value: ir.Value) -> ArgumentId | None:
         """Returns the argument of which `value` is a contiguous view, if it is a parameter; otherwise `None`."""
@@ -103,6 +104,20 @@ class KernelCalls:
         assert self.packs, "only weights that can be packed before the call are parameters"
         self._packed_for.setdefault(packing, []).append(location)
         return self._weights.packed(parameter, packing)
+
+    def packed_before(self, loop: ir.Operation, value: ir.Value, packing: Packing, location: ir.Location) -> ir.Value:
+        """Returns a buffer with `value` packed before `loop`, inside which `value` does not change."""
+        key = (loop, value, packing)
+        if key not in self._packed_before:
+            type_ = ir.MemRefType.get(list(packing.shape), value.type.element_type)
+            with ir.InsertionPoint(loop), location:
+                buffer = memref.alloc(type_, [], [])
+            self._packed_before[key] = buffer
+            self.call(
+                loop, ("pack", packing), "pack_before_loop", [value, buffer], location,
+                lambda name, types: pack_function(name, types[0], types[1], packing, public=False),
+            )  # fmt: skip
+        return self._packed_before[key]
 
     def mark_streamed(self, parameter: ArgumentId) -> None:
         """Marks the weights of `parameter`, for the runner, as read sequentially and in place by a kernel."""
@@ -145,6 +160,21 @@ class KernelCalls:
         for packing, functions in packing_functions.items():
             for function in functions:
                 set_location(function, self.locations.union(self._packed_for[packing]))
+
+
+def invariant_loop(op: ir.Operation, value: ir.Value) -> ir.Operation | None:
+    """Returns the outermost `scf.for` around `op` that does not define `value`, a dense buffer of static shape.
+
+    Returns `None` if there is no such loop, or for another buffer.
+    """
+    if not (value.type.has_static_shape and has_identity_layout(value.type)):
+        return None
+    defined_in = value.owner if isinstance(value, ir.BlockArgument) else value.owner.block
+    found, block = None, op.operation.block
+    while block != defined_in and block.owner.operation.name != "func.func":
+        parent = block.owner.operation
+        found, block = parent if parent.name == "scf.for" else found, parent.block
+    return found
 
 
 def set_location(function: ir.Operation, location: ir.Location) -> None:

@@ -104,11 +104,15 @@ def panels_of(contraction: Contraction, blocking: GemmBlocking) -> Panels:
     )
 
 
-def pack_function(name: str, type_: ir.Type, packed: ir.Type, packing: Packing) -> func.FuncOp:
-    """Emits a public function (weights, packed weights) -> () that packs the weights."""
-    function = func.FuncOp(name, ([type_, packed], []))
-    function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
-    function.attributes[ONCE] = ir.UnitAttr.get()
+def pack_function(name: str, type_: ir.Type, packed: ir.Type, packing: Packing, public: bool = True) -> func.FuncOp:
+    """Emits a function (weights, packed weights) -> () that packs the weights.
+
+    The runtime calls a public one, once; the module itself calls a private one.
+    """
+    function = func.FuncOp(name, ([type_, packed], []), visibility=None if public else "private")
+    if public:
+        function.attributes["llvm.emit_c_interface"] = ir.UnitAttr.get()
+        function.attributes[ONCE] = ir.UnitAttr.get()
     entry = function.add_entry_block()
     with ir.InsertionPoint(entry):
         terminator = func.ReturnOp([])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
+# The setting without which Dynamo breaks the graph at recurrent layers.
+ALLOW_RNN = "torch._dynamo.config.allow_rnn = True"
 # Reasons of a graph break, and how to avoid it. The first text that the reason contains counts. What Dynamo itself
 # says comes after it, without the hints that do not say how to change the program.
 _FIXES = (
@@ -31,6 +33,7 @@ _FIXES = (
     ("torch.compiler.disable", "remove the disable, or call the function outside the compiled one"),
     ("Dynamic shape operator", "set torch._dynamo.config.capture_dynamic_output_shape_ops = True, or avoid the op"),
     ("Data dependent operator", "set torch._dynamo.config.capture_scalar_outputs = True, or avoid the op"),
+    ("RNN, GRU, or LSTM", f"set {ALLOW_RNN}: each recurrent layer is then compiled as a loop over its steps"),
     ("recompile limit", "remove the cause of the recompilations, or raise torch._dynamo.config.recompile_limit"),
     ("marked as skipped", "call the function outside the compiled one, or register it as an op by torch.library"),
 )

@@ -11,6 +11,7 @@ from tests.ops.cases import (
     elementwise,
     indexing,
     linear_algebra,
+    recurrent,
     reductions,
     sampling,
     shapes,
@@ -36,6 +37,7 @@ GROUPS: dict[str, Group] = {
     **sorting.GROUPS,
     **windows.GROUPS,
     **linear_algebra.GROUPS,
+    **recurrent.GROUPS,
     **sampling.GROUPS,
 }
 
@@ -48,7 +50,7 @@ CORE = (
     "products", "products of bytes", "grouped products", "attention", "indexing", "factories", "windows", "parts",
     "special values", "folds, scans and positions", "sorting", "sorting of int64", "writes by index", "moves", "bits",
     "random bits",
-    "gradients of convolutions", "pools", "resampling", "linear algebra",
+    "gradients of convolutions", "pools", "resampling", "linear algebra", "recurrent layers",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.

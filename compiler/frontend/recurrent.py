@@ -1,0 +1,181 @@
+"""Captures recurrent layers (`nn.LSTM`, `nn.GRU`, `nn.RNN`) as one node per layer and direction.
+
+PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
+The Python dispatcher gives them priority over any table of decompositions; `resampling.resample_like_eager` overrides
+them. The ops `buddy::lstm_layer`, `gru_layer` and `rnn_layer` have no gradients: graphs that record gradients are
+unrolled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch._decomp import decompositions as unrolled
+
+from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of recurrent layers)
+
+aten, layers = torch.ops.aten, torch.ops.buddy
+Tensors = tuple[torch.Tensor, ...]
+# One direction of one layer: takes (steps, states, weights, has_biases, batch sizes or None, reverse), and returns the
+# output and the last states.
+Layer = Callable[[torch.Tensor, Tensors, Tensors, bool, torch.Tensor | None, bool], tuple[torch.Tensor, Tensors]]
+
+_FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+
+
+def _cell_arguments(weights: Tensors, has_biases: bool) -> tuple[torch.Tensor | None, ...]:
+    """The weights of inputs and states, the two biases, and the projection; None for those that a layer lacks."""
+    projection = weights[4 if has_biases else 2 :]
+    return (*weights[:2], *(weights[2:4] if has_biases else (None, None)), *projection)
+
+
+def _lstm_layer(
+    steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None,
+    reverse: bool,
+) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    arguments = (*_cell_arguments(weights, has_biases), None)[:5]
+    output, hidden, cell = layers.lstm_layer(steps, *states, *arguments, batch_sizes, reverse)
+    return output, (hidden, cell)
+
+
+def _gru_layer(
+    steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None,
+    reverse: bool,
+) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    output, hidden = layers.gru_layer(steps, *states, *_cell_arguments(weights, has_biases), batch_sizes, reverse)
+    return output, (hidden,)
+
+
+def _rnn_layer(
+    nonlinearity: str, steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
+    batch_sizes: torch.Tensor | None, reverse: bool,
+) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    arguments = _cell_arguments(weights, has_biases)
+    output, hidden = layers.rnn_layer(steps, *states, *arguments, nonlinearity, batch_sizes, reverse)
+    return output, (hidden,)
+
+
+def _unrolled_layer(
+    of_steps: Callable[..., Any], of_packed: Callable[..., Any], steps: torch.Tensor, states: Tensors,
+    weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None, reverse: bool,
+) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
+    """One direction of one layer by PyTorch's decomposition, one set of nodes per step."""
+    hidden = states if len(states) > 1 else states[0]
+    if batch_sizes is None:
+        output, last = of_steps(steps, hidden, weights, has_biases, reverse=reverse)
+    else:
+        output, last = of_packed(steps, hidden, weights, has_biases, batch_sizes=batch_sizes, reverse=reverse)
+    return output, last if len(states) > 1 else (last,)
+
+
+def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) -> Layer:
+    return partial(
+        _unrolled_layer, partial(unrolled.one_layer_rnn, hidden_fn=cell),
+        partial(unrolled.one_layer_rnn_data, hidden_fn=cell_of_packed),
+    )  # fmt: skip
+
+
+_UNROLLED_LSTM: Layer = partial(_unrolled_layer, unrolled.one_layer_lstm, unrolled.one_layer_lstm_data)
+_UNROLLED_GRU = _unrolled_rnn(unrolled.gru_cell, unrolled.gru_cell_data)
+_UNROLLED_TANH, _UNROLLED_RELU = (
+    _unrolled_rnn(unrolled.rnn_cell(function), unrolled.rnn_cell_data(function))
+    for function in (torch.tanh, torch.relu)
+)
+
+
+def _run_layers(
+    layer: Layer, unrolled_layer: Layer, steps: torch.Tensor, batch_sizes: torch.Tensor | None, states: Tensors,
+    weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
+    bidirectional: bool,
+) -> Any:  # fmt: skip
+    """All layers over `steps` [time, batch, inputs], or [rows, inputs] of packed sequences; `states` are stacked.
+
+    A call that mixes types or runs under autocast stays as it is.
+    """
+    tensors = [steps, *states, *weights]
+    is_plain = all(t.dtype == steps.dtype and t.device.type == "cpu" for t in tensors) and steps.dtype in _FLOATS
+    if not is_plain or torch.is_autocast_enabled("cpu"):
+        return NotImplemented
+    records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
+    run, directions = unrolled_layer if records else layer, 2 if bidirectional else 1
+    per_layer, last = len(weights) // (num_layers * directions), []
+    for i in range(num_layers):
+        outputs = []
+        for number in range(i * directions, (i + 1) * directions):
+            group = tuple(weights[number * per_layer : (number + 1) * per_layer])
+            first = tuple(state[number] for state in states)
+            output, after = run(steps, first, group, has_biases, batch_sizes, number % directions == 1)
+            outputs.append(output)
+            last.append(after)
+        steps = torch.cat(outputs, -1) if bidirectional else outputs[0]
+        if dropout and train and i < num_layers - 1:
+            steps = torch.dropout(steps, dropout, train=True)
+    return (steps, *(torch.stack(state) for state in zip(*last, strict=True)))
+
+
+def _of_steps(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
+    """The rule of an overload `input`, whose steps have one length."""
+
+    def rule(
+        steps: torch.Tensor, hx: Any, weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int,
+        dropout: float, train: bool, bidirectional: bool, batch_first: bool,
+    ) -> Any:  # fmt: skip
+        states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
+        ordered = steps.transpose(0, 1) if batch_first else steps
+        results = _run_layers(
+            layer, unrolled_layer, ordered, None, states, weights, has_biases, num_layers, dropout, train, bidirectional
+        )
+        if results is NotImplemented or not batch_first:
+            return results
+        return results[0].transpose(0, 1), *results[1:]
+
+    return rule
+
+
+def _of_packed(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
+    """The rule of an overload `data`, of packed sequences."""
+
+    def rule(data: torch.Tensor, batch_sizes: torch.Tensor, hx: Any, *options: Any) -> Any:
+        states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
+        return _run_layers(layer, unrolled_layer, data, batch_sizes, states, *options)
+
+    return rule
+
+
+_KINDS: tuple[tuple[Any, Layer, Layer], ...] = (
+    (aten.lstm, _lstm_layer, _UNROLLED_LSTM),
+    (aten.gru, _gru_layer, _UNROLLED_GRU),
+    (aten.rnn_tanh, partial(_rnn_layer, "tanh"), _UNROLLED_TANH),
+    (aten.rnn_relu, partial(_rnn_layer, "relu"), _UNROLLED_RELU),
+)
+# For `resampling.resample_like_eager`.
+DISPATCHED = {
+    overload: (rule(layer, unrolled_layer),)
+    for op, layer, unrolled_layer in _KINDS
+    for overload, rule in ((op.input, _of_steps), (op.data, _of_packed))
+}
+
+
+def mkldnn_rnn_layer(
+    steps: torch.Tensor, w0: torch.Tensor, w1: torch.Tensor, w2: torch.Tensor, w3: torch.Tensor, hidden: torch.Tensor,
+    cell: torch.Tensor, reverse: bool, batch_sizes: Any, mode: int, hidden_size: int, num_layers: int,
+    has_biases: bool, bidirectional: bool, batch_first: bool, train: bool,
+) -> Any:  # fmt: skip
+    """One direction of one LSTM layer over `steps` [time, batch, inputs], as exported programs may call it.
+
+    Mode 2 is LSTM in oneDNN's numbering, and the only mode that PyTorch uses; calls with other modes stay unchanged.
+    """
+    if mode != 2 or num_layers != 1 or bidirectional or batch_first or train:
+        return NotImplemented
+    weights = (w0, w1, w2, w3) if has_biases else (w0, w1)
+    output, (last, state) = _lstm_layer(steps, (hidden[0], cell[0]), weights, has_biases, None, reverse)
+    return output, last.unsqueeze(0), state.unsqueeze(0), steps.new_empty(0, dtype=torch.uint8)
+
+
+DECOMPOSITIONS: dict[Any, Callable[..., Any]] = {
+    aten.mkldnn_rnn_layer.default: mkldnn_rnn_layer,
+    **{overload: rule for overload, (rule,) in DISPATCHED.items()},
+}

@@ -1,0 +1,246 @@
+"""Lowers layers of recurrent networks: one product for the inputs of all steps, then a loop over the steps.
+
+Each iteration multiplies the hidden state by the weights of the states, and computes the next states by one fused op.
+The registry `unrolled_registry` has the same lowerings with a copy of the loop's body for each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from buddy.compiler.graph.node import Op
+from buddy.compiler.graph.sizes import product as size_product
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.ops import scalar as s
+from buddy.compiler.ops import structured as st
+from buddy.compiler.ops.bounds import fall_back_if_outside
+from buddy.compiler.ops.elementwise.functions import sigmoid
+from buddy.compiler.ops.loops import LoopState, compare, element, index_position, minus, plus, position
+from buddy.compiler.ops.precision import refuse_precision
+from buddy.compiler.ops.registry import Registry
+from buddy.compiler.ops.scalar import Scalar, cast
+from buddy.compiler.ops.sums import accumulator_type, cast_tensor
+from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value_of
+
+ops_registry = Registry()
+unrolled_registry = Registry()
+
+# Maps the sums of one element, per gate (of the inputs, of the states, each with its bias), and its states, to the next
+# states; the first one is the output.
+Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]]
+
+
+def _lstm(inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]) -> list[Scalar]:
+    enter, forget, new, leave = (x + y for x, y in zip(inputs, sums, strict=True))
+    cell = sigmoid(forget) * states[1] + sigmoid(enter) * s.tanh(new)
+    return [sigmoid(leave) * s.tanh(cell), cell]
+
+
+def _gru(inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]) -> list[Scalar]:
+    reset, update = (sigmoid(x + y) for x, y in zip(inputs[:2], sums[:2], strict=True))
+    new = s.tanh(inputs[2] + reset * sums[2])
+    return [(states[0] - new) * update + new]
+
+
+def _rnn(
+    function: Callable[[Scalar], Scalar], inputs: Sequence[Scalar], sums: Sequence[Scalar], _: Sequence[Scalar]
+) -> list[Scalar]:
+    return [function(inputs[0] + sums[0])]
+
+
+# The number of gates and of states, and the cell.
+_KINDS: dict[str, tuple[int, int, Cell]] = {
+    "LstmLayerOp": (4, 2, _lstm),
+    "GruLayerOp": (3, 1, _gru),
+    "RnnLayerOp": (1, 1, partial(_rnn, s.tanh)),
+}
+
+
+@dataclass
+class _Layer:
+    """The operands of a layer. `states` are the first ones: the hidden state [batch, outputs], and an LSTM's cell
+    state.
+    """
+
+    node: Op
+    gates: int
+    cell: Cell
+    states: list[Any]
+    weights: list[Any]
+    projection: Any
+    batch_sizes: Any
+    reverse: bool
+
+    @property
+    def dtype(self) -> TensorDType:
+        return self.node.tensor_meta.dtype
+
+
+def _operand(node: Op, table: SymbolTable, index: int, name: str) -> Any:
+    value = argument(node, index, name)
+    return None if value is None else value_of(value, table)
+
+
+def _layer_of(node: Op, table: SymbolTable) -> _Layer:
+    """Reads the arguments of a node: the steps, states, four weights, one more argument of some ops, and the order."""
+    kind = type(node).__name__
+    gates, states, cell = _KINDS[kind]
+    weights = 1 + states
+    names = ("input_weight", "hidden_weight", "input_bias", "hidden_bias")
+    if kind == "RnnLayerOp" and argument(node, weights + 4, "nonlinearity", "tanh") == "relu":
+        cell = partial(_rnn, lambda x: s.maximum(x, 0))
+    order = weights + (4 if kind == "GruLayerOp" else 5)
+    return _Layer(
+        node, gates, cell, [value_of(value, table) for value in node.args[1:weights]],
+        [_operand(node, table, weights + i, name) for i, name in enumerate(names)],
+        _operand(node, table, weights + 4, "projection") if kind == "LstmLayerOp" else None,
+        argument(node, order, "batch_sizes"), bool(argument(node, order + 1, "reverse", False)),
+    )  # fmt: skip
+
+
+def _input_sums(layer: _Layer, steps: Any) -> Any:
+    """Multiplies all steps [..., inputs] by the weights of the inputs, and adds their bias: [..., gates * width]."""
+    (*outer, depth), dtype = st.shape_of(steps), layer.dtype
+    wide = accumulator_type(dtype)
+    rows = st.reshape(steps, [size_product(outer), depth], dtype)
+    sums = st.contract(rows, layer.weights[0], "mk", "nk", "mn", wide)
+    if layer.weights[2] is not None:
+        operands = [(sums, wide), (layer.weights[2], dtype)]
+        sums = st.pointwise(operands, st.shape_of(sums), wide, lambda x, y: x + cast(y, wide))
+    return st.reshape(sums, [*outer, st.shape_of(sums)[-1]], wide)
+
+
+def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any = None) -> list[Any]:
+    """Returns the states after a step, whose sums over its inputs are `inputs` [batch, gates * width].
+
+    If `active` is given, only as many sequences, the first ones, have the step; the others keep their states.
+    """
+    dtype, wide = layer.dtype, accumulator_type(layer.dtype)
+    sums = st.contract(states[0], layer.weights[1], "mk", "nk", "mn", wide)
+    batch, columns = st.shape_of(sums)
+    width = columns // layer.gates
+    shape, bias = [batch, width], layer.weights[3]
+
+    def part(value: Any, gate: int, value_type: TensorDType) -> Any:
+        offset = gate * width
+        if value is bias:
+            return st.slice_of(value, [offset], [width], [1], [width], value_type)
+        return st.slice_of(value, [0, offset], shape, [1, 1], shape, value_type)
+
+    read = [part(value, gate, wide) for value in (inputs, sums) for gate in range(layer.gates)]
+    operands = [(value, wide) for value in read]
+    if bias is not None:
+        operands += [(part(bias, gate, dtype), dtype) for gate in range(layer.gates)]
+    # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
+    outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
+
+    def body(*values: Any) -> list[Any]:
+        types = [*(t for _, t in operands), *[dtype] * len(outs)]
+        scalars = [cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=True)]
+        of_inputs, of_states = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
+        if bias is not None:
+            of_states = [x + y for x, y in zip(of_states, scalars[2 * layer.gates :], strict=False)]
+        after = [cast(x, dtype).value for x in layer.cell(of_inputs, of_states, scalars[len(operands) :])]
+        if active is None:
+            return after
+        is_active = compare("slt", st.loop_index(0), active).value
+        return [arith.select(is_active, x, y) for x, y in zip(after, values[len(operands) :], strict=True)]
+
+    dims = [st.broadcast_dims(st.shape_of(value), shape) for value, _ in operands]
+    results = st.generic(
+        [value for value, _ in operands], dims, outs, [[0, 1]] * len(outs), [st.PARALLEL] * 2, body
+    )  # fmt: skip
+    if layer.projection is not None:
+        projected = st.contract(results[0], layer.projection, "mk", "nk", "mn", wide)
+        narrow = cast_tensor(projected, wide, dtype)
+        results[0] = _merge(narrow, states[0], st.shape_of(projected)[0] if active is None else active)
+    return results
+
+
+def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
+    """Emits a layer over steps of one length. Returns the output and the last states."""
+    count, batch, _ = st.shape_of(steps)
+    inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
+    columns, width = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1]
+    state = LoopState([*layer.states, st.empty([count, batch, width], dtype)])
+
+    def step(i: Any) -> None:
+        index = minus(minus(count, 1), i) if layer.reverse else i
+        *states, out = state.tensors
+        row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
+        states = _next_states(layer, row, states)
+        state.tensors = [*states, st.insert_slice(states[0], out, [index, 0, 0], [1, batch, width], [1, 1, 1])]
+
+    if not unroll:
+        state.each(0, count, step)
+    elif isinstance(count, int):
+        for i in range(count):
+            step(position(i))
+    else:
+        raise LoweringError("the number of steps is dynamic, so they cannot be unrolled")
+    *states, out = state.tensors
+    return [out, *states]
+
+
+def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
+    """Emits a layer over packed sequences, whose rows [rows, inputs] are sorted by step: those of a step are adjacent.
+
+    Each step computes a row for every sequence; sequences that lack the step keep their states. So that the rows of
+    all steps are blocks of one size, which may extend beyond the rows of the step, the ends of tensors are padded.
+    """
+    dtype, wide, size_dtype = layer.dtype, accumulator_type(layer.dtype), layer.batch_sizes.tensor_meta.dtype
+    (rows, depth), (count,), (batch, width) = map(st.shape_of, (steps, sizes, layer.states[0]))
+    padded = st.insert_slice(steps, st.filled(0, [rows + batch, depth], dtype), [0, 0], [rows, depth], [1, 1])
+    inputs, columns = _input_sums(layer, padded), st.shape_of(layer.weights[0])[0]
+    # Carries the first row of the steps so far, from the end, or the row after them, from the start.
+    first = position(rows if layer.reverse else 0)
+    state = LoopState([*layer.states, st.filled(0, [rows + batch, width], dtype), first])
+
+    def step(i: Any) -> None:
+        index = minus(minus(count, 1), i) if layer.reverse else i
+        *states, out, bound = state.tensors
+        active = index_position(element(sizes, [index], size_dtype))
+        # Sizes whose sum is not the number of rows are an error in PyTorch; here they must not leave the tensors.
+        row = arith.minsi(arith.maxsi(minus(bound, active) if layer.reverse else bound, position(0)), position(rows))
+        block = st.slice_of(inputs, [row, 0], [batch, columns], [1, 1], [batch, columns], wide)
+        states = _next_states(layer, block, states, active)
+        before = st.slice_of(out, [row, 0], [batch, width], [1, 1], [batch, width], dtype)
+        merged = _merge(states[0], before, active)
+        out = st.insert_slice(merged, out, [row, 0], [batch, width], [1, 1])
+        state.tensors = [*states, out, row if layer.reverse else plus(bound, active)]
+
+    state.each(0, count, step)
+    *states, out, _ = state.tensors
+    return [st.slice_of(out, [0, 0], [rows, width], [1, 1], [rows, width], dtype), *states]
+
+
+def _merge(new: Any, old: Any, active: Any) -> Any:
+    """Returns the first `active` rows of `new`, and the other rows of `old`, in its memory."""
+
+    def body(x: Any, y: Any) -> list[Any]:
+        return [arith.select(compare("slt", st.loop_index(0), active).value, x, y)]
+
+    return st.generic([new], [[0, 1]], [old], [[0, 1]], [st.PARALLEL] * 2, body)[0]
+
+
+def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
+    layer, steps = _layer_of(node, table), value_of(node.args[0], table)
+    if any(0 in st.shape_of(value) for value in (steps, *layer.states)):
+        raise LoweringError("a layer without steps, sequences or outputs is an error in PyTorch")
+    refuse_precision("rounding errors of its products would add up from step to step")
+    if layer.batch_sizes is None:
+        return _run(layer, steps, unroll)
+    if unroll:
+        raise LoweringError("the lengths of packed sequences are data, so their steps cannot be unrolled")
+    # More sequences than there are states would be read and written outside of the states.
+    fall_back_if_outside(node, table, [(layer.batch_sizes, st.shape_of(layer.states[0])[0] + 1)])
+    return _run_packed(layer, steps, value_of(layer.batch_sizes, table))
+
+
+for _name in ("LstmLayerOp", "GruLayerOp", "RnnLayerOp"):
+    ops_registry[_name] = partial(_lower, unroll=False)
+    unrolled_registry[_name] = partial(_lower, unroll=True)
