@@ -106,6 +106,17 @@ def test_a_quantised_model_gives_what_onnx_says(tmp_path: Path, form: str) -> No
     torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_an_op_with_wrong_numbers_is_refused_with_its_node(tmp_path: Path) -> None:
+    """torch-mlir's lowering of QLinearConv: results up to the whole range of the integers from those of ONNX."""
+    inputs = ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz"]
+    model = _model(helper.make_node("QLinearConv", inputs, ["y"], name="/layer/Conv"), **_NUMBERS)
+    model.graph.initializer.append(numpy_helper.from_array(torch.ones(2, 8, 1, dtype=torch.int8).numpy(), "w"))
+    model.graph.input[0].CopyFrom(helper.make_tensor_value_info("x", onnx.TensorProto.UINT8, [1, 8, 4]))
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", onnx.TensorProto.UINT8, [1, 2, 4]))
+    with pytest.raises(SourceError, match="/layer/Conv is a QLinearConv"):
+        load_program(_saved(tmp_path, model))
+
+
 def test_a_model_without_a_zero_byte_is_one_all_the_same(tmp_path: Path) -> None:
     model = _model(helper.make_node("Relu", ["x"], ["y"]))
     model.opset_import[0].ClearField("domain")

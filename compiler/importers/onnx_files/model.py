@@ -113,6 +113,10 @@ def _check_model(onnx: ModuleType, model: onnx.ModelProto, path: Path) -> None:
         raise _rejection(path, "it has names that are not valid UTF-8")
     if not model.graph.output:
         raise _rejection(path, "it has no outputs")
+    for node in model.graph.node:
+        if node.op_type == "QLinearConv":
+            what = f"its node {node.name or node.output[0]} is a QLinearConv, for which torch-mlir makes wrong numbers"
+            raise _rejection(path, what, "quantise the model with QuantizeLinear and DequantizeLinear (format QDQ)")
 
 
 def _strings_are_utf8(message: Message) -> bool:
