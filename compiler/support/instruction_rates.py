@@ -32,8 +32,8 @@ declare <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512(<16 x float>, <32 x bfloa
 """
 
 # The instruction on tiles of AMX adds the products of 16 rows of 32 elements and 16 columns to four tiles of sums, as
-# kernels do.
-_TILE = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %x)"
+# kernels do. It is undefined if two of its tiles are the same (Intel's Software Developer's Manual, TDPBF16PS).
+_TILE = "call x86_amx @llvm.x86.tdpbf16ps.internal(i16 16, i16 64, i16 64, x86_amx {sum}, x86_amx %x, x86_amx %y)"
 _TILE_DECLARATIONS = """
 declare x86_amx @llvm.x86.tdpbf16ps.internal(i16, i16, i16, x86_amx, x86_amx, x86_amx)
 declare x86_amx @llvm.x86.tilezero.internal(i16, i16)
@@ -104,7 +104,9 @@ def loops_text(names: Sequence[str]) -> str:
 
 def _tiles_loop() -> str:
     zero = "call x86_amx @llvm.x86.tilezero.internal(i16 16, i16 64)"
-    before = ["  %x = call x86_amx @llvm.x86.tileloadd64.internal(i16 16, i16 64, ptr %sink, i64 64)"]
+    load = "call x86_amx @llvm.x86.tileloadd64.internal(i16 16, i16 64, ptr"
+    before = [f"  %x = {load} %sink, i64 64)", f"  %q = getelementptr i8, ptr %sink, i64 {_TILE_BYTES}"]
+    before += [f"  %y = {load} %q, i64 64)"]
     before += [f"  %z{i} = {zero}" for i in range(_TILES)]
     starts = [f"  %s{i} = phi x86_amx [ %z{i}, %entry ], [ %t{i}, %loop ]" for i in range(_TILES)]
     bodies = [f"  %t{i} = {_TILE.format(sum=f'%s{i}')}" for i in range(_TILES)]
