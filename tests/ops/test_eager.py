@@ -55,7 +55,7 @@ def test_a_backward_pass_with_an_op_in_eager_is_compiled_around_it() -> None:
 
 def test_an_op_in_eager_sees_lazy_conjugates_at_the_first_call_too() -> None:
     x = torch.complex(normal(5, 5), normal(5, 5))
-    assert_same([torch.compile(lambda x: torch.linalg.pinv(x), backend="buddy")(x)], [torch.linalg.pinv(x)])
+    assert_same([torch.compile(lambda x: torch.linalg.eigvals(x.mH), backend="buddy")(x)], [torch.linalg.eigvals(x.mH)])
 
 
 def test_the_mode_of_floats_is_eagers_whose_order_of_nan_is_its_algorithms() -> None:
