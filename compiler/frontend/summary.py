@@ -211,7 +211,7 @@ def _line(graphs: Sequence[_Counts], backward_follows: bool) -> str:
 
 def _breaks_at_recurrent_layers() -> bool:
     """Whether Dynamo has left recurrent layers to eager in this process, and still does."""
-    reasons = counters["graph_break"]
+    reasons = (*counters["graph_break"], *counters["unimplemented"])
     return not config.allow_rnn and any("RNN, GRU, or LSTM" in reason for reason in reasons)
 
 
