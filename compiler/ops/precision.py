@@ -127,8 +127,9 @@ def _bytes_of_parameter(value: Any) -> Any:
     """Returns the parameter of signed bytes of which `value` is the conversion to floats; else `value` itself."""
     owner = _owner(value)
     if owner is not None and owner.name == "linalg.transpose":
-        source = _bytes_of_parameter(owner.operands[0])
-        return value if source is owner.operands[0] else st.transpose(source, _permutation(owner), _INT8)
+        operand = owner.operands[0]
+        source = _bytes_of_parameter(operand)
+        return value if source is operand else st.transpose(source, _permutation(owner), _INT8)
     if owner is None or owner.name != "linalg.generic" or len(owner.operands) != 2:
         return value
     (bytes_, _), body = owner.operands, owner.regions[0].blocks[0].operations

@@ -169,7 +169,7 @@ def invariant_loop(op: ir.Operation, value: ir.Value) -> ir.Operation | None:
     """
     if not (value.type.has_static_shape and has_identity_layout(value.type)):
         return None
-    defined_in = value.owner if isinstance(value, ir.BlockArgument) else value.owner.block
+    defined_in = value.owner if isinstance(value, ir.BlockArgument) else value.owner.operation.block
     found, block = None, op.operation.block
     while block != defined_in and block.owner.operation.name != "func.func":
         parent = block.owner.operation
