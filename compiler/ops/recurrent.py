@@ -14,7 +14,7 @@ from typing import Any
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import product as size_product
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith
+from buddy.compiler.mlir.bindings import arith, bufferization
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
@@ -158,7 +158,10 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         projected = st.contract(results[0], layer.projection, "mk", "nk", "mn", wide)
         narrow = cast_tensor(projected, wide, dtype)
         results[0] = _merge(narrow, states[0], st.shape_of(projected)[0] if active is None else active)
-    return results
+    # A loop carries each state in one buffer. Passes may give the op another destination, which it does not read.
+    return [
+        bufferization.materialize_in_destination(old.type, new, old) for new, old in zip(results, states, strict=True)
+    ]
 
 
 def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
