@@ -420,7 +420,7 @@ _only_linalg(
 # Their lowerings are tried on graphs built by hand, and behind those passes.
 NOT_CAPTURED = {
     "SquareOp", "ReshapeOp", "TransposeMatmulFusedOp", "TransposeAddMMFusedOp", "FlashAttentionForCpuPrefillOp",
-    "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp", "MaxPool2dOp",
+    "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp", "MaxPool2dOp", "IntegerConvolutionOp", "IntegerProductOp",
 }  # fmt: skip
 
 # What these give has no value to compare; functions that write over it, or that check, are among the groups.
