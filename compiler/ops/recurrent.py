@@ -14,7 +14,7 @@ from typing import Any
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import product as size_product
 from buddy.compiler.graph.types import TensorDType
-from buddy.compiler.mlir.bindings import arith, bufferization
+from buddy.compiler.mlir.bindings import arith, bufferization, ir
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.bounds import fall_back_if_outside
@@ -164,12 +164,17 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     ]
 
 
+def _own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
+    """Returns copies of the states before the first step: the loop writes into them."""
+    return [bufferization.alloc_tensor(state.type, [], copy=state) for state in states]
+
+
 def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
     """Emits a layer over steps of one length. Returns the output and the last states."""
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
     columns, width = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1]
-    state = LoopState([*layer.states, st.empty([count, batch, width], dtype)])
+    state = LoopState([*_own_buffers(layer.states), st.empty([count, batch, width], dtype)])
 
     def step(i: Any) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
@@ -201,7 +206,7 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
     inputs, columns = _input_sums(layer, padded), st.shape_of(layer.weights[0])[0]
     # Carries the first row of the steps so far, from the end, or the row after them, from the start.
     first = position(rows if layer.reverse else 0)
-    state = LoopState([*layer.states, st.filled(0, [rows + batch, width], dtype), first])
+    state = LoopState([*_own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
 
     def step(i: Any) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
