@@ -420,8 +420,11 @@ _only_linalg(
 # Their lowerings are tried on graphs built by hand, and behind those passes.
 NOT_CAPTURED = {
     "SquareOp", "ReshapeOp", "TransposeMatmulFusedOp", "TransposeAddMMFusedOp", "FlashAttentionForCpuPrefillOp",
-    "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp", "MaxPool2dOp", "IntegerConvolutionOp", "IntegerProductOp",
+    "GQAAttentionFusedOp", "MaskedSoftmaxAttentionOp", "MaxPool2dOp",
 }  # fmt: skip
+
+# The graph pass `integer-products` makes these; tests/graph/transform/test_quantisation.py tries them.
+OF_INTEGERS = {"IntegerConvolutionOp", "IntegerProductOp"}
 
 # What these give has no value to compare; functions that write over it, or that check, are among the groups.
 WITHOUT_VALUES = {"EmptyOp", "CheckErrorsOp", "AssertOp"}
