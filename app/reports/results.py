@@ -250,7 +250,7 @@ def precisions_result(tuned: Tuned, attempts: Sequence[Attempted], is_better: bo
             f"{names.get(node.node, node.node)}: {node.precision}",
             f"saves {saving_text(node.effect.saved)}",
             max(0.0, node.effect.saved / most) if most > 0 else 0.0,
-            f"error {node.effect.error:.1e}" if node.effect.error >= 0 else "",
+            f"{node.effect.error:.1e}" if node.effect.error >= 0 else "",
             Node(node.node),
         )
         for node in nodes[:TOP]
