@@ -47,7 +47,7 @@ CORE = (
     "orthogonal polynomials", "incomplete gamma functions",
     "complex numbers",
     "arithmetic", "division", "bools", "functions", "casts of floats", "shapes", "reductions", "a weighted norm",
-    "products", "products of bytes", "grouped products", "attention", "indexing", "factories", "windows", "parts",
+    "products", "products of bytes", "products with 4-bit weights", "grouped products", "attention", "indexing", "factories", "windows", "parts",
     "special values", "folds, scans and positions", "sorting", "sorting of int64", "writes by index", "moves", "bits",
     "random bits",
     "gradients of convolutions", "pools", "resampling", "linear algebra", "recurrent layers",

@@ -149,8 +149,9 @@ GROUPS: dict[str, Group] = {
             "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
         },
     ),
+    # Scales as of weights of a layer, a tenth of the largest number or less: results are not sums of numbers of hundreds.
     "products with 4-bit weights": Group(
-        (normal(9, 64), whole(-8, 8, 24, 64).to(torch.int8), normal(24, 2)),
+        (normal(9, 64), whole(-8, 8, 24, 64).to(torch.int8), normal(24, 2) / 32),
         {
             "int4_mm": lambda x, steps, scales: torch.ops.buddy.int4_mm(x, steps, scales),
             "int4_mm of few rows": lambda x, steps, scales: torch.ops.buddy.int4_mm(x[:2], steps, scales),
