@@ -149,7 +149,7 @@ GROUPS: dict[str, Group] = {
             "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
         },
     ),
-    # Scales as of weights of a layer, a tenth of the largest number or less: results are not sums of numbers of hundreds.
+    # Scales as those of a layer's weights, so that results have the magnitude of its activations.
     "products with 4-bit weights": Group(
         (normal(9, 64), whole(-8, 8, 24, 64).to(torch.int8), normal(24, 2) / 32),
         {
