@@ -230,9 +230,9 @@ def error_of_results(results: Sequence[object], expected: Sequence[object]) -> f
     """Returns the greatest `relative_rms` of a tensor among `results`; infinity if other elements are finite."""
     errors = [0.0]
     for value, eager in zip(results, expected, strict=True):
-        if isinstance(value, torch.Tensor) and isinstance(eager, torch.Tensor):
-            same_finite = torch.equal(value.isfinite(), eager.isfinite())
-            errors.append(relative_rms(value, eager) if same_finite else math.inf)
+        if isinstance(eager, torch.Tensor):
+            is_comparable = isinstance(value, torch.Tensor) and torch.equal(value.isfinite(), eager.isfinite())
+            errors.append(relative_rms(value, eager) if is_comparable else math.inf)
     return max(errors)
 
 

@@ -348,7 +348,8 @@ class _Rewriting:
         if len(sizes) == 1:
             return parameter
         if isinstance(parameter, ViewOp) and len(parameter.args[0].tensor_meta.shape) == 1:
-            return parameter.args[0]  # type: ignore[no-any-return]
+            vector: Op = parameter.args[0]
+            return vector
         shape = [math.prod(sizes)]
         return self._insert(
             ViewOp, parameter, "view.default", [parameter, shape], shape, parameter.tensor_meta.dtype, before
@@ -381,7 +382,7 @@ class _Rewriting:
         return self.integers[key]
 
     def _repeat_on_integers(self, node: Op, operands: list[Op], tensor: _Dequantised, before: Op) -> Op:
-        shape, dtype = node.metas[0].shape, tensor.dtype  # type: ignore[union-attr]
+        shape, dtype = node.tensor_meta.shape, tensor.dtype
         if isinstance(node, ReluOp):
             # The zero point stands for 0.
             if tensor.zero == _RANGES[dtype][0]:

@@ -11,6 +11,7 @@ import types
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 from buddy.compiler.frontend.names import is_library
 from buddy.compiler.protocol.errors import BuddyError
@@ -27,7 +28,7 @@ class _NoInput(io.TextIOBase):
     def readable(self) -> bool:
         return True
 
-    def readline(self, *_: object) -> str:  # type: ignore[override]
+    def readline(self, size: int | None = -1, /) -> NoReturn:
         raise ScriptInputError
 
     def read(self, *_: object) -> str:

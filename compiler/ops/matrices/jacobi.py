@@ -90,13 +90,15 @@ def phase_of(x: Scalar) -> Scalar | None:
     return x / s.modulus(x) if isinstance(x, s.ComplexScalar) else None
 
 
-def multiply(p: StackedProblem, line: Subscript, size: Extent, factor: Scalar) -> None:
-    """Multiplies a row or column by `factor`."""
+def multiply_row(p: StackedProblem, name: str, row: Extent, factor: Scalar) -> None:
+    p.update((name, row), 0, p.shape(name)[1], lambda _, x: x * factor)
 
-    def visit(j: ir.Value) -> None:
-        p[line(j)] = p[line(j)] * factor
 
-    p.each(0, size, visit)
+def multiply_column(p: StackedProblem, name: str, column: Extent, factor: Scalar) -> None:
+    def visit(i: ir.Value) -> None:
+        p[name, i, column] = p[name, i, column] * factor
+
+    p.each(0, p.shape(name)[0], visit)
 
 
 def rotate_rows(p: StackedProblem, name: str, i: Extent, k: Extent, angle: tuple[Scalar, Scalar]) -> None:
@@ -154,7 +156,7 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
             phase = phase_of(ik)
             for name in ("b", *also):
                 if phase is not None:
-                    multiply(p, lambda j, name=name: (name, k, j), p.shape(name)[1], phase)  # type: ignore[misc]
+                    multiply_row(p, name, k, phase)
                 rotate_rows(p, name, i, k, rotation(ii, kk, ik if phase is None else s.modulus(ik)))
 
         # A product counts as 0 if it is within the rounding error of its sum.
@@ -252,8 +254,8 @@ def rotate_rows_and_columns(p: StackedProblem, i: Extent, k: Extent) -> None:
         phase = phase_of(off_diagonal)
         length = off_diagonal if phase is None else s.modulus(off_diagonal)
         if phase is not None:
-            multiply(p, lambda j: ("a", k, j), size, phase)
-            multiply(p, lambda j: ("a", j, k), size, s.conj(phase))
+            multiply_row(p, "a", k, phase)
+            multiply_column(p, "a", k, s.conj(phase))
         angle = rotation(s.real_part(p["a", i, i]), s.real_part(p["a", k, k]), length)
         p["rotated"] = number(1, INT32)
         rotate_rows(p, "a", i, k, angle)

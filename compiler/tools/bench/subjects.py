@@ -177,7 +177,9 @@ def _static(model: torch.nn.Module, inputs: Inputs) -> torch.nn.Module:
     quantizer = x86.X86InductorQuantizer().set_global(x86.get_default_x86_inductor_quantization_config())
     prepared = prepare_pt2e(torch.export.export(model, args, kwargs, strict=False).module(), quantizer)
     prepared(*args, **kwargs)
-    converted: torch.nn.Module = move_exported_model_to_eval(convert_pt2e(prepared))
+    converted: torch.fx.GraphModule = move_exported_model_to_eval(convert_pt2e(prepared))
+    if not any("quantize_per" in str(node.target) for node in converted.graph.nodes):
+        raise SideError(f"torchao's quantiser changed nothing in the model, with PyTorch {torch.__version__}")
     return converted
 
 

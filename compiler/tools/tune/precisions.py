@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, zip_longest
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -34,8 +34,11 @@ from buddy.compiler.tools.tune.messages import (
     RecipeTried,
     TimeNodes,
     TryRecipe,
+    TuningRequest,
 )
 from buddy.compiler.tools.tune.tuner import FINAL_SECONDS, TuneWorker, ask_any, chosen_recipe
+
+A = TypeVar("A")
 
 # The parts of the time until which precisions are timed, and errors are measured.
 _TIMED_BY, _MEASURED_BY = 0.4, 0.7
@@ -170,7 +173,7 @@ class PrecisionSearch:
                 self.notes.append(f"not enough time to measure {', '.join(_ORDER[number:])}")
                 break
             self._say(f"timing products in {precision}", number / len(_ORDER))
-            result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each))
+            result = await self._ask(TimeNodes(replace(self.plain, precision=precision), self.frame.each), NodesTimed)
             if result.problem:
                 self.notes.append(f"products in {precision} were not timed: {result.problem}")
             else:
@@ -200,7 +203,8 @@ class PrecisionSearch:
         reused = 0
         while len(errors) < len(pairs) and (not errors or self.elapsed < _MEASURED_BY * self.frame.seconds):
             self._say(f"errors of single products, {len(errors)}/{len(pairs)}", len(errors) / len(pairs))
-            result: ErrorsMeasured = await self._ask(MeasureErrors(self.plain, tuple(pairs), _ERRORS_AT_ONCE))
+            request = MeasureErrors(self.plain, tuple(pairs), _ERRORS_AT_ONCE)
+            result = await self._ask(request, ErrorsMeasured)
             if result.problem:
                 self.notes.append(f"errors were not measured: {result.problem}")
                 break
@@ -272,7 +276,7 @@ class PrecisionSearch:
         self._say(f"recipe {self.count + 1}: {', '.join(words)}")
         start = self.elapsed
         request = TryRecipe(recipe, self.frame.each, math.inf, self.frame.recipe.threads, self.limit)
-        result: RecipeTried = await self._ask(request)
+        result = await self._ask(request, RecipeTried)
         self.max_trial_seconds = max(self.max_trial_seconds, self.elapsed - start)
         self.report(
             Attempted(
@@ -293,7 +297,7 @@ class PrecisionSearch:
         if best != self.frame.recipe:
             self._say("comparing the best recipe with the first one")
             each = FINAL_SECONDS + 2 * self.frame.each
-            final = await self._ask(CompareRecipes(self.frame.recipe, best, each))
+            final = await self._ask(CompareRecipes(self.frame.recipe, best, each), RecipesCompared)
         recipe, notes = chosen_recipe(self.frame.recipe, best, final)
         is_best = recipe != self.frame.recipe
         final = final if is_best else RecipesCompared(1.0, 1.0, 1.0)
@@ -307,8 +311,8 @@ class PrecisionSearch:
 
     # ---- messages ----------------------------------------------------------------------------------------------------
 
-    async def _ask(self, request: TimeNodes | MeasureErrors | TryRecipe | CompareRecipes):  # type: ignore[no-untyped-def]
-        return await ask_any(self.workers, request, self._record_loss)
+    async def _ask(self, request: TuningRequest, answer: type[A]) -> A:
+        return await ask_any(self.workers, request, answer, self._record_loss)
 
     def _record_loss(self, error: ConnectionError) -> None:
         self.notes.append(f"a process that tries recipes was lost: {error}")

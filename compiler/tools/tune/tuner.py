@@ -15,13 +15,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from buddy.compiler.protocol import Attempted, Diagnostic, Tune, Tuned
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.tuning import Point, Space
 from buddy.compiler.support.processes.jobs import JobFailed
 from buddy.compiler.tools.tune.messages import CompareRecipes, RecipesCompared, RecipeTried, TryRecipe, TuningRequest
+
+A = TypeVar("A")
 
 # The number of random points, all tried before, after which the space counts as exhausted.
 _MAX_DRAWS = 200
@@ -193,7 +195,7 @@ class Tuner:
         if best != first:
             each = FINAL_SECONDS + 2 * self.frame.each
             comparison = CompareRecipes(self.space.recipe(first), self.space.recipe(best), each)
-            final = await ask_any(workers, comparison, self._record_loss)
+            final = await ask_any(workers, comparison, RecipesCompared, self._record_loss)
         recipe, notes = chosen_recipe(self.frame.recipe, self.space.recipe(best), final)
         chosen = best if recipe is not self.frame.recipe else first
         gain = final if chosen != first else RecipesCompared(1.0, 1.0, 1.0)
@@ -204,12 +206,16 @@ class Tuner:
 
 
 async def ask_any(
-    workers: Sequence[TuneWorker], request: TuningRequest, on_loss: Callable[[ConnectionError], object]
-) -> Any:
-    """Returns the answer of the first worker that is not lost. Raises `JobFailed` if all are lost."""
+    workers: Sequence[TuneWorker],
+    request: TuningRequest,
+    answer: type[A],
+    on_loss: Callable[[ConnectionError], object],
+) -> A:
+    """Returns the first `answer` of a worker that is not lost. Raises `JobFailed` if all are lost."""
     for worker in workers:
         try:
-            return await worker.ask(request)
+            found: A = await worker.ask(request)
+            return found
         except ConnectionError as error:
             on_loss(error)
     raise _all_lost_error()
