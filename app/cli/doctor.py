@@ -48,6 +48,7 @@ PARTS = {
     "fuzz": "hypothesis",
     "mcp": "mcp",
     "runtimes": "onnxruntime",
+    "zentorch": "zentorch",
     "docs": "mkdocs-material",
 }
 _TERMINAL_VARIABLES = ("TERM", "COLORTERM", "NO_COLOR", "LANG", "LC_ALL")

@@ -28,6 +28,7 @@ from buddy.compiler.ops.utils import LoweringError, SymbolTable, argument, value
 
 ops_registry = Registry()
 unrolled_registry = Registry()
+_OPS = ("LstmLayerOp", "GruLayerOp", "RnnLayerOp")
 
 # Maps the sums of one element, per gate (of the inputs, of the states, each with its bias), and its states, to the next
 # states; the first one is the output.
@@ -249,6 +250,11 @@ def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
     return _run_packed(layer, steps, value_of(layer.batch_sizes, table))
 
 
-for _name in ("LstmLayerOp", "GruLayerOp", "RnnLayerOp"):
-    ops_registry[_name] = partial(_lower, unroll=False)
-    unrolled_registry[_name] = partial(_lower, unroll=True)
+@ops_registry.lowering(*_OPS)
+def loop_over_steps(node: Op, table: SymbolTable) -> list[ir.Value]:
+    return _lower(node, table, unroll=False)
+
+
+@unrolled_registry.lowering(*_OPS)
+def unroll_steps(node: Op, table: SymbolTable) -> list[ir.Value]:
+    return _lower(node, table, unroll=True)
