@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 import os
 import re
 import subprocess
@@ -212,7 +213,7 @@ async def execute_steps(
     With `whole`, it prints the whole module after each step, even if the dump does not.
     """
     path.mkdir()
-    texts = [await asyncio.to_thread(read_text, dump, dump.stages[number]) for number in start.stages]
+    texts = await asyncio.to_thread(_texts_at, dump, start)
     (path / "input.mlir").write_text("".join(texts), encoding="utf-8")
     command = [mlir_opt.path, "input.mlir", f"--pass-pipeline={pipeline.text(start.step, skipped)}", "-o", os.devnull]
     command += _printing_flags(dump.stages, pipeline, texts[0], whole)
@@ -236,6 +237,24 @@ async def execute_steps(
     scan = DumpScan(log, "log")
     await asyncio.to_thread(lambda: sum(1 for _ in scan.scan()))
     return Execution(scan.dump, messages, process.returncode)
+
+
+def _texts_at(dump: Dump, start: Start) -> list[str]:
+    """Returns the texts that make the module at `start`, its functions in the order of the next text of the module.
+
+    The threads of a compiler may have printed them in another order.
+    """
+    stages = [dump.stages[number] for number in start.stages]
+    following = next((stage for stage in dump.stages[start.stages[-1] + 1 :] if is_whole(stage)), None)
+    if len(stages) > 1 and following is not None:
+        module = read_text(dump, following)
+
+        def place(stage: DumpStage) -> float:
+            found = re.search(rf"^\s*{re.escape(stage.op)} .*{re.escape(stage.anchor)}\b", module, re.MULTILINE)
+            return found.start() if found is not None else math.inf
+
+        stages.sort(key=place)
+    return [read_text(dump, stage) for stage in stages]
 
 
 def _printing_flags(stages: Sequence[DumpStage], pipeline: Pipeline, text: str, whole: bool) -> Iterator[str]:
