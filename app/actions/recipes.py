@@ -147,7 +147,7 @@ ACTIONS: tuple[Action, ...] = (
         ("g e",),
         "Edit IR here",
         "Edit the stage's IR in the built-in editor",
-        "edit_text.edit_ir_here",
+        "edit_text.edit_ir_built_in",
         "ir",
         needs_mlir,
     ),

@@ -60,7 +60,7 @@ def main(words: Sequence[str]) -> int:
     options, script = arguments.parse_program(make_parser(), words)
     if not arguments.is_dump(options):
         if options.test or options.crash or options.verifier or options.contains is not None:
-            Console().error(Diagnostic(f"{options.source} is no dump: its failure is given by --criterion"))
+            Console().error(Diagnostic(f"{options.source} is not a dump: its failure is given by --criterion"))
             return USAGE_ERROR
         return run_verb_on_program(make_parser(), words, _bisect)
     from buddy.app.cli.dump_bisection import bisect_dump

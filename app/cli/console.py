@@ -28,12 +28,12 @@ class Console:
         self._stdout = sys.stderr if stdout_is_data else sys.stdout
         self._redraws = not plain and self._stderr.isatty()
         self._progress = ""
-        # Whether the output that was written last ends within a line of the place to which stderr writes.
+        # Whether the last output is an unfinished line, in the terminal, pipe or file to which stderr also writes.
         self._is_within_line = False
 
     def progress(self, text: str) -> None:
-        """Show progress: on a terminal, in place of the last one; elsewhere, only if its first word has changed since
-        the last progress, or since `clear_progress`.
+        """Show progress. On a terminal, it replaces the previous progress. Elsewhere, it is a line of its own, but only
+        if its first word differs from that of the previous progress; after `clear_progress`, always.
         """
         self._end_line()
         if self._redraws:
@@ -55,7 +55,7 @@ class Console:
             self._stderr.flush()
 
     def _end_line(self) -> None:
-        """End the line of the script's output, so that what follows neither erases it nor continues it."""
+        """End an unfinished line of output, so that the next message neither erases nor continues it."""
         if self._is_within_line:
             self._stderr.write("\n")
             self._is_within_line = False
@@ -68,7 +68,7 @@ class Console:
         out = self._stderr if stream == "stderr" else self._stdout
         out.write(text)
         out.flush()
-        self._is_within_line = not text.endswith("\n") and _have_one_destination(out, self._stderr)
+        self._is_within_line = not text.endswith("\n") and _write_to_same_place(out, self._stderr)
 
     def note(self, text: str) -> None:
         self._erase_progress()
@@ -96,7 +96,7 @@ def _columns(stream: TextIO) -> int:
         return _DEFAULT_COLUMNS
 
 
-def _have_one_destination(a: TextIO, b: TextIO) -> bool:
+def _write_to_same_place(a: TextIO, b: TextIO) -> bool:
     """Whether both streams write to the same terminal, pipe or file."""
     try:
         return a is b or os.path.sameopenfile(a.fileno(), b.fileno())

@@ -39,12 +39,12 @@ from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice, OutputRe
 Json = dict[str, Any]
 
 _MAX_LINES = 500
-_MAX_LINE = 400
+_MAX_LINE_CHARACTERS = 400
 _MAX_DIFF_LINES = 400
 
 
 class Tools:
-    """The tools, each a method. Lists of more entries than `count` say how many there are."""
+    """The tools, each a method. A list that is cut at `count` entries has the total number of entries too."""
 
     def __init__(self, program: AgentProgram) -> None:
         self._program = program
@@ -122,7 +122,12 @@ class Tools:
         stages, _, failure = await self._program.compile()
         rows = [_stage_row(stage) for stage in stages if stage.changed or stage.state != "done" or not changed_only]
         notes = self._program.take_notes()
-        return {"ok": failure is None, **_failure(failure), **({"notes": notes} if notes else {}), "stages": rows}
+        return {
+            "ok": failure is None,
+            **_failure_fields(failure),
+            **({"notes": notes} if notes else {}),
+            "stages": rows,
+        }
 
     async def read_stage(self, stage: str, first: int = 1, count: int = 100, nodes: bool = False) -> Json:
         """Read lines of a stage, at most 500. With `nodes`, also the nodes that each line comes from."""
@@ -334,7 +339,7 @@ class Tools:
     async def numerics(self, top: int = 10, reference: Literal["eager", "float64"] = "eager", own: bool = True) -> Json:
         """Compare the value of every node with eager: the first node out of tolerance, and the largest errors.
 
-        With `own`, each node is also compiled alone, which tells a wrong node from one that gets wrong inputs.
+        With `own`, each node is also compiled alone, which distinguishes a wrong node from one with wrong inputs.
         """
         engine = self._program.engine
         frame = CompareNodes(engine.client.next_request(), self._program.recipe, reference, own)
@@ -342,8 +347,8 @@ class Tools:
         rows = numerics.rows_of(info)
         nodes = [
             {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.seen, "ok": one.ok,
-             "error": numerics.error_text(one.error), "of_tolerance": numerics.share_text(one.error),
-             "alone_of_tolerance": numerics.share_text(one.own_error)}
+             "error": numerics.error_text(one.error), "of_tolerance": numerics.tolerance_multiple_text(one.error),
+             "alone_of_tolerance": numerics.tolerance_multiple_text(one.own_error)}
             for one in numerics.worst_nodes(report, min(top, 50))
         ]  # fmt: skip
         return {"ok": report.ok, "summary": numerics.summary_lines(report, info), "nodes": nodes}
@@ -416,7 +421,7 @@ def _page(name: str, rows: Sequence[Json], start: int, count: int) -> Json:
     return {"total": len(rows), "start": start, name: list(rows[start : start + count])}
 
 
-def _clip(line: str, width: int = _MAX_LINE) -> str:
+def _clip(line: str, width: int = _MAX_LINE_CHARACTERS) -> str:
     return line if len(line) <= width else f"{line[:width]}… ({len(line) - width} more characters)"
 
 
@@ -430,7 +435,7 @@ def _stage_row(stage: Stage) -> Json:
     return row | ({"added": stage.added, "removed": stage.removed} if stage.added or stage.removed else {})
 
 
-def _failure(failure: Failure | None) -> Json:
+def _failure_fields(failure: Failure | None) -> Json:
     return {} if failure is None else {"error": failure_json(failure.diagnostic)}
 
 

@@ -127,7 +127,9 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
     for numbers in numerics.worst_nodes(report, top):
         row = rows[numbers.node]
         errors = [numerics.error_text(numbers.error), numerics.error_text(numbers.own_error)]
-        shares = [numerics.share_text(error) for error in (numbers.error, numbers.own_error) if error is not None]
+        shares = [
+            numerics.tolerance_multiple_text(error) for error in (numbers.error, numbers.own_error) if error is not None
+        ]
         result = f"{row.dtype}[{row.shape}]"
         own = f"{numbers.own_error.relative:.1e}" if numbers.precision and numbers.own_error is not None else ""
         precision = [numbers.precision, own] * has_precisions

@@ -17,12 +17,12 @@ from buddy.app.workspace.pipeline_text import PipelineError, parse, steps_of
 from buddy.compiler.protocol import GraphInfo, NodeRow, Preset
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import adapt_to_phase
-from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, claims, from_toml, refusal
+from buddy.compiler.protocol.recipe import EAGER, NATIVE, PassStep, Recipe, access_claims, from_toml, rejection_text
 from buddy.compiler.protocol.run_report import OWN_INPUTS, InputChoice
 
 
 class UsageError(BuddyError):
-    """The command line cannot be carried out. The text says why, and lists the alternatives to an unknown name."""
+    """The command line is rejected. The message has the reason, and lists the alternatives to an unknown name."""
 
 
 def base_recipes(options: argparse.Namespace, presets: Sequence[Preset], arguments: tuple[str, ...]) -> list[Recipe]:
@@ -138,8 +138,9 @@ def matching_nodes(graph: GraphInfo, pattern: str) -> list[str]:
 
 def _no_node(pattern: str, graphs: Sequence[GraphInfo]) -> str:
     """Why `pattern` selects no node that can run in eager."""
-    for row in (row for graph in graphs for row in graph.nodes_named(pattern)):
-        return f"node {pattern!r} is not a call but {row.opcode}: only calls can run in eager"
+    named = next((row for graph in graphs for row in graph.nodes_named(pattern)), None)
+    if named is not None:
+        return f"node {pattern!r} is not a call but {named.opcode}: only calls can run in eager"
     nodes = [row for graph in graphs for row in graph.rows if row.opcode.startswith("call")]
     names = [name for row in nodes for name in (row.display_name, row.name)]
     subject = f"graph {graphs[0].name} has" if len(graphs) == 1 else "the graphs have"
@@ -168,9 +169,9 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
     The pipeline of a file that is not trusted may not load plug-ins or other files. Raises `UsageError`.
     """
     path, text = Path(text_or_file), text_or_file
+    is_file = _is_file(path)
     try:
-        is_file = _is_file(path)
-        text = read_file(path) if is_file else text_or_file
+        text = read_file(path) if is_file else text
         steps = steps_of(parse(text), current_steps)
     except OSError as error:
         raise UsageError(f"{text_or_file}: {error.strerror}") from error
@@ -180,14 +181,14 @@ def _parse_pipeline(text_or_file: str, current_steps: Sequence[PassStep], is_tru
         raise UsageError(f"the pipeline, line {line}, column {column}: {error.message}") from error
     except ValueError as error:
         raise UsageError(f"{text_or_file}: {error}") from error
-    untrusted = claims(Recipe(steps=steps)) if is_file and not is_trusted else []
+    untrusted = access_claims(Recipe(steps=steps)) if is_file and not is_trusted else []
     if untrusted:
-        raise UsageError(f"{path} is rejected: {refusal(untrusted)}")
+        raise UsageError(f"{path} is rejected: {rejection_text(untrusted)}")
     return steps
 
 
 def _is_file(path: Path) -> bool:
-    """Whether there is such a file: a long pipeline is no path at all."""
+    """Whether there is such a file: a long pipeline is not a path at all."""
     try:
         return path.exists()
     except OSError:
@@ -205,9 +206,9 @@ def _read_recipe(path: Path, trusted: Collection[str] | None) -> Recipe:
         raise UsageError(f"{path}: {error.strerror or error}") from error
     except ValueError as error:
         raise UsageError(f"{path}: {error}") from error
-    untrusted = claims(recipe, trusted) if trusted is not None else []
+    untrusted = access_claims(recipe, trusted) if trusted is not None else []
     if untrusted:
-        raise UsageError(f"{path} is rejected: {refusal(untrusted)}")
+        raise UsageError(f"{path} is rejected: {rejection_text(untrusted)}")
     return recipe
 
 

@@ -150,7 +150,7 @@ def _tool(path: str | None) -> str:
 
 
 def _generic_form(failure: Failure, text: str, folder: str) -> str:
-    """The module in generic form, as the user's tool prints it; empty if the command is no tool like `mlir-opt`."""
+    """The module in generic form, as the user's tool prints it; empty if the command is not a tool like `mlir-opt`."""
     program = failure.command[0]
     if "opt" not in Path(program).name or failure.kind == "test":
         return ""

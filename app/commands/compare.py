@@ -16,7 +16,7 @@ from buddy.app.session.stages import StagePosition
 from buddy.app.workspace.frontends import with_preset
 from buddy.app.workspace.inputs import parse_path, read_file
 from buddy.compiler.protocol import GraphInfo, HotSpot, ProfileReport
-from buddy.compiler.protocol.recipe import Recipe, claims, from_toml, refusal
+from buddy.compiler.protocol.recipe import Recipe, access_claims, from_toml, rejection_text
 
 if TYPE_CHECKING:
     from buddy.app.panes.context import WorkbenchContext
@@ -82,9 +82,9 @@ class CompareCommands:
             self._context.say(f"{path.strip()}: {getattr(error, 'strerror', None) or error}")
             return
         # The plug-ins that the file names are never loaded (see below), so the user need not trust them.
-        needs_trust = claims(replace(file_recipe, plugins=()))
+        needs_trust = access_claims(replace(file_recipe, plugins=()))
         if needs_trust and not self._context.session.trusts:
-            self._context.say(f"{path.strip()} is rejected: {refusal(needs_trust)}")
+            self._context.say(f"{path.strip()} is rejected: {rejection_text(needs_trust)}")
             return
         current = self._context.workspace.recipe
         # Plug-ins are code: use those that the user has loaded, not those that the file names.

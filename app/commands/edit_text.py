@@ -37,7 +37,7 @@ class NoEditorError(EditorError):
     """The editor could not be started, so the user has not seen the text."""
 
 
-def editor_words(command: str) -> list[str]:
+def split_editor_command(command: str) -> list[str]:
     """Splits the value of $EDITOR into words as a shell does. Raises `NoEditorError` if a quote is not closed."""
     try:
         return shlex.split(command)
@@ -45,7 +45,7 @@ def editor_words(command: str) -> list[str]:
         raise NoEditorError(f"$EDITOR is {command!r}: {error}") from error
 
 
-# How editors take the line at which a file is opened: `+12 FILE`, or `FILE:12` after these options.
+# Editors that open a file at a line by `+12 FILE`, and those that do by `FILE:12` after the given options.
 _PLUS_EDITORS = (
     "vi",
     "vim",
@@ -65,7 +65,7 @@ _COLON_EDITORS = {"hx": (), "helix": (), "subl": (), "zed": (), "code": ("--goto
 
 
 def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
-    """The command that opens `path` in the editor, at `line` (from 0) if the editor is known to take a line."""
+    """The command that opens `path` in the editor; at `line` (from 0) if the editor's option for that is known."""
     name = Path(editor[0]).name
     if line and name in _PLUS_EDITORS:
         return [*editor, f"+{line + 1}", str(path)]
@@ -77,7 +77,7 @@ def editor_command(editor: Sequence[str], path: Path, line: int) -> list[str]:
 def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: int = 0) -> str:
     """Open `text` in the editor as a file called `name`, and wait until the editor exits. Returns the edited text.
 
-    The editor starts at `line` (from 0) if it is known how it takes a line.
+    The cursor is at `line` (from 0) if the editor is one of those whose option for that is known.
 
     Raises `NoEditorError` if the editor does not start. Raises `EditorError` if the editor exits with a status other
     than 0 or the file cannot be read afterwards; then the files that the editor has changed are not deleted.
@@ -97,19 +97,19 @@ def edit_in_external_editor(editor: Sequence[str], name: str, text: str, line: i
         edited = path.read_text("utf-8", "replace")
     except OSError as error:
         # The editor may have written a file with another name.
-        note = _describe_output(folder, sorted(folder.iterdir()) if folder.is_dir() else [])
+        note = _delete_unless_edited(folder, sorted(folder.iterdir()) if folder.is_dir() else [])
         raise EditorError(f"{editor[0]} left no readable text: {error.strerror}{note}") from error
     if status != 0:
-        note = _describe_output(folder, [path] if edited != text else [])
+        note = _delete_unless_edited(folder, [path] if edited != text else [])
         raise EditorError(f"{editor[0]} exited with status {status}, so the text is not used{note}")
     shutil.rmtree(folder, ignore_errors=True)
     return edited
 
 
-def _describe_output(folder: Path, files: Sequence[Path]) -> str:
-    """Returns a suffix for a message: the path of the first of `files`. Without files, deletes the folder."""
-    if files:
-        return f"; its output is in {files[0]}"
+def _delete_unless_edited(folder: Path, edited: Sequence[Path]) -> str:
+    """Delete the folder if the editor has written no file. Returns a suffix for a message: the path of such a file."""
+    if edited:
+        return f"; its output is in {edited[0]}"
     shutil.rmtree(folder, ignore_errors=True)
     return ""
 
@@ -134,7 +134,7 @@ def _ignored_interrupts() -> Iterator[None]:
 
 
 # The pass that replaces the module by a text.
-REPLACE = "replace-ir"
+REPLACE_IR = "replace-ir"
 # Longest text, in characters, that the built-in editor handles without lag; $EDITOR has no such limit.
 MAX_BUILT_IN_CHARACTERS = 2_000_000
 
@@ -173,7 +173,7 @@ class TextEditCommands:
         editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or ""
         self._context.jobs.open_after("edit", self._edit, editor)
 
-    def edit_ir_here(self) -> None:
+    def edit_ir_built_in(self) -> None:
         """Edit the stage's IR in the built-in editor."""
         self._context.jobs.open_after("edit", self._edit, "")
 
@@ -184,7 +184,7 @@ class TextEditCommands:
         """
         from buddy.app.screens.editor import check_module
 
-        row = self._ir.shown
+        row = self._ir.chosen_row
         if row is None:
             self._context.say("no stage to edit yet")
             return
@@ -211,7 +211,7 @@ class TextEditCommands:
         Raises `EditorError`.
         """
         try:
-            words = editor_words(editor)
+            words = split_editor_command(editor)
             if not words:
                 return None
             with self._context.dialogs.suspend():
@@ -259,9 +259,10 @@ class TextEditCommands:
             self._context.say(f"the recipe has changed since the editor opened, so the edit is not applied: {saved}")
             return
         phase = phase_of(rows, row_index)
-        steps, step_index = with_ir(recipe.steps, row.stage.step, edited, phase)
-        number = sum(step.name == REPLACE and step.enabled for step in steps[:step_index])
-        self._ir.stages.expect((REPLACE, number))
+        steps, step_index = with_replaced_ir(recipe.steps, row.stage.step, edited, phase)
+        # The key of a stage: the pass, and how many passes of that name are before it.
+        number = sum(step.name == REPLACE_IR and step.enabled for step in steps[:step_index])
+        self._ir.stages.expect((REPLACE_IR, number))
         self._context.edits.edit(replace(recipe, steps=steps), f"IR edited after {row.stage.name}")
 
     def _save_rejected(self, text: str) -> str:
@@ -276,16 +277,16 @@ class TextEditCommands:
         return f"the edited text was saved to {path}"
 
 
-def with_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
+def with_replaced_ir(steps: Sequence[PassStep], step: int, text: str, phase: str) -> tuple[tuple[PassStep, ...], int]:
     """Adds a `replace-ir` step with `text` after step number `step` (-1: after the graph is lowered), in phase `phase`.
 
     If step number `step` is itself a `replace-ir`, replaces its text instead. Returns the steps, and the index of the
     `replace-ir` step.
     """
     new_steps = list(steps)
-    if step >= 0 and new_steps[step].name == REPLACE:
+    if step >= 0 and new_steps[step].name == REPLACE_IR:
         new_steps[step] = replace(new_steps[step], options=(("text", text),), enabled=True)
         return tuple(new_steps), step
     index = step + 1 if step >= 0 else sum(other.level == "graph" for other in steps)
-    new_steps.insert(index, PassStep(REPLACE, options=(("text", text),), phase=phase))
+    new_steps.insert(index, PassStep(REPLACE_IR, options=(("text", text),), phase=phase))
     return tuple(new_steps), index

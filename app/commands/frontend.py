@@ -23,7 +23,7 @@ _VALUES_OF_KIND = {"optimization level": ("O0", "O1", "O2", "O3")}
 _BOOLEAN_VALUES = ("true", "false")
 # Answers of a picker: remove the flag; the user will type the flag or its value.
 _REMOVE, _ENTER_BY_HAND = object(), object()
-# The answer of the list of LLVM's passes that shows or hides their stages; and the stages that are no passes.
+# In the list of LLVM's passes: the choice that shows or hides their stages. Then the stages that are not passes.
 _TOGGLE_STAGES, _NO_PASSES = object(), ("translate", "optimiser-input")
 
 

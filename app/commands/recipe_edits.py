@@ -131,7 +131,7 @@ class ScreenCommands:
 
     def go_to_failure(self) -> None:
         """Show the IR at the failure. If it is already shown, or no stage failed, open the diagnostic."""
-        stage = self._ir.stage
+        stage = self._ir.chosen_stage
         shows_failure = stage is not None and stage.state == "failed" and self._context.layout.pane_id == "ir"
         if shows_failure or self._context.state.board.failed is None:
             self._context.dialogs.open_problem(self._context.state.problem)

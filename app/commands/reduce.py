@@ -61,7 +61,7 @@ class ReduceCommands:
             text, step = failed
             summary = "reduce the IR before the pass"
             choices.append(PickerChoice(f"{step.name} fails", summary, (text, self._of_step(step, "verifier"))))
-        stage = self._ir.stage
+        stage = self._ir.chosen_stage
         if stage is not None and stage.language == "mlir" and stage.state != "failed":
             choices += [PickerChoice(title, summary, kind) for kind, title, summary in _KINDS]
         if not choices:
@@ -109,7 +109,7 @@ class ReduceCommands:
 
         self._job.running = True
         try:
-            with self._context.jobs.wait():
+            with self._context.jobs.busy():
                 found = await asyncio.to_thread(_first_failure, path, graph, failure, show)
         except BisectionError as error:
             self._context.say(f"not found: {error.diagnostic}")
@@ -180,7 +180,7 @@ class ReduceCommands:
 
         self._job.running = True
         try:
-            with self._context.jobs.wait():
+            with self._context.jobs.busy():
                 reduction = await asyncio.to_thread(_reduce_module, module, failure, self._stop, show)
         except ReductionError as error:
             self._context.say(f"not reduced: {error.diagnostic.what}")

@@ -249,7 +249,7 @@ class SessionCommands:
 
         session, state, recipe = self._context.session, self._context.state, self._context.workspace.recipe
         assert state.info is not None
-        shown, graph = state.shown, SharedGraph(state.info, recipe)
+        shown, graph = state.graph_state, SharedGraph(state.info, recipe)
         try:
             compiled = await session.compile_for_comparison(recipe)
             graph = graph._replace(stages=compiled.stages, assignments=tuple(state.assignments.values()))
@@ -275,10 +275,10 @@ class SessionCommands:
 
     def _screen_state(self) -> ScreenState:
         ir, pane, graph_count = self._ir, self._context.layout.pane_id, len(self._context.state.graphs)
-        if pane != "ir" or ir.shown is None:
+        if pane != "ir" or ir.chosen_row is None:
             return ScreenState(pane, n_graphs=graph_count)
         names = [row.stage.name for row in ir.rows]
-        stage = _stage_argument(ir.shown.key, names)
+        stage = _stage_argument(ir.chosen_row.key, names)
         other = ir.document.other
         compared = next((row for row in ir.rows if other is not None and row.stage == other), None)
         if ir.document.diff is None or compared is None:

@@ -12,10 +12,10 @@ from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, RowMark
 from buddy.app.panes.picking import NodeTable
-from buddy.app.reports import numerics
+from buddy.app.reports import lowerings, numerics
 from buddy.app.reports.formatting import short_place, waiting_texts
 from buddy.app.reports.node_history import path_details
-from buddy.app.reports.profile import TimedNode, node_time_text, rate_text, share_text
+from buddy.app.reports.profile import TimedNode, node_time_summary, node_time_text, rate_text, share_text
 from buddy.app.screens.detail import DetailScreen
 from buddy.app.screens.picker import PickerChoice, PickerScreen
 from buddy.app.session.state import Topic
@@ -23,7 +23,8 @@ from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells, align_both_ends
 from buddy.app.workspace.inputs import relative_to_current
 from buddy.compiler.protocol import Assignment, NodeRow, Peak
-from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, TORCH_MLIR, Precision
+from buddy.compiler.protocol.numerics import Deviation, NodeNumbers
+from buddy.compiler.protocol.recipe import EAGER, F32, PRECISIONS, Precision
 
 
 class GraphPane(NodeTable):
@@ -58,16 +59,21 @@ class GraphPane(NodeTable):
             Column("", 3, self._state_mark),
             Column("#", 4, self._number, right=True, key=lambda row: row.index, rises=True),
             Column("name", 0, lambda row: (self._shown_name(row), self._name_role(row)), keeps_end=True),
-            Column("target", 22, lambda row: (short_target(row.target), "dim"), min_pane_width=72),
+            Column("target", 22, lambda row: (lowerings.short_target(row.target), "dim"), min_pane_width=72),
             Column("shape", 13, lambda row: (row.shape, "syntax:number"), min_pane_width=36),
             Column("dtype", 6, lambda row: (row.dtype, "syntax:type"), min_pane_width=86),
             Column("lowering", 8, self._lowering, key=lambda row: self.lowering_of(row) or None),
             *(self._precision_columns() if precisions else []),
-            *(self._error_columns() if self.state.shown.numbers else []),
+            *(self._error_columns() if self.state.graph_state.numbers else []),
             *(self._time_columns() if timed else []),
             *reason_columns,
             Column(
-                "memory", 7, lambda row: (self.memory(row), "dim"), 96, right=True, key=lambda row: row.bytes or None
+                "memory",
+                7,
+                lambda row: (self.memory(row), "dim"),
+                min_pane_width=96,
+                right=True,
+                key=lambda row: row.bytes or None,
             ),
             Column("arguments", 0, lambda row: (row.args, "dim"), min_pane_width=124 if reasons else 100),
             Column("strides", 13, lambda row: (row.strides, "dim"), min_pane_width=150),
@@ -77,34 +83,37 @@ class GraphPane(NodeTable):
 
     def _precision_columns(self) -> list[Column[NodeRow]]:
         """The precision in which nodes multiply; if they are measured, with the error and the time saved of each."""
-        columns = [Column("precision", 12, self._precision, 60, key=self._sort_precision)]
+        columns = [Column("precision", 12, self._precision, min_pane_width=60, key=self._sort_precision)]
         gains = [self._gain(row) for row in self._all_rows()]
         if any(gain.error is not None for gain in gains):
-            columns.append(self._gain_column("its err", 0, lambda gain: gain.error))
+            columns.append(self._gain_column("its err", lambda gain: gain.error_text, lambda gain: gain.error))
         if any(gain.saved is not None for gain in gains):
-            columns.append(self._gain_column("saves ms", 1, lambda gain: gain.saved))
+            columns.append(self._gain_column("saves ms", lambda gain: gain.saved_text, lambda gain: gain.saved))
         return columns
 
     def _gain_column(
-        self, title: str, text: Literal[0, 1], value_of: Callable[[numerics.PrecisionGain], float | None]
+        self,
+        title: str,
+        text_of: Callable[[numerics.PrecisionGain], str],
+        value_of: Callable[[numerics.PrecisionGain], float | None],
     ) -> Column[NodeRow]:
         def cell(row: NodeRow) -> Cell:
-            return (self._gain(row).texts[text], "number")
+            return (text_of(self._gain(row)), "number")
 
-        return Column(title, 8, cell, 68, True, lambda row: value_of(self._gain(row)))
+        return Column(title, 8, cell, min_pane_width=68, right=True, key=lambda row: value_of(self._gain(row)))
 
     def _gain(self, row: NodeRow) -> numerics.PrecisionGain:
         """The error from the precision of a node and the time that it saves, as far as they are measured."""
-        precision, shown = self.precision_of(row), self.state.shown
+        precision, state = self.precision_of(row), self.state.graph_state
         if precision in ("", F32):
             return numerics.PrecisionGain(None, False, None)
         node = self.times.get(row.stable)
-        profiled = shown.profiled_recipe
+        profiled = state.profiled_recipe
         is_profiled = node is not None and not node.time.into and profiled is not None
         is_same = is_profiled and profiled is not None and profiled.precision_of(row.stable) == precision
         now = node.time.seconds if is_same and node is not None else None
-        numbers, tuned = shown.numbers.get(row.stable), shown.precisions.get(row.stable)
-        return numerics.precision_gain(precision, numbers, (shown.plain_seconds.get(row.stable), now), tuned)
+        numbers, tuned = state.numbers.get(row.stable), state.precisions.get(row.stable)
+        return numerics.precision_gain(precision, numbers, (state.plain_seconds.get(row.stable), now), tuned)
 
     def _number(self, row: NodeRow) -> Cell:
         """The number of a node, in the colour of its Python line."""
@@ -114,40 +123,48 @@ class GraphPane(NodeTable):
         """The columns with the error of a node in the program, and with its error if it is compiled alone."""
         return [
             self._error_column("err", "error", 44),
-            self._error_column("own", "own", 52),
+            self._error_column("own", "own_error", 52),
         ]
 
-    def _error_column(self, title: str, which: Literal["error", "own"], min_pane_width: int) -> Column[NodeRow]:
+    def _error_column(self, title: str, which: Literal["error", "own_error"], min_pane_width: int) -> Column[NodeRow]:
         return Column(
             title,
             7,
             lambda row: self._error(row, which),
             min_pane_width,
             right=True,
-            key=lambda row: self._deviation(row, which),
+            key=lambda row: self._error_size(row, which),
         )
 
-    def _deviation(self, row: NodeRow, which: Literal["error", "own"]) -> float | None:
+    def _error_size(self, row: NodeRow, which: Literal["error", "own_error"]) -> float | None:
         """The error of a node as a number; `None` if it was not compared."""
-        found = self.state.shown.numbers.get(row.stable)
-        deviation = getattr(found, which) if found is not None else None
-        return numerics.size_of(deviation) if deviation is not None else None
+        numbers = self.state.graph_state.numbers.get(row.stable)
+        deviation = _deviation_of(numbers, which) if numbers is not None else None
+        return numerics.error_size(deviation) if deviation is not None else None
 
-    def _error(self, row: NodeRow, which: Literal["error", "own"]) -> Cell:
-        numbers = self.state.shown.numbers.get(row.stable)
+    def _error(self, row: NodeRow, which: Literal["error", "own_error"]) -> Cell:
+        numbers = self.state.graph_state.numbers.get(row.stable)
         if numbers is None:
             return ("", "text")
-        deviation = numbers.error if which == "error" else numbers.own_error
+        deviation = _deviation_of(numbers, which)
         if deviation is None:
             return (numbers.seen if which == "error" and numbers.seen == "fused" else "", "dim")
-        is_stale = self.state.shown.numerics is not None and self.state.shown.numerics[0] != self.workspace.recipe
+        compared = self.state.graph_state.numerics
+        is_stale = compared is not None and compared[0] != self.workspace.recipe
         role = "dim" if is_stale else "number" if deviation.ok else "bad"
         return (numerics.error_text(deviation), role)
 
     def _time_columns(self) -> list[Column[NodeRow]]:
         """The columns of a profile."""
         return [
-            Column("ms?" if self.state.profile_is_stale else "ms", 10, self._time, 44, True, self.seconds),
+            Column(
+                "ms?" if self.state.profile_is_stale else "ms",
+                10,
+                self._time,
+                min_pane_width=44,
+                right=True,
+                key=self.seconds,
+            ),
             self._profile_column("GFLOP/s", lambda node: rate_text(node.rate), lambda node: node.rate),
             self._profile_column("peak", share_text, lambda node: node.share),
         ]
@@ -159,7 +176,7 @@ class GraphPane(NodeTable):
             node = self.times.get(row.stable)
             return value_of(node) or None if node is not None and not node.time.into else None
 
-        return Column(title, 7, lambda row: self._profile_cell(row, text_of), 90, True, key)
+        return Column(title, 7, lambda row: self._profile_cell(row, text_of), min_pane_width=90, right=True, key=key)
 
     def _time(self, row: NodeRow) -> Cell:
         node = self.times.get(row.stable)
@@ -208,7 +225,7 @@ class GraphPane(NodeTable):
     def _lowering(self, row: NodeRow) -> Cell:
         lowering = self.lowering_of(row)
         if lowering in ("", EAGER):
-            return (lowering or opcode_text(row.opcode), "dim")
+            return (lowering or lowerings.opcode_text(row.opcode), "dim")
         assignment = self.assignment(row)
         return (lowering, "warn" if assignment is not None and assignment.reason else "accent")
 
@@ -254,7 +271,7 @@ class GraphPane(NodeTable):
         assignment = self.assignment(row)
         if self.workspace.recipe.is_dump:
             return [(short_place(row.location), "dim")]
-        parts = [short_target(row.target), short_place(row.location)]
+        parts = [lowerings.short_target(row.target), short_place(row.location)]
         if assignment is not None:
             parts += [assignment.reason, assignment.integers, assignment.precision, assignment.precision_reason]
             parts += [f"in @{assignment.function}" if assignment.function else ""]
@@ -301,7 +318,7 @@ class GraphPane(NodeTable):
         self.rows_changed()
 
     def _restore_cursor(self, node: NodeRow | None) -> None:
-        """Move the cursor to the row of `node`; for `None`, to the first node that is no input or weight."""
+        """Move the cursor to the row of `node`; for `None`, to the first node that is not an input or weight."""
         if node is not None:
             self.cursor = self.row_of_node(node.stable) or 0
         else:
@@ -335,7 +352,7 @@ class GraphPane(NodeTable):
         return RowMark(entry.stable == selection.node, entry.stable in selection.linked)
 
     def show_graph(self, node: str) -> None:
-        """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is no input."""
+        """Show another graph, with the cursor on `node`, or, if it is empty, on the first node that is not an input."""
         self.rows, self.entries, self.cursor, self.picked = [], [], 0, set()
         self.refill()
         if node:
@@ -385,20 +402,20 @@ class GraphPane(NodeTable):
             return
         names = dict.fromkeys((*assignment.choices, EAGER))
         choices = [
-            PickerChoice(name, _lowering_summary(name, assignment), name, name == self.lowering_of(row))
+            PickerChoice(name, lowerings.lowering_summary(name, assignment), name, name == self.lowering_of(row))
             for name in names
         ]
         if assignment.multiplies:
             selected = self.precision_of(row)
             choices += [
-                PickerChoice(name, PRECISION_TEXTS[name], f"{_PRECISION}{name}", name == selected)
+                PickerChoice(name, lowerings.PRECISION_TEXTS[name], f"{_PRECISION}{name}", name == selected)
                 for name in PRECISIONS
             ]
         what = "Lowering and precision" if assignment.multiplies else "Lowering"
         default = f"first registry that supports the op ({self.workspace.recipe.dialect}-first)"
         self.app.push_screen(
             PickerScreen(
-                f"{what} of {row.display_name} ({short_target(row.target)})",
+                f"{what} of {row.display_name} ({lowerings.short_target(row.target)})",
                 [*choices, PickerChoice("reset", default, RESET)],
             ),
             lambda name: self._set_lowering(row, assignment, name),
@@ -479,7 +496,7 @@ class GraphPane(NodeTable):
             "why": assignment.reason if assignment else "",
             "precision": self._precision_text(row),
             **(path_details(assignment) if assignment else {}),
-            **numerics.node_details(self.state.shown.numbers.get(row.stable)),
+            **numerics.node_details(self.state.graph_state.numbers.get(row.stable)),
             "function": assignment.function if assignment else "",
         }
         lines: list[Cells] = [[(f"{title:<11}", "dim"), (text, "text")] for title, text in facts.items() if text]
@@ -491,34 +508,16 @@ class GraphPane(NodeTable):
 
     def _precision_text(self, row: NodeRow) -> str:
         """The precision in which a node multiplies, and why not in the recipe's; empty if it multiplies no float32."""
-        precision, assignment = self.precision_of(row), self.assignment(row)
-        if assignment is not None and assignment.integers:
-            return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
-        if not precision or assignment is None:
+        assignment = self.assignment(row)
+        if assignment is None:
             return ""
-        is_chosen = any(choice.node == row.stable for choice in self.workspace.recipe.precisions)
-        reason = f"; not {self.workspace.recipe.precision_of(row.stable)}: {assignment.precision_reason}"
-        gain = self._gain(row)
-        error, saved = gain.texts
-        of_what = "its own result" if gain.is_own else "the outputs, alone"
-        facts = [f"error {error} of {of_what}"] * bool(error) + [f"saves {saved} ms"] * bool(saved)
-        measured = "".join(f", {fact}" for fact in facts)
-        return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)
+        recipe, precision = self.workspace.recipe, self.precision_of(row)
+        return lowerings.precision_summary(row.stable, recipe, assignment, precision, self._gain(row))
 
     def _time_summary(self, row: NodeRow) -> str:
         """The profile of a node as text; empty if it was not measured."""
         node = self.times.get(row.stable)
-        if node is None:
-            return ""
-        if node.time.into:
-            return f"fused into {self._names.get(node.time.into, node.time.into)}"
-        fused = ", ".join(self._names.get(name, name) for name in node.time.fused)
-        parts = [f"{node_time_text(node.time, self._names)} ms", f"including fused {fused}" if fused else ""]
-        parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
-        parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
-        parts += ["data from caches" if node.from_caches else ""]
-        stale = "measured with an earlier recipe" if self.state.profile_is_stale else ""
-        return ", ".join(part for part in (*parts, stale) if part)
+        return node_time_summary(node, self._names, self.state.profile_is_stale) if node is not None else ""
 
     def text_to_copy(self) -> str:
         row = self.current
@@ -527,45 +526,9 @@ class GraphPane(NodeTable):
 
 # The value of the picker's entry that restores the default lowering.
 RESET = ""
-
 # Marks the values of the picker's entries that are precisions.
 _PRECISION = "precision:"
 
-# The precisions of products, each with its description.
-PRECISION_TEXTS: dict[Precision, str] = {
-    "f32": "as the program says",
-    "bf16x3": "both operands as sums of two bfloat16: three products, sums in f32",
-    "bf16": "both operands rounded to bfloat16, sums in f32",
-    "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
-    "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",
-    "int4-weights": "weights rounded to 4-bit integers, one scale per channel and 128 along K; sums in f32",
-    "int4-weights-64": "4-bit weights, one scale per channel and 64 along K: more exact, larger",
-    "int4-weights-32": "4-bit weights, one scale per channel and 32 along K: most exact, largest",
-}
 
-# The lowerings of nodes, each with its description.
-LOWERINGS = {
-    "tosa": "TOSA ops, then the TOSA conversions",
-    "linalg": "linalg on tensors",
-    "math": "ops of the math dialect on whole tensors",
-    "unrolled": "linalg on tensors, with a copy of the loop's body for each step",
-    TORCH_MLIR: "torch-mlir's own lowering, inlined",
-    "func": "a function call",
-    EAGER: "runs in eager PyTorch",
-}
-
-
-def _lowering_summary(name: str, assignment: Assignment) -> str:
-    """The description of a lowering, or the reason why it cannot lower this node."""
-    rejection = assignment.rejection(name)
-    return f"not possible: {rejection}" if rejection else LOWERINGS.get(name, "")
-
-
-def opcode_text(opcode: str) -> str:
-    """The text in the lowering column of a row that is not lowered."""
-    return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
-
-
-def short_target(target: str) -> str:
-    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
-    return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
+def _deviation_of(numbers: NodeNumbers, which: Literal["error", "own_error"]) -> Deviation | None:
+    return numbers.error if which == "error" else numbers.own_error

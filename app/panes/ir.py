@@ -110,19 +110,19 @@ class IrPane(LinkedPane):
         return self.stages.key
 
     @property
-    def shown(self) -> StageRow | None:
+    def chosen_row(self) -> StageRow | None:
         """The chosen stage."""
-        return self.stages.shown
+        return self.stages.chosen_row
 
     @property
-    def stage(self) -> Stage | None:
+    def chosen_stage(self) -> Stage | None:
         """The chosen stage, without its key."""
-        return self.stages.stage
+        return self.stages.chosen_stage
 
     @property
     def is_drawn(self) -> bool:
         """Whether the chosen stage is on the screen, with the chosen comparison."""
-        row = self.shown
+        row = self.chosen_row
         return row is not None and self.document.content == self.comparison.content_of(row)
 
     def update_from(self, topics: frozenset[Topic]) -> None:
@@ -133,7 +133,7 @@ class IrPane(LinkedPane):
         if opened is not None:
             self.post_message(self.StageShown(opened))
         self.open_stage()
-        if self.stage is None:
+        if self.chosen_stage is None:
             self.refresh()  # the reason why there is no IR yet has changed
 
     def choose(self, row: StageRow, *, notify: bool = True) -> None:
@@ -175,7 +175,7 @@ class IrPane(LinkedPane):
 
     def open_stage(self) -> None:
         """Load the lines of the chosen stage, then draw them."""
-        row = self.shown
+        row = self.chosen_row
         if row is None or not self._loader.load(row):
             return
         if len(self.foot(self.width)) != self._foot_height or not self._head_height:
@@ -282,7 +282,7 @@ class IrPane(LinkedPane):
         return [tab_cells(self.stages.tabs(), self.stages.phase, width), self._stage_line(width)]
 
     def _stage_line(self, width: int) -> Cells:
-        stage, glyphs = self.stage, self.glyphs
+        stage, glyphs = self.chosen_stage, self.glyphs
         if stage is None:
             return []
         parts = [
@@ -305,7 +305,7 @@ class IrPane(LinkedPane):
     def _failure_lines(self, width: int) -> list[Cells]:
         """The start of the diagnostic, if the pass of the chosen stage has failed."""
         problem = self.state.problems.get("compile")
-        if problem is None or self.stage is None or self.stage.state != "failed":
+        if problem is None or self.chosen_stage is None or self.chosen_stage.state != "failed":
             return []
         lines: list[Cells] = [[(" ", "text"), *line] for line in diagnostic_lines(problem, width - 2)]
         return [*lines[:6], [("     [ shows the IR before the pass   ! shows the whole diagnostic", "dim")]]
@@ -391,7 +391,7 @@ class IrPane(LinkedPane):
             self.folds.toggle_fold()
             return
         nodes = self.nodes_of(self.cursor)
-        if self.stage is not None and self.stage.state == "failed" and not nodes:
+        if self.chosen_stage is not None and self.chosen_stage.state == "failed" and not nodes:
             self.context.dialogs.open_problem(self.state.problem)
         elif nodes:
             self.context.selection.go_node(nodes)
@@ -400,7 +400,7 @@ class IrPane(LinkedPane):
 
     def ask_write(self) -> None:
         """Ask for a path, and write the text of the stage to it."""
-        stage = self.stage
+        stage = self.chosen_stage
         if stage is None:
             return
         suffix = LANGUAGES[stage.language].suffix

@@ -145,7 +145,7 @@ class IrComparison:
         if self.mode == "off":
             return []
         mode, other = self._description()
-        row, diff = self._stages.shown, self._document.diff
+        row, diff = self._stages.chosen_row, self._document.diff
         is_drawn = row is not None and self._document.content == self.content_of(row)
         counts = change_counts(diff, self._context.glyphs) if is_drawn and diff is not None else ""
         return [mode, *filter(None, [counts]), other]
@@ -159,7 +159,7 @@ class IrComparison:
 
     def _description(self) -> tuple[str, str]:
         """The mode of the comparison and the other stage: `structural diff`, `from canonicalize`."""
-        row = self._stages.shown
+        row = self._stages.chosen_row
         other = self._candidate(self.against, row) if row is not None else None
         if other is None:
             return f"{self.mode} diff", self._missing_text(row)
@@ -202,7 +202,7 @@ class IrComparison:
 
         Without a diff, or if a stage was marked since the last choice, start with the marked stage.
         """
-        row = self._stages.shown
+        row = self._stages.chosen_row
         if row is None:
             return
         start = 0 if self.mode == "off" or self._is_mark_new else AGAINST.index(self.against) + 1
@@ -234,7 +234,7 @@ class IrComparison:
 
     def mark_stage(self) -> None:
         """Mark the chosen stage, so that other stages can be compared with it."""
-        stage = self._stages.stage
+        stage = self._stages.chosen_stage
         if stage is not None:
             self.marked, self._is_mark_new = stage, True
             self._view.open_stage()

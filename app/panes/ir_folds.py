@@ -101,7 +101,7 @@ class IrFolds:
 
     async def _fold_region(self, line: int) -> None:
         """Fold the function that starts or ends at a line, the aliases around it, or the innermost region with it."""
-        stage = self._stages.stage
+        stage = self._stages.chosen_stage
         if stage is None:
             return
         symbols = await self._symbols.of(stage)
@@ -147,7 +147,7 @@ class IrFolds:
         self._context.jobs.begin("ir-copy", self._copy_function, self._view.line_number)
 
     async def _copy_function(self, line: int) -> None:
-        stage = self._stages.stage
+        stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         # Of nested ones, the innermost: the last that starts before the line.
         around = [one for one in symbols if one.first <= line <= one.last and one.kind != "global"]
@@ -196,7 +196,7 @@ class IrFolds:
 
     async def _fold_diff(self) -> None:
         """Fold or unfold the functions of the shown diff, depending on `all_folded`."""
-        stage, diff, line = self._stages.stage, self._document.diff, self._view.line_number
+        stage, diff, line = self._stages.chosen_stage, self._document.diff, self._view.line_number
         if stage is None or diff is None:
             return
         await self.narrow(diff, stage)
@@ -208,7 +208,7 @@ class IrFolds:
 
     async def _fold_text(self) -> None:
         """Fold or unfold the functions of the shown text, depending on `all_folded`."""
-        stage, document = self._stages.stage, self._document
+        stage, document = self._stages.chosen_stage, self._document
         if stage is None:
             return
         await self.folds_of(stage)
@@ -257,7 +257,7 @@ class IrFolds:
 
     async def _stage_symbols(self) -> tuple[Symbol, ...]:
         """The symbols of the chosen stage. Shows a message if it has none."""
-        stage = self._stages.stage
+        stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage is not None else ()
         if not symbols:
             self._context.say("this stage has no functions or globals")

@@ -74,7 +74,7 @@ class IrJumps:
             self._history.add(self._current_position)
 
     def _show(self, position: StagePosition) -> None:
-        row, stage = self._stages.find(position.key), self._stages.stage
+        row, stage = self._stages.find(position.key), self._stages.chosen_stage
         if row is None:
             self._context.say(f"stage {position.key[0]} no longer exists")
         elif position.key == self._stages.key and stage is not None and self._document.text == stage.text:

@@ -58,7 +58,7 @@ class IrTypes:
         Returns whether that changes the drawn text; `None` after a message if the types could not be loaded.
         """
         other = self._document.other if self._document.diff is not None else None
-        stages = [stage for stage in (self._stages.stage, other) if stage is not None]
+        stages = [stage for stage in (self._stages.chosen_stage, other) if stage is not None]
         texts = [stage.text for stage in stages if stage.language == "mlir"]
         for text in texts:
             if not self._names.has_types_of(text):
@@ -75,7 +75,7 @@ class IrTypes:
     async def _list_types(self) -> None:
         from buddy.app.screens.picker import PickerChoice, PickerScreen
 
-        stage, loaded = self._stages.stage, None
+        stage, loaded = self._stages.chosen_stage, None
         # During the request, another stage may be chosen.
         while stage is not None and stage is not loaded:
             has_changed, loaded = await self._use_types(), stage
@@ -83,7 +83,7 @@ class IrTypes:
                 return
             if has_changed and self.abbreviated:
                 self._view.redraw_lines()
-            stage = self._stages.stage
+            stage = self._stages.chosen_stage
         types = self._names.types_of(stage.text) if stage is not None else []
         choices: list[Any] = [
             PickerChoice(f"{name} ×{formatting.count(long_type.uses)}", long_type.text, long_type.first)
@@ -112,7 +112,7 @@ class IrTypes:
 
     def legend(self, width: int) -> list[Cells]:
         """For abbreviated MLIR, a line with the types of the names on the cursor's line, as many as fit; else none."""
-        document, stage = self._document, self._stages.stage
+        document, stage = self._document, self._stages.chosen_stage
         if not self.abbreviated or not document.row_count or stage is None or stage.language != "mlir":
             return []
         line = document.line_at(self._view.cursor)
@@ -143,7 +143,7 @@ class IrLines:
     async def _read_line(self) -> None:
         from buddy.app.screens.detail import DetailScreen
 
-        document, stage = self._document, self._stages.stage
+        document, stage = self._document, self._stages.chosen_stage
         line, number = document.line_at(self._view.cursor), self._own_line()
         if line is None or number < 0 or stage is None:
             return

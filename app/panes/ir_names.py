@@ -156,7 +156,7 @@ class IrReferences:
 
     async def _function_at(self, line: int) -> range:
         """The lines of the function that contains `line`; all lines if no function contains it."""
-        stage = self._stages.stage
+        stage = self._stages.chosen_stage
         symbols = await self._symbols.of(stage) if stage else ()
         function = next((symbol for symbol in symbols if symbol.first <= line <= symbol.last), None)
         return range(function.first, function.last + 1) if function else range(self._document.lines)
@@ -224,7 +224,7 @@ class IrReferences:
         self._context.jobs.open_after("ir-search", self._list_uses)
 
     async def _list_uses(self) -> None:
-        name, row = self._names.value, self._stages.shown
+        name, row = self._names.value, self._stages.chosen_row
         hits = await self._uses(name, self._view.line_number)
         if hits is not None and row is not None:
             self._search.use(case_sensitive_regex(use_pattern(name)), hits.lines, hits.more)

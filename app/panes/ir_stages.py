@@ -40,14 +40,14 @@ class IrStages:
     # ---- the chosen stage ----------------------------------------------------------------------------------------
 
     @property
-    def shown(self) -> StageRow | None:
+    def chosen_row(self) -> StageRow | None:
         """The chosen stage."""
         return self.find(self.key)
 
     @property
-    def stage(self) -> Stage | None:
+    def chosen_stage(self) -> Stage | None:
         """The chosen stage, without its key."""
-        row = self.shown
+        row = self.chosen_row
         return row.stage if row else None
 
     @property
@@ -96,7 +96,7 @@ class IrStages:
         if opened is not None:
             self.is_default &= self._expected is None
             self.key, self._expected, self._removed = opened.key, None, None
-        if self.shown is None:
+        if self.chosen_row is None:
             self._removed = self._removed or self.key
             substitute = self._substitute(index - 1)
             opened = substitute if self.key is None else None
@@ -107,7 +107,7 @@ class IrStages:
 
     def _remember_phase(self) -> None:
         """Remember the phase of the chosen stage, in case the stage disappears."""
-        if self.shown is not None:
+        if self.chosen_row is not None:
             self._phase = self.phase
 
     def _substitute(self, index: int) -> StageRow | None:
@@ -161,7 +161,7 @@ class IrStages:
 
     def problem_cells(self) -> Cells:
         """The badge of the chosen stage: failed, out of date, or unchanged by its pass; empty for other stages."""
-        row = self.shown
+        row = self.chosen_row
         if row is None:
             return []
         if row.stage.state == "failed":
@@ -172,7 +172,7 @@ class IrStages:
 
     def cost_texts(self) -> list[str]:
         """The time of the pass, and the ops that it added and removed."""
-        stage = self.stage
+        stage = self.chosen_stage
         if stage is None:
             return []
         changes = formatting.count_change(stage.added, stage.removed, self._context.glyphs)

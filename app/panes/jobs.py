@@ -34,8 +34,9 @@ class Status:
         self._clear_timer: Timer | None = None
         self.redraw = redraw
         self.message = ""
-        # Called with each message, and with each progress.
-        self.listeners: tuple[Callable[[str], None], Callable[[str], None]] = (_ignore, _ignore)
+        # Called with each message, and with each progress message.
+        self.on_message: Callable[[str], None] = _ignore
+        self.on_progress: Callable[[str], None] = _ignore
         # The latest messages, with the times at which they were shown.
         self.messages: list[tuple[str, str]] = []
 
@@ -43,12 +44,12 @@ class Status:
         """Show a message for `MESSAGE_SECONDS`. It replaces the current message. The log keeps it."""
         self.messages.append((time.strftime("%H:%M:%S"), message))
         del self.messages[:-MAX_MESSAGES]
-        self.listeners[0](message)
+        self.on_message(message)
         self._show(message)
 
     def show_progress(self, message: str) -> None:
         """Show a message for `MESSAGE_SECONDS` that the next one of the same job replaces. The log does not keep it."""
-        self.listeners[1](message)
+        self.on_progress(message)
         self._show(message)
 
     def _show(self, message: str) -> None:
@@ -73,13 +74,13 @@ class Jobs:
 
     def __init__(self, app: App[Any], status: Status, requester: Requester, update_busy: Callable[[], None]) -> None:
         self._app, self._status, self._requester, self._update_busy = app, status, requester, update_busy
-        self.wait_count = 0
+        self.busy_count = 0
         self._opening: tuple[Worker[None], Screen[Any]] | None = None
 
     @property
-    def waiting(self) -> bool:
-        """Whether the user waits for a job."""
-        return self.wait_count > 0
+    def is_busy(self) -> bool:
+        """Whether a block of `busy` is running."""
+        return self.busy_count > 0
 
     def begin(self, group: str, work: Work, *arguments: object) -> None:
         """Run `work` in the background, and cancel the running job of its group."""
@@ -110,15 +111,15 @@ class Jobs:
         return self._app.set_timer(seconds, act)
 
     @contextmanager
-    def wait(self) -> Iterator[None]:
-        """Mark the workbench as busy during this block; blocks may overlap."""
-        self.wait_count += 1
+    def busy(self) -> Iterator[None]:
+        """Show that the workbench is busy during this block; blocks may overlap."""
+        self.busy_count += 1
         self._update_busy()
         self._status.redraw()
         try:
             yield
         finally:
-            self.wait_count -= 1
+            self.busy_count -= 1
             if self._app.is_running:
                 self._update_busy()
                 self._status.redraw()
@@ -128,7 +129,7 @@ class Jobs:
 
         The message is `failed`, such as "not profiled", and the reason; `stopped` if the user has cancelled it.
         """
-        with self.wait():
+        with self.busy():
             return await self._requester.await_answer(request, failed, stopped)
 
     def single(self, group: str, busy_message: str) -> SingleJob:

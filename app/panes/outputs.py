@@ -73,15 +73,15 @@ def _placeholder_lines(state: State) -> list[Cells]:
 def _stale_line(state: State, recipe: Recipe, changed: Sequence[str]) -> Cells:
     """The reason why the results are out of date, and the key to press; empty if they are up to date."""
     run_again: Cells = [(key_of("run"), "key"), (" to run again", "dim")]
-    if (run := state.shown.restored_run) is not None:
+    if (run := state.graph_state.restored_run) is not None:
         return [("STALE: ", "stale"), (f"from an earlier session, {run.end_date}; press ", "dim"), *run_again]
     if state.run_recipe != recipe:
         return [("STALE: ", "stale"), ("the recipe has changed; press ", "dim"), *run_again]
     if changed:
         reload: Cells = [(key_of("rerun"), "key"), (" to reload", "dim")]
         return [("STALE: ", "stale"), (f"{', '.join(changed)} changed on disk; press ", "dim"), *reload]
-    if state.shown.inputs != state.next_inputs:
-        return [("STALE: ", "stale"), (f"results are for {state.shown.inputs}; press ", "dim"), *run_again]
+    if state.graph_state.inputs != state.next_inputs:
+        return [("STALE: ", "stale"), (f"results are for {state.graph_state.inputs}; press ", "dim"), *run_again]
     return []
 
 
@@ -96,7 +96,7 @@ def _report_lines(state: State, recipe: Recipe, width: int, glyphs: Glyphs, chan
     return [
         *lines,
         *_timing_lines(report, state, width, glyphs),
-        *_fact_lines(report, state.shown.inputs, width, glyphs),
+        *_fact_lines(report, state.graph_state.inputs, width, glyphs),
     ]
 
 
@@ -273,7 +273,7 @@ def _graph_break_lines(state: State, width: int) -> list[Cells]:
 def _note_lines(state: State, width: int) -> list[Cells]:
     """The notes of the compilation and of the capture, and the recipe's choices that were not applied."""
     notes = (
-        *state.shown.notes,
+        *state.graph_state.notes,
         *state.notes,
         *(text for source, _node, text in state.remarks if source == NOT_APPLIED),
     )

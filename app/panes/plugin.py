@@ -42,7 +42,7 @@ class PluginPane(LinkedPane):
         self._found: tuple[tuple[PaneSource, ...], tuple[Diagnostic, ...]] | None = None
         self._thread: PaneThread | None = None
         # The pane that is shown, and the object that draws it, once it is loaded.
-        self.shown: PaneSource | None = None
+        self.source: PaneSource | None = None
         self._code: pane_plugins.Pane | None = None
         self._lines: list[PaneLine] | None = None
         self.problem: Diagnostic | None = None
@@ -71,7 +71,7 @@ class PluginPane(LinkedPane):
         elif len(sources) == 1:
             self.answer(HIDE if self.context.layout.with_plugin else sources[0])
         else:
-            choices = [PickerChoice(each.name, each.origin, each, each == self.shown) for each in sources]
+            choices = [PickerChoice(each.name, each.origin, each, each == self.source) for each in sources]
             if self.context.layout.with_plugin:
                 choices.append(PickerChoice("Hide", "hide the pane", HIDE))
             self.context.dialogs.open(PickerScreen("Panes of plug-ins", choices), self.answer)
@@ -85,9 +85,9 @@ class PluginPane(LinkedPane):
 
     def show(self, source: PaneSource) -> None:
         """Show a pane of a plug-in, with the focus. One that was switched off is loaded again."""
-        if source != self.shown or self.problem is not None:
+        if source != self.source or self.problem is not None:
             self.close()
-            self.shown, self._code, self.problem, self._lines = source, None, None, None
+            self.source, self._code, self.problem, self._lines = source, None, None, None
             self._thread = PaneThread()
             start_worker(self, "load", self._load, source, self._thread)
         self.context.layout.titles[self.pane_id] = source.name
@@ -119,12 +119,12 @@ class PluginPane(LinkedPane):
     def _switch_off(self, thread: PaneThread, error: BaseException) -> None:
         """Show the error of a pane instead of its lines, and call its code no more."""
         thread.stop()
-        if thread is not self._thread or self.shown is None:
+        if thread is not self._thread or self.source is None:
             return  # the error of a pane that was replaced
         self._thread, self._code, self._inputs = None, None, []
-        self.problem = self.shown.problem(error)
+        self.problem = self.source.problem(error)
         self.state.note(self.problem)
-        self.say(f"The pane {self.shown.name} is switched off: {self.problem.what}")
+        self.say(f"The pane {self.source.name} is switched off: {self.problem.what}")
         self.rows_changed()
 
     # ---- drawing -------------------------------------------------------------------------------------------------
@@ -181,7 +181,7 @@ class PluginPane(LinkedPane):
             selected=self.context.selection.node,
             recipe=self.workspace.recipe,
             stages=tuple(row.stage for row in state.board.rows()),
-            stage=self._ir.stage,
+            stage=self._ir.chosen_stage,
             report=state.report,
             profile=state.profile,
             changed=self._changed,
@@ -224,7 +224,7 @@ class PluginPane(LinkedPane):
                 [],
                 [("Switched off. ", "warn"), (key_of("plugin-pane"), "key"), (" shows it again", "dim")],
             ]
-        return [[("loading" if self._lines is None else "no lines", "dim")]] if self.shown is not None else []
+        return [[("loading" if self._lines is None else "no lines", "dim")]] if self.source is not None else []
 
     def foot(self, width: int) -> list[Cells]:
         """The pane's own keys."""

@@ -30,17 +30,17 @@ def error_text(deviation: Deviation | None) -> str:
     return f"{deviation.largest:.0e}" if deviation.largest else "0"
 
 
-def size_of(deviation: Deviation) -> float:
+def error_size(deviation: Deviation) -> float:
     """The maximum difference, infinite if an element is infinite or NaN in only one of the tensors."""
     return math.inf if deviation.of_tolerance < 0 else deviation.largest
 
 
-def share_of(deviation: Deviation) -> float:
+def tolerance_multiple(deviation: Deviation) -> float:
     """The maximum difference as a multiple of the tolerance, infinite for such an element."""
     return math.inf if deviation.of_tolerance < 0 else deviation.of_tolerance
 
 
-def share_text(deviation: Deviation | None) -> str:
+def tolerance_multiple_text(deviation: Deviation | None) -> str:
     """The maximum difference as a multiple of the tolerance; empty if it was not measured."""
     if deviation is None:
         return ""
@@ -77,7 +77,7 @@ def _first_mismatch_lines(report: NumericsReport, info: GraphInfo, names: dict[s
     context = "compiled alone, with correct inputs" if alone else f"in the program; {_alone_text(node)}"
     lines = [
         f"{names.get(report.first, report.first)} ({location}) is the first node out of tolerance, {context}: "
-        f"{error_text(error)}, {share_text(error)} the tolerance ({node.tolerance})"
+        f"{error_text(error)}, {tolerance_multiple_text(error)} the tolerance ({node.tolerance})"
     ]
     if report.suspects:
         suspects = ", ".join(names.get(name, name) for name in report.suspects)
@@ -121,8 +121,8 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
     error, own = node.error, node.own_error
     return {
         "value": node.seen,
-        "err": f"{error_text(error)}, {share_text(error)} the tolerance" if error is not None else "",
-        "own": f"{error_text(own)}, {share_text(own)} the tolerance" if own is not None else node.why,
+        "err": f"{error_text(error)}, {tolerance_multiple_text(error)} the tolerance" if error is not None else "",
+        "own": f"{error_text(own)}, {tolerance_multiple_text(own)} the tolerance" if own is not None else node.why,
         "tolerance": node.tolerance,
     }
 
@@ -139,10 +139,14 @@ class PrecisionGain(NamedTuple):
     saved: float | None
 
     @property
-    def texts(self) -> tuple[str, str]:
-        """The error and the milliseconds as short texts; empty if not measured."""
-        error = f"{self.error:.0e}" if self.error is not None else ""
-        return error, f"{1e3 * self.saved:.3f}" if self.saved is not None else ""
+    def error_text(self) -> str:
+        """The error as a short text; empty if not measured."""
+        return f"{self.error:.0e}" if self.error is not None else ""
+
+    @property
+    def saved_text(self) -> str:
+        """The milliseconds that it saves; empty if not measured."""
+        return f"{1e3 * self.saved:.3f}" if self.saved is not None else ""
 
 
 def precision_gain(

@@ -86,6 +86,20 @@ def node_time_text(node: NodeTime | None, names: Mapping[str, str]) -> str:
     return f"in {names.get(node.into, node.into)}" if node.into else milliseconds(node.seconds)
 
 
+def node_time_summary(node: TimedNode, names: Mapping[str, str], is_stale: bool) -> str:
+    """The time of a node with the nodes fused into it, its rate and its share of the roofline, as one line."""
+    time = node.time
+    if time.into:
+        return f"fused into {names.get(time.into, time.into)}"
+    fused = ", ".join(names.get(name, name) for name in time.fused)
+    parts = [f"{node_time_text(time, names)} ms", f"including fused {fused}" if fused else ""]
+    parts += [f"{rate_text(node.rate)} GFLOP/s" if node.rate else ""]
+    parts += [f"{node.share:.0%} of the roofline" if node.share else ""]
+    parts += ["data from caches" if node.from_caches else ""]
+    parts += ["measured with an earlier recipe" if is_stale else ""]
+    return ", ".join(part for part in parts if part)
+
+
 def milliseconds(seconds: float) -> str:
     """A time as a number of milliseconds, without the unit."""
     value = seconds * 1e3

@@ -49,7 +49,7 @@ class FollowScreen(TableScreen[ProvenanceStep]):
         self._title = f"{node} in all stages"
         self._table.cursor = next((index for index, step in enumerate(steps) if step.row.key == current), 0)
 
-    def about(self, row: ProvenanceStep) -> str:
+    def foot_text(self, row: ProvenanceStep) -> str:
         """The first lines of the node in the stage of the row."""
         return "  |  ".join(row.trace.excerpts[:4]) or "no line of this stage comes from the node"
 
@@ -93,7 +93,7 @@ class NodeHistoryScreen(TableScreen[NodeRemark]):
         """Add `text` to the title of the box; an empty text restores the title."""
         self.set_box_title(f"{self._heading}: {text}" if text else self._heading)
 
-    def about(self, row: NodeRemark) -> str:
+    def foot_text(self, row: NodeRemark) -> str:
         return f"{row.step}: {remark_text(row)}"
 
 
@@ -305,5 +305,5 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
         elif shown is not None and line is not None:
             self.dismiss(StagePosition(shown.key, line.number))
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()

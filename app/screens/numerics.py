@@ -1,4 +1,4 @@
-"""The comparison of every node with eager, which runs in the background. The first mismatch is at the top."""
+"""The comparison of every node with eager, which runs in the background: the first mismatch, then by error."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, ClassVar
 from textual import work
 from textual.binding import Binding, BindingType
 
-from buddy.app.panes.graph import short_target
 from buddy.app.panes.pane import Column
 from buddy.app.reports import numerics
+from buddy.app.reports.lowerings import short_target
 from buddy.app.reports.results import Answer, Node, Result, numerics_result
 from buddy.app.screens.tables import TableScreen
 from buddy.app.session.requests import Requester
@@ -65,7 +65,14 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("value", 12, lambda row: (row.seen, "dim")),
             Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
             Column("own", 7, lambda row: _error_cell(row.own_error), right=True, key=lambda row: _size(row.own_error)),
-            Column("of tolerance", 12, lambda row: (_largest_share_text(row), "dim"), 50, True, _largest_share),
+            Column(
+                "of tolerance",
+                12,
+                lambda row: (numerics.tolerance_multiple_text(_largest_deviation(row)), "dim"),
+                min_pane_width=50,
+                right=True,
+                key=_largest_multiple,
+            ),
         ]
 
     def _index(self, row: NodeNumbers) -> int:
@@ -74,7 +81,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
     def _node_name(self, row: NodeNumbers) -> str:
         return self._rows[row.node].name
 
-    def about(self, row: NodeNumbers) -> str:
+    def foot_text(self, row: NodeNumbers) -> str:
         if self._report is None:
             return ""
         summary = numerics.summary_lines(self._report, self._info)
@@ -107,7 +114,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
         self._show_rows()
 
     def _show_rows(self) -> None:
-        """Show the compared nodes of the report, the worst first."""
+        """Show the compared nodes of the report: the first out of tolerance, then those with the largest errors."""
         assert self._report is not None
         nodes = numerics.worst_nodes(self._report, len(self._report.nodes))
         self.show([node for node in nodes if node.node in self._rows])
@@ -153,19 +160,15 @@ def _error_cell(deviation: Deviation | None) -> Cell:
 
 
 def _size(deviation: Deviation | None) -> float | None:
-    return numerics.size_of(deviation) if deviation is not None else None
+    return numerics.error_size(deviation) if deviation is not None else None
 
 
 def _largest_deviation(node: NodeNumbers) -> Deviation | None:
-    """The larger one of both errors of a node, by their multiples of the tolerance."""
+    """The larger of the two errors of a node, as multiples of their tolerances."""
     deviations = [deviation for deviation in (node.error, node.own_error) if deviation is not None]
-    return max(deviations, key=numerics.share_of, default=None)
+    return max(deviations, key=numerics.tolerance_multiple, default=None)
 
 
-def _largest_share(node: NodeNumbers) -> float | None:
+def _largest_multiple(node: NodeNumbers) -> float | None:
     deviation = _largest_deviation(node)
-    return numerics.share_of(deviation) if deviation is not None else None
-
-
-def _largest_share_text(node: NodeNumbers) -> str:
-    return numerics.share_text(_largest_deviation(node))
+    return numerics.tolerance_multiple(deviation) if deviation is not None else None

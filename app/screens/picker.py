@@ -230,7 +230,7 @@ class PickerScreen(AnsweringScreen[Any]):
         if choice is not None:
             self.dismiss(choice.value)
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.on_input_submitted()
 
     def action_move(self, method: str) -> None:

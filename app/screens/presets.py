@@ -42,7 +42,7 @@ class PresetsScreen(TableScreen[PipelineFacts]):
     def on_mount(self) -> None:
         self._compile_all()
 
-    def about(self, row: PipelineFacts) -> str:
+    def foot_text(self, row: PipelineFacts) -> str:
         if row.problem:
             return row.problem
         slowest = row.slowest()

@@ -120,7 +120,7 @@ class FlameScreen(ListScreen[str | None]):
         else:
             self._tree_view.toggle()
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
 
 
@@ -137,7 +137,7 @@ class HotSpotScreen(TableScreen[HotSpot]):
         super().__init__(_columns(sampling, names), sampling.spots)
         self._title = f"Hot instructions: {profile.sampling_text(sampling)}"
 
-    def about(self, row: HotSpot) -> str:
+    def foot_text(self, row: HotSpot) -> str:
         nodes = _node_names(row, self._names, ", ")
         return f"{row.text}: {row.samples} samples, from {nodes or 'no node'}; perhaps of the instruction before it"
 

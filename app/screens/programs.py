@@ -136,7 +136,7 @@ class ProgramScreen(AnsweringScreen[Program]):
         except ValueError as error:
             self._show_error(str(error))
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self._open(self._list.current)
 
 

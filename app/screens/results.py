@@ -159,7 +159,7 @@ class ResultScreen(ListScreen[Answer | None]):
         if entry is not None and entry.answer is not None:
             self.dismiss(entry.answer)
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
 
     def action_copy(self) -> None:
@@ -283,7 +283,7 @@ class LogScreen(ListScreen[LoggedResult | None]):
         elif content is not None:
             self.app.push_screen(DetailScreen("Message", [[(content, "text")]]))
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
 
     def action_copy(self) -> None:

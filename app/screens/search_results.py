@@ -123,5 +123,5 @@ class SearchResultsScreen(ListScreen[StagePosition | None]):
     def action_choose(self) -> None:
         self.dismiss(self._list.position)
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()

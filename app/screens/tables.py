@@ -40,24 +40,24 @@ Row = TypeVar("Row")
 
 
 class TableRows(TableView[Row]):
-    """The table of a `TableScreen`. The text that `about` returns for the row under the cursor is below the rows.
+    """The table of a `TableScreen`. The text that `foot_text` returns for the row under the cursor is below the rows.
 
     `given` are the rows in their initial order.
     """
 
     def __init__(
-        self, columns: Sequence[Column[Row]], rows: Sequence[Row], about: Callable[[Row], str], foot_lines: int
+        self, columns: Sequence[Column[Row]], rows: Sequence[Row], foot_text: Callable[[Row], str], foot_lines: int
     ) -> None:
         super().__init__()
         self.given, self.rows = list(rows), list(rows)
-        self._columns, self._about, self._foot_lines = columns, about, foot_lines
+        self._columns, self._foot_text, self._foot_lines = columns, foot_text, foot_lines
 
     @property
     def current(self) -> Row | None:
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def foot(self, width: int) -> list[Cells]:
-        text = self._about(self.current) if self.current is not None else ""
+        text = self._foot_text(self.current) if self.current is not None else ""
         lines = textwrap.wrap(text, max(width - 2, 10))[: self._foot_lines]
         return [[], *([(f" {line}", "text")] for line in (*lines, *[""] * (self._foot_lines - len(lines))))]
 
@@ -95,10 +95,10 @@ class TableScreen(ListScreen[Any], Generic[Row]):
     ]
 
     def __init__(self, columns: Sequence[Column[Row]], rows: Sequence[Row] = ()) -> None:
-        self._table: TableRows[Row] = TableRows(columns, rows, self.about, self.FOOT_LINES)
+        self._table: TableRows[Row] = TableRows(columns, rows, self.foot_text, self.FOOT_LINES)
         super().__init__(self.TITLE_TEXT, self.KEYS_TEXT, self._table)
 
-    def about(self, row: Row) -> str:
+    def foot_text(self, row: Row) -> str:
         """The text under the table about the row under the cursor."""
         return ""
 
@@ -122,7 +122,7 @@ class TableScreen(ListScreen[Any], Generic[Row]):
         if self.current is not None:
             self.dismiss(self.current)
 
-    def on_cursor_view_opened(self) -> None:
+    def on_cursor_view_double_clicked(self) -> None:
         self.action_choose()
 
 
@@ -167,7 +167,7 @@ class RunsScreen(TableScreen[RunRecord]):
     def _preset(self, row: RunRecord) -> Recipe | None:
         return self._presets.get(row.recipe.preset)
 
-    def about(self, row: RunRecord) -> str:
+    def foot_text(self, row: RunRecord) -> str:
         report = row.report
         counts = [f"{report.nodes_compiled} nodes compiled", f"{report.nodes_eager} in eager"]
         nodes = ", ".join([*counts, *formatting.eager_path_texts(report)])
@@ -223,7 +223,7 @@ class FallbacksScreen(TableScreen[Fallback]):
     def on_mount(self) -> None:
         self._compile_graphs()
 
-    def about(self, row: Fallback) -> str:
+    def foot_text(self, row: Fallback) -> str:
         return f"{formatting.short_place(row.line)}: {explanation(row)}" if row.line else explanation(row)
 
     @work(exclusive=True, group="fallbacks")
@@ -288,7 +288,7 @@ class RecompilationsScreen(TableScreen[DynamoRow]):
     def on_mount(self) -> None:
         self._run_script()
 
-    def about(self, row: DynamoRow) -> str:
+    def foot_text(self, row: DynamoRow) -> str:
         place = formatting.short_place(row.line)
         return " · ".join(
             part for part in (f"{place}: {row.title}" if place else row.title, row.change, row.about) if part
@@ -362,7 +362,7 @@ class TrialsScreen(TableScreen[PassPreview]):
     def on_mount(self) -> None:
         self._try_candidates()
 
-    def about(self, row: PassPreview) -> str:
+    def foot_text(self, row: PassPreview) -> str:
         if row.tried.problem:
             return f"{row.step.name}: {row.tried.problem}"
         return deltas_text(row.tried.deltas, most=20) or "changed operands, types or attributes; the same ops"

@@ -276,7 +276,7 @@ class EngineClient:
     def _finish_handshake(self, frame: Frame, welcome: asyncio.Future[Welcome]) -> str:
         """Set `welcome` to `frame`. Returns the error of an engine that rejects the handshake.
 
-        Raises `FrameError` if `frame` is no answer to a handshake.
+        Raises `FrameError` if `frame` is not an answer to a handshake.
         """
         if isinstance(frame, Failed):
             return str(frame.diagnostic)

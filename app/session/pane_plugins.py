@@ -135,7 +135,7 @@ class PaneSource:
     def load(self) -> Pane:
         """Imports the module or executes the file, and returns a new object of the class. Raises what the code raises.
 
-        Raises `BuddyError` for a class that is no pane.
+        Raises `BuddyError` for a class that is not a pane.
         """
         from buddy.compiler.protocol.plugin_code import execute_file
 
@@ -145,7 +145,9 @@ class PaneSource:
         else:
             cls = metadata.EntryPoint(self.name, self.target, PANE_GROUP).load()
         if not (isinstance(cls, type) and issubclass(cls, Pane)):
-            raise BuddyError(f"{self.target} is no subclass of buddy.api.Pane", self.origin, "name a class of a pane")
+            raise BuddyError(
+                f"{self.target} is not a subclass of buddy.api.Pane", self.origin, "name a class of a pane"
+            )
         reserved = sorted(RESERVED_KEYS.intersection(cls.keys) | {key for key in cls.keys if key.startswith("ctrl+")})
         if reserved:
             what = f"a pane cannot have the {'key' if len(reserved) == 1 else 'keys'} {', '.join(reserved)}"

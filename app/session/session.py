@@ -387,7 +387,7 @@ class Session:
     def build(self) -> None:
         """Compile the current recipe. With `auto_run`, also run it, if the graph has been run before."""
         self._build_timer = None
-        if self.auto_run and self.state.report is not None and self.state.shown.restored_run is None:
+        if self.auto_run and self.state.report is not None and self.state.graph_state.restored_run is None:
             if self._can_build:
                 self._send("run", self.workspace.recipe)
         elif self._can_build:

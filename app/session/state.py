@@ -154,61 +154,65 @@ class State:
         return self._graph_states.setdefault(graph, GraphState())
 
     @property
-    def shown(self) -> GraphState:
+    def graph_state(self) -> GraphState:
         """The state of the graph on the screen, which the properties below refer to."""
         return self.of(self.graph)
 
     @property
     def board(self) -> StageBoard:
-        return self.shown.board
+        return self.graph_state.board
 
     @property
     def assignments(self) -> dict[str, p.Assignment]:
-        return self.shown.assignments
+        return self.graph_state.assignments
 
     @property
     def remarks(self) -> tuple[tuple[str, str, str], ...]:
-        return self.shown.remarks
+        return self.graph_state.remarks
 
     @property
     def compiled_recipe(self) -> Recipe | None:
-        return self.shown.compiled_recipe
+        return self.graph_state.compiled_recipe
 
     @property
     def compile_seconds(self) -> float:
-        return self.shown.compile_seconds
+        return self.graph_state.compile_seconds
 
     @property
     def n_reused_stages(self) -> int:
-        return self.shown.n_reused_stages
+        return self.graph_state.n_reused_stages
 
     @property
     def report(self) -> p.RunReport | None:
-        return self.shown.report
+        return self.graph_state.report
 
     @property
     def previous_report(self) -> p.RunReport | None:
-        return self.shown.previous_report
+        return self.graph_state.previous_report
 
     @property
     def run_recipe(self) -> Recipe | None:
-        return self.shown.run_recipe
+        return self.graph_state.run_recipe
 
     @property
     def profile(self) -> p.ProfileReport | None:
-        return self.shown.profile
+        return self.graph_state.profile
 
     @property
     def profile_is_stale(self) -> bool:
         """Whether there is a profile of another recipe than the compiled one."""
         if self.profile is None or self.compiled_recipe is None:
             return False
-        return self.shown.profiled_recipe != self.compiled_recipe
+        return self.graph_state.profiled_recipe != self.compiled_recipe
 
     @property
     def problems(self) -> dict[Job, p.Diagnostic]:
         """The problems of the program and of the graph on the screen."""
-        return {"open": self._open_problem, **self.shown.problems} if self._open_problem else self.shown.problems
+        return (
+            {"open": self._open_problem, **self.graph_state.problems}
+            if self._open_problem
+            else self.graph_state.problems
+        )
 
     @property
     def info(self) -> p.GraphInfo | None:

@@ -31,7 +31,7 @@ from buddy.app.widgets.look import Cells, Look, look_of
 from buddy.app.widgets.search import Found, ViewSearch
 
 
-class WholeCells(ScrollBarRender):
+class WholeCellScrollBar(ScrollBarRender):
     """A scrollbar of whole cells: the glyphs for parts of a cell are missing in some terminals."""
 
     VERTICAL_BARS: ClassVar[list[str]] = [" "]
@@ -69,7 +69,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         def control(self) -> CursorView:
             return self.view
 
-    class Opened(Message):
+    class DoubleClicked(Message):
         """A row was double-clicked."""
 
         def __init__(self, view: CursorView, row: int) -> None:
@@ -237,7 +237,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
         self._scroll_to_cursor()
 
     def on_mount(self) -> None:
-        self.vertical_scrollbar.renderer = WholeCells  # type: ignore[misc]
+        self.vertical_scrollbar.renderer = WholeCellScrollBar  # type: ignore[misc]
 
     def on_resize(self) -> None:
         self.rows_changed()
@@ -245,7 +245,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         self._drawn_rows.keep(range(self.first_row, self.first_row + self.page))
         bar = self.vertical_scrollbar
-        if WholeCells.first_cell(bar, new_value) == WholeCells.first_cell(bar, bar.position):
+        if WholeCellScrollBar.first_cell(bar, new_value) == WholeCellScrollBar.first_cell(bar, bar.position):
             # In a long list, most steps leave the thumb where it is: do not draw it again.
             bar.set_reactive(ScrollBar.position, new_value)
         self._is_scrolling = True
@@ -536,7 +536,7 @@ class CursorView(ScrollView, can_focus=True, inherit_bindings=False):
             return
         self.move_to(row)
         if event.chain == 2:
-            self.post_message(self.Opened(self, row))
+            self.post_message(self.DoubleClicked(self, row))
 
     # ---- search: see `SearchedView` ------------------------------------------------------------------------------
 

@@ -361,7 +361,7 @@ class Workbench(App[int]):
     @property
     def busy(self) -> bool:
         """Whether anything runs that the user can cancel."""
-        jobs_wait = self.context.jobs.waiting or self.ir.comparison.running or self.ir.stage_search.running
+        jobs_wait = self.context.jobs.is_busy or self.ir.comparison.running or self.ir.stage_search.running
         return self.state.busy or jobs_wait
 
     def situation(self) -> actions.Situation:
@@ -381,7 +381,7 @@ class Workbench(App[int]):
             assignment=self.graph.assignment(node) if node else None,
             step=row.step if row else None,
             is_folded=bool(row and row.folded),
-            stage=self.ir.stage,
+            stage=self.ir.chosen_stage,
             has_catalogue=bool(state.passes),
             has_presets=bool(state.presets),
             has_search=self.pane.search.is_active,
@@ -648,7 +648,7 @@ class Workbench(App[int]):
         if row is not None and row.stage is not None and row.stage.key != self.ir.key:
             self.ir.choose(row.stage, notify=False)
 
-    def on_cursor_view_opened(self, event: CursorView.Opened) -> None:
+    def on_cursor_view_double_clicked(self, event: CursorView.DoubleClicked) -> None:
         if isinstance(event.view, GraphPane | PassesPane):
             event.view.toggle()
 

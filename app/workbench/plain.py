@@ -105,7 +105,7 @@ class PlainWorkbench(Workbench):
 
     def _make_context(self) -> WorkbenchContext:
         context = super()._make_context()
-        context.status.listeners = (self._printer.say, self._printer.say_progress)
+        context.status.on_message, context.status.on_progress = self._printer.say, self._printer.say_progress
         return context
 
     def session_changed(self, topics: frozenset[Topic]) -> None:

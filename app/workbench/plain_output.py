@@ -143,7 +143,7 @@ class Changes:
         self._report = state.report
         if state.report is None or state.info is None:
             return
-        if state.shown.restored_run is not None:
+        if state.graph_state.restored_run is not None:
             self._printer.say("the results of the last session are in Outputs")
             return
         self._printer.say(as_text(state.info, state.report, tuple(state.assignments.values())))

@@ -193,7 +193,7 @@ def _compile_summary(state: State) -> str:
     if state.compiled_recipe is None:
         return ""
     if state.compiled_recipe.is_dump:
-        return next(iter((*state.shown.notes, *state.notes)), "")
+        return next(iter((*state.graph_state.notes, *state.notes)), "")
     if state.n_reused_stages and not state.compile_seconds:
         return f"compiled before: all {state.n_reused_stages} stages are from the cache"
     reused = f" ({state.n_reused_stages} stages from cache)" if state.n_reused_stages else ""

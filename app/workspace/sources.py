@@ -18,7 +18,7 @@ MAX_PATHS = 200
 
 
 def missing_source(source: str) -> str:
-    """The error for a source on this machine that is no file and cannot be an object in a module, else empty."""
+    """The error for a source on this machine that is not a file and cannot be an object in a module, else empty."""
     if os.path.lexists(source):
         return ""
     if source.replace("-", "_").isidentifier():

@@ -1,4 +1,4 @@
-"""The functions of a module after each pass of LLVM's optimiser, as texts with the nodes of each line."""
+"""Compiles a module with LLVM's optimiser, and shows its functions after each pass, with the nodes of each line."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from difflib import SequenceMatcher
 from buddy.compiler.codegen.functions import FunctionModule, FunctionObject, separate_functions, to_llvm_ir
 from buddy.compiler.codegen.machines import machine_of
 from buddy.compiler.codegen.objects import new_context
-from buddy.compiler.codegen.objects.optimiser import LlvmPass, OptimisedFunction, optimised
+from buddy.compiler.codegen.objects.optimiser import LlvmPass, OptimisedFunction, optimise
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm, stage_text
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.protocol.text.lines import StageText
 
 _OPCODE = re.compile(r"^  (?:%\S+ = )?(?:tail |musttail |notail )?([a-z]\w*)", re.MULTILINE)
-# The module of each function before all passes.
+# The name of the stage before all passes.
 INPUT = "optimiser-input"
 
 
@@ -32,12 +32,12 @@ class LlvmStage:
 
 
 @dataclass(frozen=True)
-class PassByPass:
+class StagedObjects:
     """The objects of a module, the stages of LLVM's optimiser, and the names of all passes that can be skipped."""
 
     objects: list[FunctionObject]
     stages: list[LlvmStage]
-    names: frozenset[str]
+    pass_names: frozenset[str]
 
 
 def compile_by_pass(
@@ -48,7 +48,7 @@ def compile_by_pass(
     disabled: Sequence[str],
     *,
     prints: bool,
-) -> PassByPass:
+) -> StagedObjects:
     """Compiles each function of a module of the LLVM dialect without the passes of LLVM that are named in `disabled`.
 
     With `prints`, also returns the stages. Raises `OptimiserError` if LLVM fails.
@@ -57,14 +57,14 @@ def compile_by_pass(
     context = new_context()
     with context, ir.Location.unknown():
         texts = [to_llvm_ir(ir.Module.parse(function.code).operation) for function in functions]
-    results = optimised(texts, opt_level, machine_of(target), disabled, prints)
+    results = optimise(texts, opt_level, machine_of(target), disabled, prints)
     objects = [
         FunctionObject(f.name, result.data, f.sets, function_set=f.function_set, seconds=result.seconds)
         for f, result in zip(functions, results, strict=True)
     ]
-    names = frozenset(name for result in results for name in result.names)
+    pass_names = frozenset(name for result in results for name in result.names)
     stages = _stages(functions, results, locations) if prints and functions else []
-    return PassByPass(objects, stages, names)
+    return StagedObjects(objects, stages, pass_names)
 
 
 def _stages(
@@ -72,38 +72,39 @@ def _stages(
 ) -> list[LlvmStage]:
     """Returns the stages that differ from the one before.
 
-    All functions go through one pipeline, but loop passes run once for each loop. Runs of equal passes are aligned.
+    All functions go through one pipeline, but loop passes run once for each loop of a function: the pass lists of the
+    functions are aligned by name.
     """
     order: list[str] = []
     for result in results:
-        order = _merged(order, [each.name for each in result.passes])
-    changes = [_by_position(order, result.passes) for result in results]
-    shown = [_Function((), ()) for _ in functions]
+        order = _merge(order, [each.name for each in result.passes])
+    changes = [_texts_by_position(order, result.passes) for result in results]
+    shown = [_FunctionText((), ()) for _ in functions]
     stages: list[LlvmStage] = []
     for position, name in enumerate(order):
         changed = False
         for number, function in enumerate(functions):
             text = changes[number].get(position)
             if text:
-                printed = _body(function, text, locations)
+                printed = _definition_text(function, text, locations)
                 changed |= printed.lines != shown[number].lines
                 shown[number] = printed
         if changed:
-            # A loop pass runs on one loop after another: the stage is that after the last loop.
+            # Of a loop pass that runs on several loops, only the text after the last loop is a stage.
             repeats = bool(stages) and stages[-1].name == name
             stages[len(stages) - repeats :] = [_stage(name or INPUT, shown, locations)]
     return stages
 
 
-def _merged(first: list[str], second: list[str]) -> list[str]:
+def _merge(first: list[str], second: list[str]) -> list[str]:
     """Returns a list that contains both lists in their order, with equal names aligned."""
     merged: list[str] = []
-    for how, i, i_end, j, j_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
-        merged += first[i:i_end] + ([] if how == "equal" else second[j:j_end])
+    for tag, i, i_end, j, j_end in SequenceMatcher(None, first, second, autojunk=False).get_opcodes():
+        merged += first[i:i_end] + ([] if tag == "equal" else second[j:j_end])
     return merged
 
 
-def _by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int, str]:
+def _texts_by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int, str]:
     """Returns the texts after the passes that changed something, by the position of the pass in `order`."""
     names, texts = [each.name for each in passes], {}
     for block in SequenceMatcher(None, order, names, autojunk=False).get_matching_blocks():
@@ -113,26 +114,27 @@ def _by_position(order: list[str], passes: Sequence[LlvmPass]) -> dict[int, str]
 
 
 @dataclass(frozen=True)
-class _Function:
+class _FunctionText:
     lines: tuple[str, ...]
     sets: tuple[int, ...]
 
 
-def _body(function: FunctionModule, text: str, locations: LocationSets) -> _Function:
+def _definition_text(function: FunctionModule, text: str, locations: LocationSets) -> _FunctionText:
     """Returns the definition of a function in a module of LLVM IR, with the location set of each line."""
     printed = print_llvm(text, locations, function.sets, function.function_set)
     lines = printed.content.splitlines()
     start = next((n for n, line in enumerate(lines) if line.startswith("define ")), 0)
     end = next((n for n, line in enumerate(lines) if n >= start and line == "}"), len(lines) - 1)
-    return _Function(tuple(lines[start : end + 1]), tuple(printed.line_sets[start : end + 1]))
+    return _FunctionText(tuple(lines[start : end + 1]), tuple(printed.line_sets[start : end + 1]))
 
 
-def _stage(name: str, functions: Sequence[_Function], locations: LocationSets) -> LlvmStage:
+def _stage(name: str, functions: Sequence[_FunctionText], locations: LocationSets) -> LlvmStage:
     lines: list[str] = []
     sets: list[int] = []
     for function in functions:
         lines += [*function.lines, ""]
         sets += [*function.sets, 0]
+    # Instructions are indented; labels and braces are not.
     weights = Counter(number for line, number in zip(lines, sets, strict=True) if line.startswith("  "))
     text = stage_text(lines[:-1], sets[:-1], locations, weights)
     return LlvmStage(name, text, Counter(_OPCODE.findall(text.content)))

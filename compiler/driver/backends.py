@@ -30,7 +30,7 @@ from buddy.compiler.graph.graph import Graph, symbols_of
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.plugins import is_built_in, origin
 from buddy.compiler.graph.sizes import plain_size
-from buddy.compiler.graph.transform.rewriting import observed
+from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.mlir.printing import print_llvm
 from buddy.compiler.mlir.provenance import LocationSets
@@ -112,7 +112,7 @@ def artifact_of(
     images = [function_object.data for function_object in objects]
     return calling_convention.artifact(
         graph._func_name, entry, module, images, placeholders, results, calls, recipe.threads, symbols_of(graph),
-        observed(graph), recipe.target,
+        observed_nodes(graph), recipe.target,
     )  # fmt: skip
 
 
@@ -236,8 +236,8 @@ def _compile_by_pass(code: Code, on_phase: OnPhase | None) -> list[FunctionObjec
         )
     except OptimiserError as error:
         raise CompilationError(diagnosis.of_optimiser(error)) from error
-    if unknown := [name for name in recipe.llvm_disabled if name not in result.names]:
-        raise CompilationError(diagnosis.unknown_llvm_pass(unknown[0], result.names))
+    if unknown := [name for name in recipe.llvm_disabled if name not in result.pass_names]:
+        raise CompilationError(diagnosis.unknown_llvm_pass(unknown[0], result.pass_names))
     before: llvm_stages.LlvmStage | None = None
     for stage in result.stages:
         if on_phase is not None:

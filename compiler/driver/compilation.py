@@ -39,7 +39,7 @@ from buddy.compiler.passes.base import Remark
 from buddy.compiler.passes.pass_runner import StepError
 from buddy.compiler.protocol import FOLDED, LLVM, NOT_APPLIED, Assignment, Stage
 from buddy.compiler.protocol.artifact import Artifact
-from buddy.compiler.protocol.recipe import CODE, LOWERING, PrefixKeys, Recipe, digest, prefix_keys
+from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, PrefixKeys, Recipe, digest, prefix_keys
 from buddy.compiler.protocol.text.lines import StageText
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ class Compiler:
         key = self._keys(recipe).top
         graph = self._graphs.after(recipe, progress.add, progress.on_step)
         if key not in self._lowered:
-            progress.on_step(LOWERING)
+            progress.on_step(LOWERING_STEP)
             self._lowered[key] = graph, lowered_graph(graph, recipe, self._context, self._locations, self._overrides)
             _trim(self._lowered, _MAX_LOWERED)
         self._lowered.move_to_end(key)
@@ -241,7 +241,7 @@ class Compiler:
         key = digest(key, recipe.opt_level, recipe.target, backend.name, recipe.backend_flags, llvm)
         is_cached = key in self._artifacts and all(name in self._snapshots for name in self._artifacts[key][1])
         if not is_cached:
-            progress.on_step(CODE)
+            progress.on_step(CODE_STEP)
             calls = eager_calls(lowered.module.operation)
             code = Code(graph, recipe, last.operation, self._locations, last.entry, calls)
             with report_plugin_errors(backend):

@@ -21,7 +21,7 @@ from buddy.compiler.ops.func import eager_calls
 from buddy.compiler.ops.lowering import LoweredModule, new_context
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import Artifact, EagerCall
-from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe
+from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe
 
 # The minimum number of nodes for which helper processes are started; smaller programs have too few functions.
 MIN_NODES = 64
@@ -39,8 +39,8 @@ def compile_graph(
     """Returns the same artifact as `Compiler(graph, overrides).compile(recipe)`, in a third of the time.
 
     `on_lowered` is called with the lowered module before the passes run, and `on_step` with the number of each step,
-    with `LOWERING` and with `CODE` before it starts; with `on_step` the IR is verified after each step. Raises
-    `CompilationError`, without the IR at the failure.
+    with `LOWERING_STEP` and with `CODE_STEP` before it starts; with `on_step` the IR is verified after each step.
+    Raises `CompilationError`, without the IR at the failure.
     """
     check_target(recipe)
     backend = backend_named(recipe.backend)
@@ -56,7 +56,7 @@ def compile_graph(
         with lowered.module.context, lowered.locations.nowhere(lowered.module.context):
             lowered.locations.fill(lowered.module)
         if on_step is not None:
-            on_step(CODE)
+            on_step(CODE_STEP)
         with report_plugin_errors(backend):
             artifact: Artifact = backend.compile(code)
         return artifact
@@ -119,7 +119,7 @@ def _lower_to_llvm(
     """
     locations = LocationSets()
     if on_step is not None:
-        on_step(LOWERING)
+        on_step(LOWERING_STEP)
     lowered = lowered_graph(graph, recipe, new_context(), locations, overrides)
     if on_lowered is not None:
         on_lowered(lowered)

@@ -22,8 +22,8 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.presets import presets
 from buddy.compiler.protocol.recipe import PassStep, Recipe
+from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import StageText
-from buddy.compiler.protocol.text.structure import line_keys
 
 _LLVM_DIALECT, _MODULE = "llvm", "builtin.module"
 _LOWERING_PHASES = ("loops", _LLVM_DIALECT)
@@ -84,12 +84,12 @@ def converters_of(error: StepError, module: ir.Operation, recipe: Recipe, locati
     return _converters(module, match.group(1), recipe, locations) if match else []
 
 
-def last_rewriter(location_set: int, trail: Sequence[tuple[Stage, StageText]]) -> str:
-    """Returns the name of the last stage in `trail` that changed the lines of `location_set`, a number; "" if none did.
+def last_rewriter(location_set: int, stages: Sequence[tuple[Stage, StageText]]) -> str:
+    """Returns the name of the last of `stages` that changed the lines of `location_set`, a number; "" if none did.
 
     Renumbered SSA values do not count as a change.
     """
-    for (_, before), (stage, after) in reversed(list(pairwise(trail))):
+    for (_, before), (stage, after) in reversed(list(pairwise(stages))):
         if _lines_of(location_set, before) != _lines_of(location_set, after):
             return stage.name
     return ""
@@ -167,15 +167,15 @@ def wrong_convention(name: str, arity: int) -> Diagnostic:
 
 def unchained_packing(name: str) -> Diagnostic:
     return Diagnostic(
-        f"an argument of @{name} is both prepared and packed, and no function does both",
+        f"an argument of @{name} is both transformed by hoist-parameters and packed, and no function does both",
         "hoist-parameters, contractions-to-kernels",
         "enable chain-packings after the passes that pack weights, or disable hoist-parameters",
     )
 
 
-def wrong_result_size(node: str, number: int, written: int, room: int) -> Diagnostic:
+def wrong_result_size(node: str, number: int, written: int, available: int) -> Diagnostic:
     return Diagnostic(
-        f"result {number} is {written} bytes, but the caller's buffer has {room}",
+        f"result {number} is {written} bytes, but the caller's buffer has {available}",
         f"the results of the program, {node}",
         "find where its type starts to differ from the graph's: a pass, an edit, or a frontend's own decomposition",
         node=node,

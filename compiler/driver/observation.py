@@ -88,7 +88,7 @@ def _observe_all(
     recorded = {op.stable: op.stable for op in program.graph.operations if is_observable(op)}
     names = set(recorded)
     materialised = names - in_memory
-    note = f"{len(materialised)} values were written to memory to be recorded: the program is without their fusions"
+    note = f"{len(materialised)} values were written to memory to be recorded, which prevents their fusion"
     seen = _how_observed(graph, program.graph, names & in_memory, materialised)
     return Observation(_with_observations(recipe, recorded), program, seen, (note,) if materialised else ())
 
@@ -129,7 +129,7 @@ def _until_loops(recipe: Recipe) -> Recipe:
 def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
     """Returns the sets of nodes that loops compute, if they have several nodes.
 
-    Derived nodes are left out, since they are no sign of a fusion.
+    Derived nodes are left out, since they do not indicate a fusion.
     """
     locations = program.locations
     loops = [op for op in collect(program.lowered.module.operation) if op.name.startswith(("linalg.", "scf."))]
@@ -140,7 +140,7 @@ def _find_fused_groups(program: compile_graph.GraphAfterPasses) -> Groups:
 
 
 class _ValueStorage:
-    """Knows which values of a compiled graph are in memory, and where they are complete."""
+    """Determines which values of a compiled graph are in memory, and after which node each of them is complete."""
 
     def __init__(self, graph: Graph, parts: Partition, groups: Groups) -> None:
         self._call = {

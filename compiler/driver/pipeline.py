@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from buddy.compiler.mlir.bindings import ir
 
 State = TypeVar("State")
-# Called before each part of a compilation that is not cached: with the number of a step, or `LOWERING` or `CODE`.
+# Called before each part of a compilation that is not cached: with a number of a step, `LOWERING_STEP` or `CODE_STEP`.
 OnStep = Callable[[int], None]
 # When IR is verified: after every pass; only after each pass of ours that one of MLIR's follows, because MLIR's passes
 # may abort the process on invalid IR; or never.

@@ -11,7 +11,7 @@ import msgspec
 from buddy.compiler.engine.programs import CompileResult, GraphRecord
 from buddy.compiler.engine.worker import RequestRefused, WorkerDied, describe_death
 from buddy.compiler.protocol import Assigned, Compiled, Diagnostic, Progress, Stage, StageDone
-from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe
+from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe
 from buddy.compiler.protocol.text.lines import IndexedText, MachineCode
 from buddy.compiler.protocol.text.store import TextStore
 from buddy.compiler.protocol.worker_messages import (
@@ -133,9 +133,9 @@ class CompilationRequest:
         self._send(Progress(self._request, self._step_text(step), done, "compile"))
 
     def _step_text(self, step: int) -> str:
-        if step == LOWERING:
+        if step == LOWERING_STEP:
             return "lowering"
-        if step == CODE:
+        if step == CODE_STEP:
             return "generating machine code"
         passes = [index for index in _execution_order(self._recipe) if index >= 0]
         return f"pass {1 + passes.index(step)}/{len(passes)} {self._recipe.steps[step].name}"
@@ -147,17 +147,17 @@ class CompilationRequest:
         elif step >= 0:
             where = f"pass {self._recipe.steps[step].name} (step {step + 1})"
         else:
-            where = "lowering" if step == LOWERING else "translating to LLVM IR and generating machine code"
+            where = "lowering" if step == LOWERING_STEP else "translating to LLVM IR and generating machine code"
         diagnostic = describe_death(died, "the compiler crashed", where, _CRASH_HINT)
         return msgspec.structs.replace(diagnostic, step=-1 if step is None else max(step, -1))
 
 
 def _execution_order(recipe: Recipe) -> list[int]:
-    """Returns the indices of the enabled steps, with `LOWERING` and `CODE`, in execution order.
+    """Returns the indices of the enabled steps, with `LOWERING_STEP` and `CODE_STEP`, in execution order.
 
     Graph passes run before lowering, wherever the recipe lists them.
     """
     enabled = [(index, step) for index, step in enumerate(recipe.steps) if step.enabled]
     graph_passes = [index for index, step in enabled if step.level == "graph"]
     mlir_passes = [index for index, step in enabled if step.level != "graph"]
-    return [*graph_passes, LOWERING, *mlir_passes, CODE]
+    return [*graph_passes, LOWERING_STEP, *mlir_passes, CODE_STEP]

@@ -41,29 +41,30 @@ if TYPE_CHECKING:
     from buddy.compiler.protocol.connection import Frame
 
 
-# A dump that is indexed within this time is sent at once, otherwise its first stages are sent before the rest.
+# If indexing a dump takes longer than this, the stages that are known by then are sent before the rest.
 _EARLY_SECONDS = 0.25
 _PROGRESS_SECONDS = 0.2
-# How often new stages are sent while the dump is indexed. The client draws all of them again, so with many stages less
-# often: this many more seconds for each stage.
+# The interval at which new stages are sent while the dump is indexed, and what each stage adds to it: the client draws
+# all stages again after each update.
 _UPDATE_SECONDS, _SECONDS_PER_STAGE = 0.3, 1 / 5000
-# How often the size of a log that is followed is read.
+# The interval at which a followed log is checked for growth.
 _FOLLOW_SECONDS = 0.5
-# More stages than this are not listed; the graph of a single function has its own list.
+# The maximum number of stages that are listed for a graph.
 MAX_STAGES = 20_000
-# The re-runs of a dump whose texts can be read, such as those before and after an edit.
+# The number of re-runs of a dump that are kept, such as those before and after an edit. Older ones are deleted.
 _MAX_RERUNS = 6
 # The memory for texts that have been read from dumps, in bytes.
 _TEXT_BYTES = 96 << 20
-# How many stages of a graph are read for the source lines of its rows, and how long.
-_ROW_STAGES, _ROW_SECONDS, _MAX_ROWS = 4, 1.0, 5000
+# The rows of a graph are the source lines in its first stages: the number of stages that are read, the time that this
+# may take for all graphs, the length of a text that is read, and the number of rows.
+_ROW_STAGES, _ROW_SECONDS, _ROW_BYTES, _MAX_ROWS = 4, 1.0, 4 << 20, 5000
 
 
 T = TypeVar("T")
 
 
 class _OpenedDump:
-    """A dump, whether its scan has ended, and the last re-runs of its steps by the steps that they leave out."""
+    """A dump, whether its scan has ended, and its latest re-runs by the steps that they skip."""
 
     def __init__(self, scan: DumpScan) -> None:
         self.scan = scan
@@ -116,7 +117,7 @@ class DumpHandler:
         return found
 
     def close(self) -> None:
-        """Ends the following of a log, and deletes temporary files."""
+        """Stops following a log, and deletes temporary files."""
         self._stop_following()
         for opened in self._opened.values():
             opened.close()
@@ -126,7 +127,7 @@ class DumpHandler:
             self._following.cancel()
             self._following = None
 
-    def holds(self, recipe: Recipe) -> bool:
+    def is_dump_of(self, recipe: Recipe) -> bool:
         """Whether the program of `recipe` is a dump."""
         return (recipe.source, recipe.arguments) in self._opened
 
@@ -138,20 +139,20 @@ class DumpHandler:
         start = time.monotonic()
         path = Path(frame.directory, frame.source)
         key = frame.source, frame.arguments
-        before = self._opened.get(key)
-        reuses = before is not None and (before.scan.is_current() or before.scan.can_continue())
-        if before is not None:
-            before.close()
-        opened = _OpenedDump(before.scan if before is not None and reuses else DumpScan(path, dump_format))
+        previous = self._opened.get(key)
+        reuses = previous is not None and (previous.scan.is_current() or previous.scan.can_continue())
+        if previous is not None:
+            previous.close()
+        opened = _OpenedDump(previous.scan if previous is not None and reuses else DumpScan(path, dump_format))
         self._opened[key] = opened
         self._store.limit = min(self._store.limit, _TEXT_BYTES)
         try:
             if not opened.scan.is_current():
-                await self._scan(opened, job.request)
+                await self._index(opened, job.request)
             while frame.follows and not opened.dump.stages:
                 self._send(Progress(job.request, f"waiting for IR in {frame.source}"))
                 await asyncio.sleep(_FOLLOW_SECONDS)
-                await self._scan(opened, job.request)
+                await self._index(opened, job.request)
             await self._send_graphs(opened.dump, job.request, start)
         except OSError as error:
             what = f"{frame.source} cannot be read: {error.strerror or error}"
@@ -172,23 +173,23 @@ class DumpHandler:
             self._send(Captured(request, graphs, notes, time.monotonic() - start, files=files))
 
     async def _follow(self, opened: _OpenedDump, request: int) -> None:
-        """Reads a log on whenever it has grown, and sends its graphs again, with more stages."""
+        """Indexes what has been appended to a log, and sends its graphs again, whenever it has grown."""
         while True:
             await asyncio.sleep(_FOLLOW_SECONDS + len(opened.dump.stages) * _SECONDS_PER_STAGE)
             try:
                 if not opened.scan.is_current() and opened.scan.can_continue():
-                    for_step = opened.scan.scan()
-                    while await asyncio.to_thread(_step, for_step):
+                    chunks = opened.scan.index()
+                    while await asyncio.to_thread(_advance, chunks):
                         pass
                     await self._send_graphs(opened.dump, request, time.monotonic())
             except OSError:
-                return  # The file was deleted: what is known of it stays on the screen.
+                return  # The file was deleted: its stages stay on the screen.
 
-    async def _scan(self, opened: _OpenedDump, request: int) -> None:
-        dump, steps = opened.dump, opened.scan.scan()
+    async def _index(self, opened: _OpenedDump, request: int) -> None:
+        dump, chunks = opened.dump, opened.scan.index()
         start = reported_at = time.monotonic()
         has_sent = False
-        while await asyncio.to_thread(_step, steps):
+        while await asyncio.to_thread(_advance, chunks):
             now = time.monotonic()
             if now - reported_at >= _PROGRESS_SECONDS:
                 reported_at = now
@@ -228,7 +229,10 @@ class DumpHandler:
         self._send(Compiled(job.request, graph, tuple(stages), time.monotonic() - start))
 
     async def _send_rerun(self, opened: _OpenedDump, recipe: Recipe, job: Job, start: float) -> None:
-        """Sends the stages of a graph without some steps. Those after them are of a re-run. Raises `JobFailed`."""
+        """Sends the stages of a graph without the skipped steps: the steps after the first of them are run again.
+
+        Raises `JobFailed`.
+        """
         await opened.has_ended.wait()
         try:
             rerun = await opened.rerun(recipe.skipped_steps, lambda what: self._send(Progress(job.request, what)))
@@ -244,11 +248,14 @@ class DumpHandler:
         self._send(Compiled(job.request, recipe.graph, stages, time.monotonic() - start, notes=rerun.notes))
 
     def read(self, name: str) -> IndexedText | None:
-        """Returns the text with that name from its file; `None` if no dump has it. Raises `JobFailed`."""
+        """Returns the text with that name, with the source lines of its ops; `None` if no dump has it.
+
+        Raises `JobFailed`.
+        """
         return self._from_file(name, indexed_text)
 
     def content(self, name: str) -> str | None:
-        """Like `read`, without the places of the lines."""
+        """Like `read`, without the source lines."""
         return self._from_file(name, read_text)
 
     def _from_file(self, name: str, read: Callable[[Dump, DumpStage], T]) -> T | None:
@@ -264,12 +271,12 @@ class DumpHandler:
         return None
 
 
-def _step(steps: Iterator[None]) -> bool:
-    """Does one step of a scan. Returns whether there are more."""
-    return next(steps, _END) is not _END
-
-
 _END = object()
+
+
+def _advance(chunks: Iterator[None]) -> bool:
+    """Indexes one more chunk of a dump. Returns whether there may be more."""
+    return next(chunks, _END) is not _END
 
 
 def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]:
@@ -289,13 +296,9 @@ def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
                 break
             if record.text not in texts:
                 texts.add(record.text)
-                found = (
-                    all_places(line_places(read_text(dump, record), record.language))
-                    if record.length < 4 << 20
-                    else set()
-                )
                 read += 1
-                places |= found
+                if record.length < _ROW_BYTES:
+                    places |= all_places(line_places(read_text(dump, record), record.language))
         graphs.append(GraphInfo(name, place_rows(sorted(places)[:_MAX_ROWS]), enters=DUMP, compared=False))
     return tuple(graphs)
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # Functions that the processes run, by name: importing the first one here would load torch into the engine.
 _RECORD = "buddy.compiler.tools.explain.recorder:serve"
-_READ = "buddy.compiler.tools.explain.traces:serve"
+_READ = "buddy.compiler.tools.explain.trace_files:serve"
 # The pause in seconds between two frames about what has been recorded so far.
 _PROGRESS_SECONDS = 1.0
 # What timers put among the messages of a process.

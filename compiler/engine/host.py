@@ -259,7 +259,7 @@ def _graph_data(captured: CapturedGraph) -> CapturedGraphData:
 
 def _code_text(captured: CapturedGraph) -> TextData:
     """Returns the ATen graph as Python text, with the node of each line."""
-    from buddy.compiler.frontend.table import code_lines
+    from buddy.compiler.frontend.graph_info import code_lines
 
     rows = captured.info.rows
     numbers = array("I", code_lines(captured.code, rows))

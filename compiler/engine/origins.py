@@ -25,7 +25,7 @@ from buddy.compiler.protocol import (
     PythonOpened,
 )
 from buddy.compiler.protocol.provenance import DiskState
-from buddy.compiler.protocol.text import structure
+from buddy.compiler.protocol.text import regions
 from buddy.compiler.protocol.text.diff import hunks
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps
 from buddy.compiler.protocol.text.python_code import decode_python, python_structure
@@ -109,17 +109,17 @@ def split_location(location: str) -> tuple[str, int]:
 
 
 def _trace(name: str, text: IndexedText, frame: FollowNode) -> NodeTrace:
-    marked_lines = list(text.marked_lines(frame.node))
-    derived_count = sum(is_derived for _, is_derived in marked_lines)
-    first_lines = list(islice(sorted(marked_lines, key=lambda pair: pair[1]), frame.limit))
+    lines_from_node = list(text.lines_from_node(frame.node))
+    derived_count = sum(is_derived for _, is_derived in lines_from_node)
+    first_lines = list(islice(sorted(lines_from_node, key=lambda pair: pair[1]), frame.limit))
     lines, marks = tuple(line for line, _ in first_lines), tuple(is_derived for _, is_derived in first_lines)
     excerpts = tuple(elide(text.line(line)).strip()[:_EXCERPT_CHARACTERS] for line in lines)
-    return NodeTrace(name, len(marked_lines) - derived_count, derived_count, lines, marks, excerpts)
+    return NodeTrace(name, len(lines_from_node) - derived_count, derived_count, lines, marks, excerpts)
 
 
 def _jumps_around(text: IndexedText, line: int) -> tuple[tuple[tuple[int, int], ...], int, int]:
     """Returns the jumps in the assembly function that contains `line`, and its first and last line."""
-    functions = (function for function in structure.symbols(text, "asm") if function.first <= line <= function.last)
+    functions = (function for function in regions.symbols(text, "asm") if function.first <= line <= function.last)
     function = next(functions, None)
     if function is None:
         return (), 0, 0

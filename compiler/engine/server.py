@@ -273,7 +273,7 @@ class Server:
     def _answer_for_dump(self, frame: Frame) -> Callable[[Any, Job], Any] | None:
         """Returns the handler of `frame` if a dump answers it otherwise than a program does."""
         recipe = getattr(frame, "recipe", None)
-        if recipe is None or not self._dumps.holds(recipe):
+        if recipe is None or not self._dumps.is_dump_of(recipe):
             return None
         return self._dumps.compile if isinstance(frame, Compile) else reject_dump
 

@@ -38,8 +38,8 @@ from buddy.compiler.protocol import (
     Text,
     Types,
 )
+from buddy.compiler.protocol.text import regions
 from buddy.compiler.protocol.text import store as searching
-from buddy.compiler.protocol.text import structure
 from buddy.compiler.protocol.text.lines import IndexedText, elide, long_types
 from buddy.compiler.protocol.text.store import TextStore, check, is_literal
 from buddy.compiler.protocol.texts import FRAME, PatternError
@@ -124,7 +124,7 @@ class TextHandler:
             yield batch
 
     async def symbols(self, frame: ListSymbols, job: Job) -> None:
-        symbols = await asyncio.to_thread(structure.symbols, self._find(frame.text), frame.language)
+        symbols = await asyncio.to_thread(regions.symbols, self._find(frame.text), frame.language)
         self._send(Symbols(job.request, frame.text, tuple(Symbol(*symbol) for symbol in symbols)))
 
     async def types(self, frame: ListTypes, job: Job) -> None:
@@ -132,7 +132,7 @@ class TextHandler:
         self._send(Types(job.request, frame.text, tuple(types)))
 
     async def region(self, frame: FindRegion, job: Job) -> None:
-        lines = await asyncio.to_thread(structure.region_at, self._find(frame.text), frame.line)
+        lines = await asyncio.to_thread(regions.region_at, self._find(frame.text), frame.line)
         self._send(Region(job.request, frame.text, *(lines or ())))
 
     async def characters(self, frame: FetchCharacters, job: Job) -> None:

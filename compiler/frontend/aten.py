@@ -32,7 +32,7 @@ from buddy.compiler.frontend import (
     formulas,
     linear_algebra,
     memory_formats,
-    quantization,
+    quantisation,
     random_numbers,
     recurrent,
     resampling,
@@ -369,7 +369,7 @@ def _keyed_decompositions() -> dict[torch._ops.OpOverload, tuple[str, Callable[.
     table = prims_decompositions() | dict(torch._decomp.core_aten_decompositions().items())
     table |= torch._decomp.get_decompositions([*_NON_CORE_OPS, *formulas.FROM_TORCH])
     for module in (
-        formulas, random_numbers, memory_formats, quantization, recurrent, resampling, linear_algebra, counted_sizes,
+        formulas, random_numbers, memory_formats, quantisation, recurrent, resampling, linear_algebra, counted_sizes,
     ):  # fmt: skip
         table |= module.DECOMPOSITIONS
     return {op: (target_key(op), rule) for op, rule in table.items()}

@@ -23,8 +23,8 @@ from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
-from buddy.compiler.frontend.quantization import OF_CONSTANT_WEIGHTS
-from buddy.compiler.frontend.quantization.tensors import check_quantised
+from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
+from buddy.compiler.frontend.quantisation.tensors import check_quantised
 from buddy.compiler.frontend.refusals import (
     SuspectedError,
     SuspectedGraph,
@@ -218,7 +218,7 @@ def restore_weights() -> None:
 
     Call it before eager code reads such weights, for example to save them. They then take memory again.
     """
-    released_weights.give_everything_back()
+    released_weights.restore_all()
 
 
 def compile_aten(aten: AtenGraph, settings: BackendSettings, overrides: CompilerOverrides | None = None) -> Runner:

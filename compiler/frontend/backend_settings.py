@@ -31,7 +31,7 @@ from buddy.compiler.protocol.recipe import (
     Precision,
     PrecisionChoice,
     Recipe,
-    claims,
+    access_claims,
     from_toml,
 )
 from buddy.compiler.protocol.renamed import RECIPE_FIELDS, with_new_names
@@ -236,7 +236,7 @@ def _parse_tuning_seconds(options: Mapping[str, Any], mode: str | None) -> float
 
 
 def _parse_max_error(options: Mapping[str, Any]) -> float | None:
-    """Raises `ValueError` for a value that is no error, and without frozen weights, which are rounded once."""
+    """Raises `ValueError` for a value that is not an error, and without frozen weights, which are rounded once."""
     error = options.get("max_error")
     if error is None:
         return None
@@ -320,7 +320,7 @@ def _read_recipe(recipe_or_path: object) -> Recipe:
         raise ValueError(f"recipe: {recipe_or_path} cannot be read: {error.strerror or error}") from error
     except ValueError as error:
         raise ValueError(f"recipe: {recipe_or_path} is {error}") from error
-    permissions = claims(replace(recipe, plugins=()))
+    permissions = access_claims(replace(recipe, plugins=()))
     if permissions:
         todo = "if you trust who wrote it, give the Recipe that buddy.compiler.protocol.recipe.from_toml makes of it"
         raise ValueError(f"recipe: {recipe_or_path} asks for {'; '.join(permissions)}; {todo}")

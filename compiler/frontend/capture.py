@@ -32,10 +32,10 @@ from buddy.compiler.frontend.convert import Conversion, to_buddy
 from buddy.compiler.frontend.eager_program import drawing_program, eager_program
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.graph_break import graph_break
+from buddy.compiler.frontend.graph_info import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.graph_splitter import SplitGraph, cut_around
 from buddy.compiler.frontend.random_numbers import SEED, decompose_random, new_seed
 from buddy.compiler.frontend.resampling import resample_like_eager
-from buddy.compiler.frontend.table import fx_code, fx_table, graph_info
 from buddy.compiler.frontend.torch_dialect import import_graph
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import Op

@@ -15,7 +15,7 @@ from buddy.compiler.frontend.aten import AtenGraph, default_decompositions, is_z
 from buddy.compiler.frontend.complex_numbers import decompose_complex
 from buddy.compiler.frontend.errors import UnsupportedGraphError
 from buddy.compiler.frontend.names import StableNames, module_path, node_title, python_line, schema_of
-from buddy.compiler.frontend.quantization.tensors import decompose_quantised, is_marked, mark_quantised
+from buddy.compiler.frontend.quantisation.tensors import decompose_quantised, is_marked, mark_quantised
 from buddy.compiler.frontend.symbolic_sizes import GraphSymbols, UnknownSymbolError, record_slices
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import EagerOp, GetItemOp, Op, OutputOp, PlaceholderOp, default_ops_map

@@ -66,7 +66,7 @@ def graph_break(aten: AtenGraph) -> GraphBreak:
 def guards_in_progress(module: GraphModule, inputs: Sequence[torch.Tensor]) -> Callable[[], tuple[Guard, ...]]:
     """Returns a function that lists the guards on the caller's values for the Dynamo graph that is compiled now.
 
-    These are the types and sizes of its inputs that are no weights, and conditions on other values with the user's
+    These are the types and sizes of its inputs that are not weights, and conditions on other values with the user's
     lines. Dynamo writes the conditions when the frame is compiled; before that, the function returns the inputs only.
     """
     context = TracingContext.try_get()

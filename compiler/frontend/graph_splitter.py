@@ -216,7 +216,7 @@ class SplitGraph:
 
 
 def _last_uses(pieces: Sequence[GraphPiece], output: Sequence[torch.fx.Node | None]) -> list[list[Node]]:
-    """For each piece, the inputs that no later piece reads, and that are no results."""
+    """For each piece, the inputs that no later piece reads, and that are not results."""
     alive: set[Node] = set()
     map_arg(output, alive.add)
     dead = []

@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from buddy.compiler.frontend.names import python_line
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.callbacks import is_refusal
-from buddy.compiler.runtime.released_weights import give_all_back
+from buddy.compiler.runtime.released_weights import restore_among
 
 if TYPE_CHECKING:
     from buddy.compiler.frontend.memory_formats import Run
@@ -195,7 +195,7 @@ class _OrderedBags(TorchDispatchMode):
 
 def run_in_eager(module: GraphModule, args: Sequence[object]) -> Sequence[torch.Tensor]:
     """The results of a Dynamo graph in eager. Raises what eager raises, with the op and its line."""
-    give_all_back(args)
+    restore_among(args)
     interpreter = _LocatingInterpreter(module)
     interpreter.extra_traceback = False
     with torch.fx.traceback.preserve_node_meta(False):

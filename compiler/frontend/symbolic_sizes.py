@@ -16,7 +16,16 @@ import torch
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
-from buddy.compiler.graph.sizes import SIGNED, Dim, SymbolSource, from_front, inexact, largest, smallest, symbol
+from buddy.compiler.graph.sizes import (
+    SIGNED_PREFIX,
+    Dim,
+    SymbolSource,
+    apply_operation,
+    index_from_front,
+    largest,
+    smallest,
+    symbol,
+)
 from buddy.compiler.protocol.errors import BuddyError
 
 if TYPE_CHECKING:
@@ -192,7 +201,7 @@ class GraphSymbols:
     def _name(self, size: int | torch.SymInt, node: str, index: int) -> None:
         expression = _expression(size)
         is_nonnegative = node or (isinstance(size, torch.SymInt) and statically_known_true(size >= 0))
-        name = self._names[str(expression)] = f"{'s' if is_nonnegative else SIGNED}{len(self._names)}"
+        name = self._names[str(expression)] = f"{'s' if is_nonnegative else SIGNED_PREFIX}{len(self._names)}"
         self._sources[name] = SymbolSource(name, node, index)
 
     def define(self, size: int | torch.SymInt, value: Dim) -> None:
@@ -236,7 +245,7 @@ _FUNCTIONS: dict[str, Callable[[Any, Any], Any]] = {
     "Add": operator.add, "Mul": operator.mul,
     "FloorDiv": operator.floordiv, "CleanDiv": operator.floordiv,
     "Mod": operator.mod, "PythonMod": operator.mod,
-    "Max": functools.partial(inexact, "max"), "Min": functools.partial(inexact, "min"),
+    "Max": functools.partial(apply_operation, "max"), "Min": functools.partial(apply_operation, "min"),
 }  # fmt: skip
 
 
@@ -261,7 +270,7 @@ def record_slices(node: Node, symbols: GraphSymbols) -> None:
 
     def clamp(position: int | torch.SymInt, stop: Dim) -> Dim:
         index = symbols.size(position.meta["val"] if isinstance(position, Node) else position)
-        return smallest(largest(from_front(index, length), 0), stop)
+        return smallest(largest(index_from_front(index, length), 0), stop)
 
     try:
         length, stride, offset = map(symbols.size, (source.shape[dim], source.stride(dim), source.storage_offset()))

@@ -1,8 +1,8 @@
-"""Symbolic sizes: polynomials in symbols such as `s0` and in inexact quotients, remainders, maxima and minima.
+"""Symbolic sizes: polynomials in symbols such as `s0` and in quotients, remainders, maxima and minima of sizes.
 
 A `Size` is plain data in a canonical form, so equal expressions compare equal. Arithmetic folds constants: a constant
 result is an `int`. Operations that need the number (`<`, `bool`, `range`) raise `UnknownSizeError`, so that a lowering
-that needs the number fails instead of being correct for one size only. Imports neither torch nor MLIR.
+that needs it fails instead of compiling code for one size only. Imports neither torch nor MLIR.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple, NoReturn, TypeVar, Union
 from buddy.compiler.protocol.errors import BuddyError
 
 Dim = Union[int, "Size"]
-Atom = Union[str, "Inexact"]
+Atom = Union[str, "SizeOperation"]
 Terms = dict[tuple[Atom, ...], int]
 
 
@@ -30,8 +30,8 @@ class BadSizeError(BuddyError, ValueError):
 
 
 @dataclass(frozen=True)
-class Inexact:
-    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`, an atom of a term like a symbol.
+class SizeOperation:
+    """`left // right`, `left % right`, `max(left, right)` or `min(left, right)`: like a symbol, an atom of terms.
 
     `name` is `//`, `%`, `max` or `min`.
     """
@@ -46,7 +46,7 @@ class Inexact:
         return f"({_operand_text(self.left)}{self.name}{_operand_text(self.right)})"
 
 
-_INEXACT: dict[str, Callable[[int, int], int]] = {
+_OPERATIONS: dict[str, Callable[[int, int], int]] = {
     "//": operator.floordiv, "%": operator.mod, "max": max, "min": min,
 }  # fmt: skip
 
@@ -96,16 +96,16 @@ class Size:
 
     def __floordiv__(self, other: Dim) -> Dim:
         exact = exact_quotient(self, other)
-        return inexact("//", self, other) if exact is None else exact
+        return apply_operation("//", self, other) if exact is None else exact
 
     def __rfloordiv__(self, other: int) -> Dim:
-        return inexact("//", other, self)
+        return apply_operation("//", other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return inexact("%", self, other) if exact_quotient(self, other) is None else 0
+        return apply_operation("%", self, other) if exact_quotient(self, other) is None else 0
 
     def __rmod__(self, other: int) -> Dim:
-        return inexact("%", other, self)
+        return apply_operation("%", other, self)
 
     def _raise_unknown(self, *_: object) -> NoReturn:
         raise UnknownSizeError(f"the size {self} is unknown at compile time")
@@ -116,8 +116,8 @@ class Size:
 
 V = TypeVar("V")
 
-# The first letter of symbols that may be negative: these are integer arguments of the program, not sizes.
-SIGNED = "i"
+# The first letter of symbols that may be negative: they are integer arguments of the program, not sizes.
+SIGNED_PREFIX = "i"
 
 
 class SymbolSource(NamedTuple):
@@ -136,19 +136,19 @@ def symbol(name: str) -> Size:
     return Size((((name,), 1),))
 
 
-def inexact(name: str, left: Dim, right: Dim) -> Dim:
-    """Returns the `name` of two sizes, which is `//`, `%`, `max` or `min`. The result is a number if both sizes are."""
+def apply_operation(name: str, left: Dim, right: Dim) -> Dim:
+    """Applies `//`, `%`, `max` or `min` (`name`) to two sizes. The result is a number if both sizes are numbers."""
     if isinstance(left, int) and isinstance(right, int):
-        return _INEXACT[name](left, right)
+        return _OPERATIONS[name](left, right)
     if name in ("max", "min"):
         difference = left - right
         if is_nonnegative(difference) or is_nonnegative(-difference):
             return left if is_nonnegative(difference) == (name == "max") else right
-    return Size((((Inexact(name, left, right),), 1),))
+    return Size((((SizeOperation(name, left, right),), 1),))
 
 
 def is_nonnegative(size: Dim) -> bool:
-    """True if `size` is certainly not negative. False if it may be, because of a `SIGNED` symbol or a subtraction."""
+    """True if `size` is certainly not negative, so it has no subtraction and no symbol that may be negative."""
     if isinstance(size, int):
         return size >= 0
     return all(factor > 0 and all(map(_is_nonnegative_atom, atoms)) for atoms, factor in size.terms)
@@ -156,21 +156,21 @@ def is_nonnegative(size: Dim) -> bool:
 
 def _is_nonnegative_atom(atom: Atom) -> bool:
     if isinstance(atom, str):
-        return not atom.startswith(SIGNED)
+        return not atom.startswith(SIGNED_PREFIX)
     operands = (is_nonnegative(atom.left), is_nonnegative(atom.right))
     return any(operands) if atom.name == "max" else all(operands)
 
 
 def smallest(left: Dim, right: Dim) -> Dim:
-    return inexact("min", left, right)
+    return apply_operation("min", left, right)
 
 
 def largest(left: Dim, right: Dim) -> Dim:
-    return inexact("max", left, right)
+    return apply_operation("max", left, right)
 
 
-def from_front(position: Dim, size: Dim) -> Dim:
-    """Returns the index in a dim of `size` that `position` means; a negative position counts from the end."""
+def index_from_front(position: Dim, size: Dim) -> Dim:
+    """Returns `position` in a dim of `size`, counted from the front; a negative position counts from the end."""
     if isinstance(position, int):
         return position + size if position < 0 else position
     if is_nonnegative(position):
@@ -251,7 +251,7 @@ def value_of(size: Dim, symbols: Mapping[str, int]) -> int:
     return int(evaluate(size, symbols, int, lambda name, a, b: _ALL_OPERATIONS[name](a, b)))
 
 
-_ALL_OPERATIONS = {**_INEXACT, "+": operator.add, "*": operator.mul}
+_ALL_OPERATIONS = {**_OPERATIONS, "+": operator.add, "*": operator.mul}
 
 
 def parse_size(text: str | int) -> Dim:
@@ -281,7 +281,7 @@ def _convert_expression(node: ast.expr) -> Dim:
     if isinstance(node, ast.BinOp):
         return _OPERATORS[type(node.op)](_convert_expression(node.left), _convert_expression(node.right))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and len(node.args) == 2:
-        return inexact(node.func.id, *map(_convert_expression, node.args))
+        return apply_operation(node.func.id, *map(_convert_expression, node.args))
     raise KeyError(ast.dump(node))
 
 

@@ -97,9 +97,11 @@ def clone_body(block: ir.Block, replacements: dict[ir.Value, ir.Value]) -> list[
     return [replacements.get(value, value) for value in terminator.operands]
 
 
-# Attribute of a function that runs once per parameter: unrolling its loops costs more compile time than it saves.
+# Attribute of a function that runs once for each parameter, such as one that packs weights: unrolling its loops would
+# cost more compile time than it saves.
 ONCE = "buddy.once"
-RESULT = "buddy.result"  # attribute of an argument that is a buffer of the caller and overlaps no other buffer
+# Attribute of an argument that is a buffer of the caller and overlaps no other buffer.
+RESULT = "buddy.result"
 
 VIEWS = frozenset(
     {
@@ -112,7 +114,8 @@ VIEWS = frozenset(
         "memref.view",
     }
 )
-_BASE = "memref.extract_strided_metadata"  # its first result is the base buffer of its operand
+# The op whose first result is the base buffer of its operand.
+_BASE = "memref.extract_strided_metadata"
 # Ops on buffers that do not access their elements.
 NO_ACCESS = VIEWS | {"memref.alloc", "memref.dim", "memref.get_global"}
 
@@ -171,10 +174,10 @@ def is_unaliased(root: ir.Value) -> bool:
     """True if only views of `root` overlap it: an allocation, or an out-parameter."""
     if isinstance(root, ir.OpResult):
         return root.owner.name in ("memref.alloc", "memref.alloca")
-    return isinstance(root, ir.BlockArgument) and RESULT in _argument_attributes(root)
+    return isinstance(root, ir.BlockArgument) and RESULT in _attributes_of_argument(root)
 
 
-def _argument_attributes(argument: ir.BlockArgument) -> Any:
+def _attributes_of_argument(argument: ir.BlockArgument) -> Any:
     owner = argument.owner.owner.operation
     if owner.name != "func.func" or "arg_attrs" not in owner.attributes or argument.owner != owner.regions[0].blocks[0]:
         return ()

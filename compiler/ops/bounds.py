@@ -86,7 +86,7 @@ def fall_back_if(node: Op, symbol_table: SymbolTable, invalid: Scalar, condition
     """
     if not _checks_enabled.get():
         return
-    LoopState([]).choose(invalid, lambda: call_eager_for_errors(node, symbol_table, condition))
+    LoopState([]).branch(invalid, lambda: call_eager_for_errors(node, symbol_table, condition))
 
 
 def _out_of_range_flag(

@@ -184,7 +184,7 @@ def _register_triangle(name: str, predicate: str) -> None:
         rank, diagonal = len(meta.shape), argument(node, 1, "diagonal", 0)
 
         def body(element: ir.Value, _out: ir.Value) -> list[ir.Value]:
-            row, column = (st.index_to(st.loop_index(rank - i), TensorDType.Int64) for i in (2, 1))
+            row, column = (st.index_to_integer(st.loop_index(rank - i), TensorDType.Int64) for i in (2, 1))
             limit = arith.addi(row, constant(diagonal, TensorDType.Int64))
             is_kept = arith.cmpi(getattr(arith.CmpIPredicate, predicate), column, limit)
             return [arith.select(is_kept, element, constant(0, meta.dtype))]

@@ -20,7 +20,7 @@ Body = Callable[[list[ir.Value], list[ir.Value]], Sequence[ir.Value]]
 
 
 def position(value: Extent) -> ir.Value:
-    """Returns `value` as a value of type index."""
+    """Returns a number, a symbolic size or an index as an MLIR value of type index."""
     return index_value(value)
 
 
@@ -67,30 +67,31 @@ def insert(value: Scalar | ir.Value, indices: Sequence[ir.Value], into: ir.Value
 
 
 def index_of(value: ir.Value, dtype: TensorDType = TensorDType.Int64) -> Scalar:
-    """Converts an MLIR index to a scalar of an integer type."""
+    """Converts an MLIR value of type index to a scalar of an integer type: the inverse of `index_position`."""
     return s.cast(Scalar(arith.index_cast(ir.IntegerType.get_signless(64), value), TensorDType.Int64), dtype)
 
 
 def index_position(value: Scalar) -> ir.Value:
-    """Converts a signed integer to an MLIR index."""
+    """Converts a scalar of type i64 to an MLIR value of type index: the inverse of `index_of`."""
     return arith.index_cast(ir.IndexType.get(), value.value)
 
 
 def number(value: bool | int | float, dtype: TensorDType) -> Scalar:
+    """Returns a constant."""
     return Scalar(constant(value, dtype), dtype)
 
 
 class LoopState:
     """Tensors that loops and branches carry; `tensors` are the current values.
 
-    The functions passed to `repeat`, `choose` and `each` read and assign `tensors` inside the loop or branch. Positions
-    are numbers or values of type index; conditions are bool scalars.
+    The functions passed to `while_loop`, `branch` and `each` read and assign `tensors` inside the loop or branch.
+    Positions are numbers or values of type index; conditions are bool scalars.
     """
 
     def __init__(self, tensors: Sequence[ir.Value]) -> None:
         self.tensors = list(tensors)
 
-    def repeat(
+    def while_loop(
         self, values: Sequence[Extent], test: Callable[..., tuple[Scalar, Sequence[Extent]]],
         body: Callable[..., Sequence[Extent]],
     ) -> list[ir.Value]:  # fmt: skip
@@ -113,8 +114,8 @@ class LoopState:
         self.tensors = copy_shapes(list(loop.results)[:count], self.tensors)
         return list(loop.results)[count:]
 
-    def choose(self, condition: Scalar, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
-        """Emits a branch: `then` or `otherwise` updates `tensors`. Without `otherwise`, the else branch is empty."""
+    def branch(self, condition: Scalar, then: Callable[[], None], otherwise: Callable[[], None] | None = None) -> None:
+        """Emits an `scf.if`: `then` or `otherwise` updates `tensors`. Without `otherwise`, the else branch is empty."""
         start = list(self.tensors)
         branch = scf.IfOp(condition.value, [tensor.type for tensor in start], has_else=True)
         for block, update in ((branch.then_block, then), (branch.else_block, otherwise)):

@@ -31,7 +31,7 @@ Position = Scalar | int
 
 def read(value: ir.Value, dtype: TensorDType, positions: Sequence[Position]) -> Scalar:
     """Reads the element of a tensor of `dtype` at integer positions, which must be in bounds."""
-    return Scalar(tensor.extract(value, [st.to_index(position_scalar(p).value) for p in positions]), dtype)
+    return Scalar(tensor.extract(value, [st.integer_to_index(position_scalar(p).value) for p in positions]), dtype)
 
 
 def position_scalar(position: Position) -> Scalar:
@@ -45,7 +45,9 @@ def position_scalar(position: Position) -> Scalar:
 
 def loop_indices(first: int, count: int) -> list[Scalar]:
     """Returns the indices of loops `first` to `first + count - 1` of the enclosing body."""
-    return [Scalar(st.index_to(st.loop_index(dim), INDEX_TYPE), INDEX_TYPE) for dim in range(first, first + count)]
+    return [
+        Scalar(st.index_to_integer(st.loop_index(dim), INDEX_TYPE), INDEX_TYPE) for dim in range(first, first + count)
+    ]
 
 
 def compute_tensor(shape: Sequence[Dim], dtype: TensorDType, body: Callable[..., Scalar]) -> ir.Value:

@@ -1,4 +1,7 @@
-"""Lowers reductions, the normalisations that consist of them, and positions of maxima and minima."""
+"""Lowers reductions, the normalisations that consist of them, and positions of maxima and minima.
+
+`wide` is the type in which a lowering computes: the accumulator type of its elements.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.sizes import Size, product
-from buddy.compiler.graph.sizes import largest as largest_size
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import scalar as s
 from buddy.compiler.ops.elementwise.logic import bits_of
@@ -73,10 +75,7 @@ def _operand(node: Op, symbol_table: SymbolTable) -> tuple[ir.Value, TensorDType
 
 def _element_count(shape: Sequence[int | Size], axes: Sequence[int]) -> int | Size:
     """Returns the number of elements that a reduction over `axes` combines, which may be symbolic."""
-    count: Any = 1
-    for axis in axes:
-        count *= shape[axis]
-    return count
+    return product([shape[axis] for axis in axes])
 
 
 @lowering("SumDimOp")
@@ -84,10 +83,8 @@ def sum_dim(node: Op, symbol_table: SymbolTable) -> ir.Value:
     value, dtype = _operand(node, symbol_table)
     axes = axes_of(argument(node, 1, "dim"), len(shape_of(value)))
     result = node.tensor_meta.dtype
-    wide, keep = (
-        accumulator_type(result, _element_count(shape_of(value), axes)),
-        bool(argument(node, 2, "keepdim", False)),
-    )
+    wide = accumulator_type(result, _element_count(shape_of(value), axes))
+    keep = bool(argument(node, 2, "keepdim", False))
 
     def body(x: Scalar, accumulated: Scalar) -> Scalar:
         return accumulated + cast(cast(x, result), wide)  # eager casts the elements to the result's type before adding
@@ -222,8 +219,14 @@ def moments(
         return accumulated + deviation * deviation
 
     square_sums = reduce([(value, dtype), (average, wide)], shape, axes, True, 0, accumulator, add_square)
-    divisor = largest_size(0, count - int(correction)) if isinstance(count, Size) else max(0.0, count - correction)
-    variance = pointwise([(square_sums, accumulator)], shape_of(square_sums), wide, lambda x: cast(x / divisor, wide))
+
+    def divide(x: Scalar) -> Scalar:
+        # The correction may be a fraction, which a symbolic size cannot express.
+        known = None if isinstance(count, Size) else max(0.0, count - correction)
+        divisor = s.maximum(x.like(count) - correction, x.like(0)) if known is None else known
+        return cast(x / divisor, wide)
+
+    variance = pointwise([(square_sums, accumulator)], shape_of(square_sums), wide, divide)
     return average, variance, wide
 
 

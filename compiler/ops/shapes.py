@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.graph.sizes import Dim, Size, from_front, largest, smallest
+from buddy.compiler.graph.sizes import Dim, Size, index_from_front, largest, smallest
 from buddy.compiler.graph.types import TensorDType
 from buddy.compiler.ops import structured as st
 from buddy.compiler.ops.registry import Registry
@@ -80,7 +80,7 @@ def _slice_start(start: Dim, size: Dim, count: Dim, step: int) -> Dim:
     PyTorch has already checked that a static start is in range. A dynamic start is data: if it is out of range, eager
     raises, and compiled code clamps the start (see `bounds`).
     """
-    position = smallest(largest(from_front(start, size), 0), size)
+    position = smallest(largest(index_from_front(start, size), 0), size)
     return largest(smallest(position, size - (count - 1) * step - 1), 0) if isinstance(start, Size) else position
 
 
@@ -191,7 +191,7 @@ def arange(node: Op, symbol_table: SymbolTable) -> ir.Value:
     compute_type = wide if meta.dtype.is_float else meta.dtype
 
     def body(_out: ir.Value) -> list[ir.Value]:
-        number = cast(Scalar(st.index_to(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute_type)
+        number = cast(Scalar(st.index_to_integer(st.loop_index(0), TensorDType.Int64), TensorDType.Int64), compute_type)
         return [cast(number * step + start, meta.dtype).value]
 
     return st.generic([], [], [st.empty(meta.shape, meta.dtype)], [[0]], [st.PARALLEL], body)[0]

@@ -44,7 +44,8 @@ class ReversedDim:
     size: int
 
 
-# How the loops of a structured op index a dim: by a loop, one of these classes, or `None` for a broadcast unit dim.
+# How the loops of a structured op index a dim of an operand: by the loop with this number, by one of these classes, or
+# `None` for a broadcast unit dim. (`graph.sizes.Dim`, a size, is called `Extent` here.)
 Dim = int | WindowDim | ReversedDim | None
 
 
@@ -324,11 +325,11 @@ def cast_shape(value: ir.Value, meta: TensorMeta) -> ir.Value:
     return record_shape(value if value.type == result_type else tensor.cast(result_type, value), meta.shape)
 
 
-def index_to(value: ir.Value, dtype: TensorDType) -> ir.Value:
+def index_to_integer(value: ir.Value, dtype: TensorDType) -> ir.Value:
     return arith.index_cast(mlir_element_type_get(dtype), value)
 
 
-def to_index(value: ir.Value) -> ir.Value:
+def integer_to_index(value: ir.Value) -> ir.Value:
     return arith.index_cast(ir.IndexType.get(), value)
 
 

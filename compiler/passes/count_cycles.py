@@ -195,7 +195,7 @@ class _Functions:
     def _callee_frame(self, op: ir.Operation) -> _Frame | None:
         """Returns the frame of the function that `op` calls.
 
-        Returns `None` if `op` is no call, or if the function is not divided or has one part without calls.
+        Returns `None` if `op` is not a call, or if the function is not divided or has one part without calls.
         """
         name = callee_of(op) if op.name == "func.call" else ""
         if name not in self._bodies or name in self._undivided:

@@ -142,7 +142,7 @@ def _ranges(op: ir.Operation) -> list[_Range]:
 
 
 def _constant_bound(value: ir.Value) -> int:
-    """Returns a bound or step as a number. Raises `UnsupportedError` if it is no constant."""
+    """Returns a bound or step as a number. Raises `UnsupportedError` if it is not a constant."""
     if isinstance(value, ir.OpResult) and value.owner.name == "arith.constant":
         return int(ir.IntegerAttr(value.owner.attributes["value"]).value)
     raise UnsupportedError("its bounds are dynamic")

@@ -227,7 +227,7 @@ class _ContractionTiling(_Tiling):
         return {number for number, _ in self.loops[loop].uses}
 
     def _is_blocked_by_rows(self, blocked: list[int]) -> bool:
-        """True if only one loop is blocked, it is no reduction, and its operands have static strides along it."""
+        """True if only one loop is blocked, it is not a reduction, and its operands have static strides along it."""
         return len(blocked) == 1 and self.loops[blocked[0]].static_strides and 2 in self._operands_of(blocked[0])
 
     # ---- one dynamic size --------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ class PeerVersion(msgspec.Struct):
 
 
 def version_of_peer(body: bytes, greeting: str) -> int:
-    """Returns the protocol version of the peer whose first frame is `body`; 0 if that is no frame `greeting`.
+    """Returns the protocol version of the peer whose first frame is `body`; 0 if that is not a frame `greeting`.
 
     Everything else in a greeting of another version may be different, so it is decoded after this check.
     """

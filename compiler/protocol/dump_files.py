@@ -58,7 +58,7 @@ _MAX_ENTRIES, _MAX_DEPTH = 4000, 4
 
 
 def dump_format(path: Path) -> DumpFormat | None:
-    """Returns the format of a file or folder; `None` if it is no dump. Raises `OSError` if it cannot be read."""
+    """Returns the format of a file or folder; `None` if it is not a dump. Raises `OSError` if it cannot be read."""
     if path.is_dir():
         return _format_of_folder(path)
     if path.suffix == ".py" or not path.is_file():
@@ -76,7 +76,7 @@ def is_dump(path: Path) -> bool:
 
 
 def format_of_text(head: bytes, suffix: str = "") -> DumpFormat | None:
-    """Returns the format of a file that starts with `head`; `None` if it is no dump."""
+    """Returns the format of a file that starts with `head`; `None` if it is not a dump."""
     if head.startswith(_CONTAINERS):
         return None
     if b" IR " in head and HEADER.search(head):

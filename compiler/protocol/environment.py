@@ -40,10 +40,11 @@ def check_variables(environment: Mapping[str, str] = os.environ) -> None:
     misspelt = {name: near for name in environment if (near := _misspelt_variable(name))}
     if misspelt:
         names = ", ".join(sorted(misspelt))
+        is_one = len(misspelt) == 1
         todo = ", ".join(f"did you mean {misspelt[name]}?" for name in sorted(misspelt))
         raise EnvironmentVariableError(
-            f"{names} in the environment {'is no variable' if len(misspelt) == 1 else 'are no variables'} of buddy-tui",
-            todo=f"{todo} (else unset {'it' if len(misspelt) == 1 else 'them'})",
+            f"{names} in the environment {'is not a variable' if is_one else 'are not variables'} of buddy-tui",
+            todo=f"{todo} (else unset {'it' if is_one else 'them'})",
         )
 
 

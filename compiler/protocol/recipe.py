@@ -76,7 +76,7 @@ MAX_GRAPHS = 2**31
 # The range of integers in frames and saved files.
 MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 # Values for `StepNote.step` during the parts of a compilation that are not steps of the recipe.
-LOWERING, CODE = -1, -2
+LOWERING_STEP, CODE_STEP = -1, -2
 
 
 class PassStep(msgspec.Struct, frozen=True, order=True, forbid_unknown_fields=True):
@@ -209,17 +209,17 @@ class Recipe(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def with_precision(self, node: str, precision: Precision | None) -> Recipe:
         """Returns this recipe with the products of `node` in `precision`; `None` restores that of all products."""
-        kept = [choice for choice in self.precisions if choice.node != node]
+        others = [choice for choice in self.precisions if choice.node != node]
         if precision is not None:
-            kept.append(PrecisionChoice(node, precision))
-        return msgspec.structs.replace(self, precisions=tuple(sorted(kept)))
+            others.append(PrecisionChoice(node, precision))
+        return msgspec.structs.replace(self, precisions=tuple(sorted(others)))
 
     def with_choice(self, node: str, lowering: str | None) -> Recipe:
         """Returns this recipe with `node` lowered by `lowering`; `None` restores the dialect's default."""
-        kept = [choice for choice in self.choices if choice.node != node]
+        others = [choice for choice in self.choices if choice.node != node]
         if lowering is not None:
-            kept.append(OpChoice(node, lowering))
-        return msgspec.structs.replace(self, choices=tuple(sorted(kept)))
+            others.append(OpChoice(node, lowering))
+        return msgspec.structs.replace(self, choices=tuple(sorted(others)))
 
     def with_step(self, index: int, **changes: object) -> Recipe:
         """Returns this recipe with fields of step `index` replaced, for example `enabled=False`."""
@@ -386,13 +386,11 @@ def _parse_toml(text: str) -> Mapping[str, object]:
 _PATH_OPTION = re.compile(
     r"(?:^|[-_])(?:file|filename|path|paths|dir|directory|library|libraries|toolkit|plugin|link-files|l|opts|cmd-options)$"
 )
-# A step is passed to MLIR's parser as text, so names must be plain, and a value may contain further options or a
-# pipeline of passes with options. IR that has been edited by hand is parsed as a module.
-_PLAIN_NAME, _WORD_BREAKS, _NESTED_OPTION = (
-    re.compile(r"[\w.-]+"),
-    re.compile(r"[\s{}()<>\"',;=]+"),
-    re.compile(r"([\w.-]+)=\S+"),
-)
+# A step is passed to MLIR's parser as text, so its names must be plain: others could contain further passes.
+_PLAIN_NAME = re.compile(r"[\w.-]+")
+# A value may contain further options, or a pipeline of passes with options.
+_WORD_BREAKS = re.compile(r"[\s{}()<>\"',;=]+")
+_NESTED_OPTION = re.compile(r"([\w.-]+)=\S+")
 # Flags of IREE's compiler that start programs, load plug-ins, or read and write files. The list may be incomplete, so
 # the values of all other flags must match `_PLAIN_VALUE`, which has neither slashes nor `~`.
 _UNSAFE_FLAG = re.compile(
@@ -401,7 +399,7 @@ _UNSAFE_FLAG = re.compile(
 _PLAIN_VALUE = re.compile(r"[\w.,:+\[\]=-]*")
 
 
-def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
+def access_claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
     """Returns a phrase for each thing that `recipe` may load, execute, read or write only if the user trusts it.
 
     Plug-ins whose paths are in `allowed` are left out.
@@ -415,8 +413,8 @@ def claims(recipe: Recipe, allowed: Iterable[str] = ()) -> list[str]:
     return list(dict.fromkeys(phrases))
 
 
-def refusal(phrases: Iterable[str]) -> str:
-    """Returns the error message for a recipe with the `claims` `phrases` and its remedy, in one line."""
+def rejection_text(phrases: Iterable[str]) -> str:
+    """Returns the error message for a recipe with these `access_claims` and its remedy, in one line."""
     return f"it asks for {'; '.join(phrases)} · --trust allows it, if you trust who wrote it"
 
 

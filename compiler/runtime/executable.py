@@ -25,7 +25,7 @@ from buddy.compiler.runtime.native_calls import (
 )
 from buddy.compiler.runtime.on_device import DeviceLoaded
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
-from buddy.compiler.runtime.released_weights import give_back, holds_new_elements, is_released, release
+from buddy.compiler.runtime.released_weights import holds_new_elements, is_released, release, restore
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
 from buddy.compiler.runtime.torch_values import RuntimeShape, bind
 from buddy.compiler.support import blas
@@ -52,7 +52,7 @@ class PlainArgument:
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         if is_released(source):
-            give_back(source)
+            restore(source)
         shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
         if source.shape != shape or source.dtype is not self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
@@ -109,13 +109,13 @@ class PackedArgument:
 
     def value(self, source: torch.Tensor, symbols: Mapping[str, int]) -> torch.Tensor:
         if not self._frozen:
-            give_back(source)
+            restore(source)
             return self._run_pack(source)
         state = state_of(source)
         with self._lock:
             if self._source is None or state != self._state:
                 # A detached tensor keeps the memory alive even if `source` gets other memory (`p.data = …`).
-                give_back(source)
+                restore(source)
                 self._buffer = self._pack_or_share(source)
                 if self._releases and release(source, self._buffer, self._run_pack):
                     state = state_of(source)

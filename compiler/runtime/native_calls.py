@@ -41,7 +41,7 @@ from buddy.compiler.runtime.native_ir import (
     TensorLayout,
     native_ir,
 )
-from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, has_released, when_first_released
+from buddy.compiler.runtime.released_weights import MIN_RELEASED_BYTES, before_first_release, has_released
 
 _METH_FASTCALL = 0x80
 # A built-in function: inputs to the list of results.
@@ -159,7 +159,7 @@ def _take_large_arguments() -> None:
         record.address = NO_ADDRESS
 
 
-when_first_released(_take_large_arguments)
+before_first_release(_take_large_arguments)
 
 
 def _fill_argument(record: ArgumentRecord, argument: NativeArgument, source: int | torch.Tensor) -> list[object]:

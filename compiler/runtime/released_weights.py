@@ -1,12 +1,12 @@
 """Frozen weights whose own memory is released: the packed copy is then the only one.
 
-A released `nn.Parameter` gets other memory of the same size, which reads as NaN and takes none: all of its pages are
-one small file in memory, mapped again and again. Eager code that reads it computes NaN, and does not crash. Memory that
+A released `nn.Parameter` gets other memory of the same size, which reads as NaN and needs no physical memory: one small
+file in memory is mapped to all of its pages. Eager code that reads it computes NaN, and does not crash. Memory that
 is written becomes normal memory, so new weights can be loaded into it.
 
-What is packed can be unpacked, because packing moves elements and adds zeros: packing the positions of the elements
+A packed weight can be unpacked, because packing moves elements and adds zeros: packing the positions of the elements
 shows where each one is. So a program that needs a released weight, because it packs it in another way or reads it in
-place, gets it back; a weight that was needed in this way is not released again.
+place, gets it restored; a restored weight is not released again.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ import numpy as np
 import torch
 
 CAN_RELEASE = sys.platform == "linux"
-# In bytes: smaller weights are not worth the mapping.
+# The minimum size of a weight in bytes: mapping memory for a smaller one would gain nothing.
 MIN_RELEASED_BYTES = 1 << 20
-# In bytes: the size of the file that fills a mapping. A process may have 65,530 mappings.
+# The size of the file that is mapped repeatedly, in bytes: a process may have only 65,530 mappings.
 _FILE_BYTES = 16 << 20
 _CHUNK_ELEMENTS = 1 << 20
 _MAP_FIXED, _PROT_NONE = 0x10, 0
@@ -45,22 +45,22 @@ class _Release:
     pack: Pack
 
 
-# Both by the address of the memory that reads as NaN, until that memory is unmapped.
+# The released weights, and the restored ones, by the address of the memory that reads as NaN, until it is unmapped.
 _released: dict[int, _Release] = {}
-_given_back: set[int] = set()
+_restored: set[int] = set()
 _file = -1
-_when_first_released: list[Callable[[], None]] = []
+_actions_before_release: list[Callable[[], None]] = []
 _has_released = False
 
 
 def has_released() -> bool:
-    """Whether any weight has been released in this process: from then on, weights may read as NaN until given back."""
+    """Whether any weight has been released in this process: from then on, weights may read as NaN until restored."""
     return _has_released
 
 
-def when_first_released(action: Callable[[], None]) -> None:
+def before_first_release(action: Callable[[], None]) -> None:
     """Calls `action` before the first weight is released; never if one has been released already."""
-    _when_first_released.append(action)
+    _actions_before_release.append(action)
 
 
 def is_released(weight: torch.Tensor) -> bool:
@@ -71,12 +71,12 @@ def is_released(weight: torch.Tensor) -> bool:
 def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
     """Gives a parameter memory that reads as NaN, and releases its own unless another tensor uses it.
 
-    Does nothing and returns false for a tensor that is not a parameter, is small, has been given back before, or whose
+    Does nothing and returns false for a tensor that is not a parameter, is small, has been restored before, or whose
     elements cannot be read from `packed`, which is `pack(weight)`.
     """
     if not isinstance(weight, torch.nn.Parameter) or weight.nbytes < MIN_RELEASED_BYTES:
         return False
-    if weight.data_ptr() in _given_back or weight.dtype != packed.dtype or weight.itemsize not in _BITS:
+    if weight.data_ptr() in _restored or weight.dtype != packed.dtype or weight.itemsize not in _BITS:
         return False
     if weight.untyped_storage().nbytes() != weight.nbytes or _sum_of_bits(weight) != _sum_of_bits(packed):
         return False
@@ -84,7 +84,7 @@ def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
     empty = _memory_of_nan(weight)
     if not _has_released:
         _has_released = True
-        for action in _when_first_released:
+        for action in _actions_before_release:
             action()
     _released[empty.data_ptr()] = _Release(weakref.ref(weight), packed, pack)
     weight.data = empty
@@ -92,12 +92,12 @@ def release(weight: torch.Tensor, packed: torch.Tensor, pack: Pack) -> bool:
     return True
 
 
-def give_back(weight: torch.Tensor) -> None:
+def restore(weight: torch.Tensor) -> None:
     """Writes the elements of a released weight to its memory again; does nothing for other tensors."""
     found = _released.pop(weight.data_ptr(), None) if _released else None
     if found is None:
         return
-    _given_back.add(weight.data_ptr())
+    _restored.add(weight.data_ptr())
     if _is_untouched(weight):
         bits = _in_memory_order(weight).view(_BITS[weight.itemsize])
         positions, packed = _positions(weight, found.pack), found.packed.reshape(-1).view(bits.dtype)
@@ -105,19 +105,19 @@ def give_back(weight: torch.Tensor) -> None:
         bits[positions[holds_element] - 1] = packed[holds_element]
 
 
-def give_all_back(tensors: Iterable[object]) -> None:
-    """Gives back all released weights among `tensors`."""
+def restore_among(tensors: Iterable[object]) -> None:
+    """Restores all released weights among `tensors`."""
     for value in tensors if _released else ():
         if isinstance(value, torch.Tensor):
-            give_back(value)
+            restore(value)
 
 
-def give_everything_back() -> None:
-    """Gives back all released weights of this process."""
+def restore_all() -> None:
+    """Restores all released weights of this process."""
     for found in list(_released.values()):
         weight = found.weight()
         if weight is not None:
-            give_back(weight)
+            restore(weight)
 
 
 def holds_new_elements(weight: torch.Tensor) -> bool:
@@ -125,7 +125,7 @@ def holds_new_elements(weight: torch.Tensor) -> bool:
     if not is_released(weight) or _is_untouched(weight):
         return False
     del _released[weight.data_ptr()]
-    _given_back.add(weight.data_ptr())
+    _restored.add(weight.data_ptr())
     return True
 
 
@@ -192,7 +192,7 @@ def _map(address: int, size: int, protection: int, flags: int, file: int) -> int
 
 def _unmap(address: int, size: int) -> None:
     _released.pop(address, None)
-    _given_back.discard(address)
+    _restored.discard(address)
     ctypes.CDLL(None).munmap(ctypes.c_void_p(address), ctypes.c_size_t(size))
 
 

@@ -103,12 +103,12 @@ class Bench:
         """Wait until the lines of the chosen stage are on the screen."""
         await self.pilot.pause()
         ir = self.app.ir
-        await self.until(lambda: ir.shown is None or self._has_come(), "the lines of the stage")
+        await self.until(lambda: ir.chosen_row is None or self._has_come(), "the lines of the stage")
         await self.passed_on()
 
     def _has_come(self) -> bool:
         ir = self.app.ir
-        return ir.document.text == ir.stage.text and ir.is_drawn
+        return ir.document.text == ir.chosen_stage.text and ir.is_drawn
 
     async def opened(self, screen: type) -> Any:
         """Wait until a screen of this type is on top. Returns the screen."""

@@ -91,7 +91,7 @@ async def press(pilot: Any, *keys: str) -> None:
             continue
         await pilot.press(key)
         await passed_on(pilot)
-    await until(pilot, lambda: app.ir.shown is None or app.ir.is_drawn)
+    await until(pilot, lambda: app.ir.chosen_row is None or app.ir.is_drawn)
 
 
 def mask(app: Any) -> None:
@@ -104,7 +104,7 @@ def mask(app: Any) -> None:
     ]
     if app.state.report is not None:
         same = msgspec.structs.replace(app.state.report.compiled, median=1.0)
-        app.state.shown.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same, load=None)
+        app.state.graph_state.report = msgspec.structs.replace(app.state.report, compiled=same, eager=same, load=None)
     app.context.status.clear()
     app.session_changed(frozenset({"outputs", "status"}))
 

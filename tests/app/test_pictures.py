@@ -266,7 +266,7 @@ SCREENS = {
         text="5 functions compiled",
     ),
     "trials": Shown(
-        TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.stage.text, (), 1), text="0/0 tried",
+        TrialsScreen, made=lambda app: TrialsScreen(app.session, app.ir.chosen_stage.text, (), 1), text="0/0 tried",
         filled=lambda screen: screen.show(ATTEMPTS),
     ),
 }  # fmt: skip

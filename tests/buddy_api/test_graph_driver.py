@@ -53,7 +53,7 @@ def only_the_middle(graph: Graph) -> None:
 
 
 def every_other(graph: Graph) -> None:
-    """Groups that are no runs: the order of the nodes does not give that of the groups."""
+    """Groups that are not runs: the order of the nodes does not give that of the groups."""
     ops = graph.operations
     graph.op_groups = {f"single{i}": [op] for i, op in reversed(list(enumerate(ops))) if i % 2}
 

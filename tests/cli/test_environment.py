@@ -35,7 +35,7 @@ def test_a_misspelt_variable_is_refused_with_the_nearest_name(name: str, meant: 
 
 
 def test_two_misspelt_variables_are_both_named() -> None:
-    with pytest.raises(EnvironmentVariableError, match=r"BUDDY_BLASS, BUDDY_CACH in the environment are no variables"):
+    with pytest.raises(EnvironmentVariableError, match=r"BUDDY_BLASS, BUDDY_CACH in the environment are not variables"):
         check_variables({"BUDDY_CACH": "1", "BUDDY_BLASS": "none"})
 
 

@@ -1,4 +1,4 @@
-"""Verbs on files that are no scripts: a run without a reference, steps that are switched off, what cannot be asked."""
+"""Verbs on files that are not scripts: a run without a reference, steps that are switched off, what cannot be asked."""
 
 from __future__ import annotations
 

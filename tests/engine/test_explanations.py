@@ -121,7 +121,7 @@ async def test_sources_that_are_no_scripts_are_named(bench: Bench, tmp_path: Pat
     (tmp_path / "a.mlir").write_text("module {}\n")
     report = (await explained(bench, source=str(tmp_path / "a.mlir"))).report
     assert report.problem is not None
-    assert "is no script" in report.problem.what
+    assert "is not a script" in report.problem.what
 
 
 async def test_a_module_runs_like_python_m(bench: Bench, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Frames over a stream that arrives in any pieces, or is no stream of frames."""
+"""Frames over a stream that arrives in any pieces, or is not a stream of frames."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def test_ops_without_a_class_are_decomposed_where_torch_can() -> None:
 
 
 class Broken:
-    """A rule that is no function, and fails."""
+    """A rule that is not a function, and fails."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         raise ValueError("no rule")

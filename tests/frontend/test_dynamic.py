@@ -92,6 +92,10 @@ GROUPS: dict[str, tuple[Callable[..., Any], Callable[[int, int], tuple[Any, ...]
         lambda x: (x + x.mean(1, keepdim=True) * 2, nn.functional.gelu(x).sum(0), x.amax(), torch.softmax(x, -1)),
         matrix,
     ),
+    "variances with corrections that are not integers": (
+        lambda x: (x.var(0, correction=0.5), x.var(1, correction=1.5, keepdim=True), x.std(correction=12.25)),
+        matrix,
+    ),
     "rows": (
         lambda x: (nn.functional.layer_norm(x, (16,), BIAS[:16], BIAS[:16]), nn.functional.log_softmax(x, 1)),
         tokens,

@@ -104,7 +104,7 @@ def test_a_saved_session_is_a_script_with_the_same_numbers(tmp_path: Path) -> No
     assert [graph.info.name for graph in program.graphs] == names(session)
     for mine, theirs in zip(program.graphs, session.graphs, strict=True):
         assert mine.info.parameters == theirs.info.parameters
-        # An input that the forward graph keeps as it is for the backward one is no result of a script.
+        # An input that the forward graph keeps as it is for the backward one is not a result of a script.
         expected = theirs.eager(theirs.tensors)
         for value in mine.eager(mine.tensors):
             assert any(value.shape == other.shape and torch.allclose(value, other) for other in expected)

@@ -10,7 +10,7 @@ from buddy.compiler.graph.sizes import (
     BadSizeError,
     Dim,
     UnknownSizeError,
-    from_front,
+    index_from_front,
     is_nonnegative,
     largest,
     parse_size,
@@ -65,13 +65,13 @@ def test_what_needs_the_value_raises(question: object) -> None:
 
 
 def test_a_position_from_the_back_is_counted_from_the_front() -> None:
-    assert from_front(-1, a) == a - 1
-    assert from_front(a * 2, a * 3) == a * 2
+    assert index_from_front(-1, a) == a - 1
+    assert index_from_front(a * 2, a * 3) == a * 2
     for position, size in ((a - 5, b), (symbol("i2"), 4), (smallest(symbol("i2"), a), b)):
         for s0, i2 in itertools.product((1, 4, 5, 8), (-4, -1, 0, 3)):
             known = {"s0": s0, "s1": 8, "i2": i2}
             given, length = value_of(position, known), value_of(size, known)
-            assert value_of(from_front(position, size), known) == (given + length if given < 0 else given)
+            assert value_of(index_from_front(position, size), known) == (given + length if given < 0 else given)
 
 
 def test_a_number_that_may_be_negative_is_no_count() -> None:

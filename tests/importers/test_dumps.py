@@ -44,9 +44,9 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def scanned(path: Path) -> Dump:
     found = dump_format(path)
-    assert found is not None, f"{path} is no dump"
+    assert found is not None, f"{path} is not a dump"
     scan = DumpScan(path, found)
-    for _ in scan.scan():
+    for _ in scan.index():
         pass
     assert scan.dump.is_complete
     return scan.dump
@@ -294,14 +294,14 @@ def test_a_log_that_grows_is_read_on_wherever_it_was_cut(dumps: Path, tmp_path: 
     for cut in range(100, len(content), len(content) // 37):
         path.write_bytes(content[:cut])
         scan = DumpScan(path, "log")
-        for _ in scan.scan():
+        for _ in scan.index():
             pass
         assert scan.is_current()
         with path.open("ab") as file:
             file.write(content[cut:])
         assert not scan.is_current()
         assert scan.can_continue()
-        for _ in scan.scan():
+        for _ in scan.index():
             pass
         assert index_of(scan.dump) == index_of(scanned(path))
         assert scan.dump.graph_names == scanned(path).graph_names
@@ -311,7 +311,7 @@ def test_a_log_that_was_replaced_is_another_one(dumps: Path, tmp_path: Path) -> 
     path = tmp_path / "a.log"
     path.write_bytes((dumps / "mlir/threads.log").read_bytes())
     scan = DumpScan(path, "log")
-    for _ in scan.scan():
+    for _ in scan.index():
         pass
     path.write_bytes(mlir("cse", "module {\n}"))
     assert not scan.can_continue()

@@ -27,7 +27,7 @@ def said(done: subprocess.CompletedProcess[str]) -> str:
 
 @pytest.fixture(scope="module")
 def broken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with packages that are no bindings: one does not load, one has no `ir`."""
+    """A folder with packages that are not bindings: one does not load, one has no `ir`."""
     root = tmp_path_factory.mktemp("broken")
     for name, text in (
         ("half_built", "raise ImportError('undefined symbol: mlirContextCreate\\nand more')\n"),

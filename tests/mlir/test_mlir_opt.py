@@ -46,7 +46,7 @@ def test_one_on_the_path_is_used(on_path: str, monkeypatch: pytest.MonkeyPatch) 
     assert found["torch-fuse-quantized-ops"].origin == "mlir-opt"
     options = {option.name: option.summary for option in found["canonicalize"].options}
     assert "iterations" in options["max-iterations"]
-    assert "pass-pipeline" not in found, "flags of the tool itself are no passes"
+    assert "pass-pipeline" not in found, "flags of the tool itself are not passes"
 
 
 def test_passes_of_its_own_are_in_the_catalogue_and_the_others_are_not_there_twice(
@@ -126,4 +126,4 @@ def test_one_that_is_built_anew_is_asked_again(tmp_path: Path, monkeypatch: pyte
     assert line.compile().reused == len(line.stages) - 1, "all but the graph itself"
     tool.write_text("#!/bin/sh\nexit 0\n")
     graphs = sum(stage.phase == "graph" for stage, _ in line.stages)
-    assert line.compile().reused == graphs - 1, "graph passes are no passes of it"
+    assert line.compile().reused == graphs - 1, "graph passes are not passes of it"

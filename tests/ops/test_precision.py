@@ -307,7 +307,7 @@ def assert_equal_results(ours: list[torch.Tensor], theirs: list[torch.Tensor]) -
 def test_a_packing_that_is_not_chained_is_an_error() -> None:
     line = Line(stack(), torch.randn(16, 32))
     failure = line.fail(without(in_precision("bf16"), "chain-packings"))
-    assert "both prepared and packed" in failure.diagnostic.what
+    assert "both transformed by hoist-parameters and packed" in failure.diagnostic.what
 
 
 def test_what_depends_on_one_weight_alone_moves_in_any_program() -> None:

@@ -119,7 +119,7 @@ def test_packing_can_be_switched_off() -> None:
 @pytest.mark.parametrize("winograd", ["never", "2", "4"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_weights_packed_at_each_call(target: str, winograd: str) -> None:
-    """Channels that are no multiple of a vector's lanes, in and out, and several windows."""
+    """Channels that are not multiples of a vector's lanes, in and out, and several windows."""
     windows = [
         Window(9, 11, 37, 29, padding=1), Window(6, 7, 16, 64, padding=1), Window(8, 8, 5, 3, padding=1),
         Window(9, 9, 19, 33, kernel=5, padding=2), Window(9, 9, 17, 16, kernel=2, stride=2),
@@ -210,7 +210,7 @@ def test_what_follows_goes_into_the_kernel(window: Window) -> None:
 
 
 def test_blocks_fit_the_channels_of_a_group_and_the_cache() -> None:
-    """Vectors are no wider than a group; of pixels 2 KiB apart, two sets of a cache of 32 KiB keep sixteen lines."""
+    """Vectors are at most a group wide; of pixels 2 KiB apart, two sets of a cache of 32 KiB keep sixteen lines."""
     narrow = Window(28, 28, 256, 256, padding=1, groups=32)
     apart = Window(14, 14, 512, 512, padding=1, groups=32)
     text = narrow.function("f0") + apart.function("f1")

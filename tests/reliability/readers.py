@@ -31,9 +31,10 @@ from buddy.compiler.protocol import file_formats, programs, recipe, wire, worker
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.source_files import SourceError, kind_of, locate
 from buddy.compiler.protocol.text.diff import difference
+from buddy.compiler.protocol.text.line_keys import line_keys
 from buddy.compiler.protocol.text.lines import IndexedText, elide, jumps, line_ends
+from buddy.compiler.protocol.text.regions import region_at, symbols
 from buddy.compiler.protocol.text.store import is_literal, stays_within_lines
-from buddy.compiler.protocol.text.structure import line_keys, region_at, symbols
 from buddy.compiler.protocol.wire import FrameBuffer, FrameDecoder, FrameError, WireError, encode
 from buddy.compiler.support import files
 from buddy.compiler.support.processes.jobs import JobFailed

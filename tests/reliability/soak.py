@@ -198,7 +198,7 @@ class Day:
 
     def _busy(self) -> bool:
         state = self.app.state
-        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.context.jobs.waiting)
+        return bool(state.busy or self.app.situation().busy or state.jobs or self.app.context.jobs.is_busy)
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE

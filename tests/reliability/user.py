@@ -202,7 +202,7 @@ class User:
 
     async def _edit_ir(self) -> None:
         self.app.context.layout.show_pane("ir")
-        self.app.text_edit_commands.edit_ir_here()
+        self.app.text_edit_commands.edit_ir_built_in()
         for _ in range(50):
             await asyncio.sleep(0.02)
             if isinstance(self.app.screen, EditorScreen):

@@ -114,7 +114,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
     if graph.numerics is not None:
         worst = [
             (rows[n.node].display_name if n.node in rows else n.node, n.seen, numerics.error_text(n.error),
-             numerics.share_text(n.error), numerics.share_text(n.own_error), n.tolerance)
+             numerics.tolerance_multiple_text(n.error), numerics.tolerance_multiple_text(n.own_error), n.tolerance)
             for n in numerics.worst_nodes(graph.numerics, _TOP)
         ]  # fmt: skip
         columns = ("node", "value", "error", "of tolerance", "alone", "tolerance")

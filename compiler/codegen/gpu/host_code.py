@@ -30,7 +30,7 @@ _IGNORED_OPS = ("memref.dealloc", "func.return", "gpu.wait")
 
 
 class HostCodeError(BuddyError):
-    """The host code has an op that is no launch or copy of known buffers; `location` is the op's location."""
+    """The host code has an op that is not a launch or copy of known buffers; `location` is the op's location."""
 
     def __init__(self, text: str, location: ir.Location) -> None:
         super().__init__(text)
@@ -45,7 +45,7 @@ def kernel_modules(module: ir.Operation) -> list[ir.Operation]:
 def steps_of(module: ir.Operation) -> tuple[tuple[Buffer, ...], tuple[Launch | Copy, ...]]:
     """Returns the buffers that the entry function of `module` allocates, and its launches and copies in order.
 
-    Raises `HostCodeError` if `module` has no entry function, or if its code is no straight-line code of static sizes.
+    Raises `HostCodeError` if `module` has no entry function, or if its code is not straight-line code of static sizes.
     """
     entry = entry_of(module)
     if entry is None:
@@ -73,7 +73,7 @@ class _Interpreter:
     _values: dict[Any, Word] = field(default_factory=dict)
 
     def add_argument(self, value: ir.Value) -> None:
-        """Adds an argument of the entry. Raises `HostCodeError` if it is no memref."""
+        """Adds an argument of the entry. Raises `HostCodeError` if it is not a memref."""
         if not isinstance(value.type, ir.MemRefType):
             raise HostCodeError("its sizes are dynamic, and launches need static sizes", value.owner.owner)
         self._values[value] = Pointer(self.arguments)

@@ -1,7 +1,7 @@
 """Runs LLVM's optimiser on functions, and records the module after each pass, as `opt -print-changed` prints it.
 
 LLVM prints it, and skips passes, if command-line options request that. A process can set these options only once, so
-`optimised` works in a one-shot process. It uses llvmlite: the bindings' `ExecutionEngine` ignores the options.
+`optimise` works in a one-shot process. It uses llvmlite: the bindings' `ExecutionEngine` ignores the options.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class OptimisedFunction(msgspec.Struct, frozen=True):
 
 
 class OptimiserQuestion(msgspec.Struct, frozen=True):
-    """The input of `answer`: modules as LLVM IR, the target, and the arguments of `optimised`."""
+    """The input of `answer`: modules as LLVM IR, the target, and the arguments of `optimise`."""
 
     texts: tuple[str, ...]
     level: int
@@ -70,7 +70,7 @@ class OptimiserQuestion(msgspec.Struct, frozen=True):
     prints: bool
 
 
-def optimised(
+def optimise(
     texts: Sequence[str], level: int, machine: Machine, disabled: Sequence[str], prints: bool
 ) -> list[OptimisedFunction]:
     """Returns the object of each module in LLVM IR, optimised without the passes named in `disabled`.

@@ -1,4 +1,4 @@
-"""The worker processes that compile objects. They are no threads, because the bindings hold the GIL while LLVM runs.
+"""The worker processes that compile objects. They are not threads, because the bindings hold the GIL while LLVM runs.
 
 A module that cannot be compiled ends the worker. The requester then compiles the module to get the error, unless a
 signal such as SIGABRT ended the worker. A worker also ends after `IDLE_SECONDS` without requests, to free its memory.

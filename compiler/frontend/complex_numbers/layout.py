@@ -1,4 +1,4 @@
-"""Rules for views, copies, factories and writes of complex tensors: data movement is applied to both parts."""
+"""Rules for complex data movement: views, copies, factories and writes apply to the real and the imaginary part."""
 
 from __future__ import annotations
 

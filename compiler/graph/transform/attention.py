@@ -29,10 +29,10 @@ from buddy.compiler.graph.operations import (
 from buddy.compiler.graph.sizes import is_dynamic
 from buddy.compiler.graph.transform.rewriting import (
     Note,
+    bypass_getitems,
     fresh_name,
     only_first_result,
     replace_node,
-    take_first_result,
 )
 from buddy.compiler.graph.types import TensorDType, TensorMeta
 
@@ -267,7 +267,7 @@ def _fuse(graph: Graph, node: Op, cls: type[Op], operands: list[Op], **options: 
         mask, causal = node.kwargs.get("attn_mask"), argument(node, 4, "is_causal", False)
         scale = node.kwargs.get("scale")
         new = replace_node(graph, node, cls, TARGET, [*operands, mask, 0.0, causal], scale=scale, **options)
-        take_first_result(graph, new)
+        bypass_getitems(graph, new)
         return new
     return replace_node(graph, node, cls, TARGET, [*operands, *node.args[3:]], **{**node.kwargs, **options})
 

@@ -1,4 +1,4 @@
-"""What graph passes share: functions that replace nodes, and notes on nodes. Also the pass that inserts observers."""
+"""Replaces nodes of a graph, takes notes on them, and inserts observers: what graph passes share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def only_first_result(node: Op) -> bool:
     return all(isinstance(reader, GetItemOp) and reader.args[1] == 0 for reader in node._children)
 
 
-def take_first_result(graph: Graph, node: Op) -> None:
+def bypass_getitems(graph: Graph, node: Op) -> None:
     """Makes the readers of the `GetItemOp`s of `node` read `node` itself. All of them must pick the first result."""
     for getitem in list(node._children):
         for reader in list(getitem._children):
@@ -50,7 +50,7 @@ def take_first_result(graph: Graph, node: Op) -> None:
 
 
 class TransformError(BuddyError):
-    """A graph pass is unknown, or rejects the graph or its options; the text says why."""
+    """A graph pass is unknown, or rejects the graph or its options; the message has the reason."""
 
 
 class Note(NamedTuple):
@@ -65,9 +65,9 @@ Transform = Callable[..., list[Note] | None]
 
 
 ALL_NODES = "*"
-# Separates the observed node from the node that the observer follows.
+# In an option of `observe`, separates the observed node from the node that the observer follows.
 AFTER_SEPARATOR = "@"
-# An observer's stable name is this prefix and the stable name of the observed node.
+# The stable name of an observer is this prefix followed by the stable name of the observed node.
 OBSERVER_PREFIX = "observe:"
 
 
@@ -85,7 +85,7 @@ def observe(graph: Graph, nodes: str = ALL_NODES) -> list[Note]:
     return [Note(node.stable, "is passed to the observer of a run") for node, _ in requests]
 
 
-def observed(graph: Graph) -> tuple[str, ...]:
+def observed_nodes(graph: Graph) -> tuple[str, ...]:
     """Returns the stable names of the nodes that a run of `graph` observes, in the order of the run."""
     return tuple(op.args[0].stable for op in graph.operations if isinstance(op, ObserveOp))
 
@@ -114,7 +114,7 @@ def _parse_requests(graph: Graph, nodes: str) -> Iterator[tuple[Op, Op]]:
 
 
 def _observer(graph: Graph, node: Op, predecessor: Op) -> Op:
-    """Returns a node that observes `node` after `predecessor`, in whose module and thus in whose function it is."""
+    """Returns a node that observes `node` after `predecessor`, in the module (and so the function) of `predecessor`."""
     observer = new_op(ObserveOp, fresh_name(graph, f"observe_{node.name}"), OBSERVE_TARGET, [node], [None])
     observer.stable = OBSERVER_PREFIX + node.stable
     observer.module, observer.location = predecessor.module, predecessor.location

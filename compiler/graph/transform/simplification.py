@@ -19,7 +19,7 @@ from buddy.compiler.graph.operations import (
     UnsqueezeOp,
     ViewOp,
 )
-from buddy.compiler.graph.transform.rewriting import Note, only_first_result, replace_node, take_first_result
+from buddy.compiler.graph.transform.rewriting import Note, bypass_getitems, only_first_result, replace_node
 
 
 def slice_parts(graph: Graph) -> list[Note]:
@@ -162,7 +162,5 @@ def maxpool2d_simplify(graph: Graph) -> list[Note]:
 def _drop_indices(graph: Graph, node: Op) -> Note:
     if not only_first_result(node):
         return Note(node.stable, "left: its indices are read")
-    take_first_result(
-        graph, replace_node(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs)
-    )
+    bypass_getitems(graph, replace_node(graph, node, MaxPool2dOp, "max_pool2d.default", list(node.args), **node.kwargs))
     return Note(node.stable, "returns only the values, without indices")

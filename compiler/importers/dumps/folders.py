@@ -59,7 +59,7 @@ class FolderScan:
         read = StageHash(stage.language, dump.size <= MAX_COUNTED_BYTES)
         with stage.path.open("rb") as file:
             line = file.readline(_MAX_HEADER_BYTES)
-            # The header of a pass is no part of the IR.
+            # The header of a pass is not part of the IR.
             header = read_header(line) if line.endswith(b"\n") else None
             start = len(line) if header is not None else 0
             for data in lines_from(file, start):

@@ -69,14 +69,14 @@ _Statuses = tuple[tuple[str, int, int], ...]
 
 
 class DumpScan:
-    """The scan of a dump. Of a log that has grown, `scan` reads only what is new."""
+    """The scan of a dump. Of a log that has grown, `index` reads only what is new."""
 
     def __init__(self, path: Path, dump_format: DumpFormat) -> None:
         self.dump = Dump(path, dump_format)
         self._log = LogScan(self.dump, path) if dump_format == "log" else None
         self._statuses: _Statuses = ()
 
-    def scan(self) -> Iterator[None]:
+    def index(self) -> Iterator[None]:
         """Indexes the dump, and yields after each chunk. Raises `OSError` if a file cannot be read."""
         dump = self.dump
         dump.is_complete = False
@@ -99,7 +99,7 @@ class DumpScan:
         return self.dump.is_complete and self._statuses == _statuses(self.dump.path)
 
     def can_continue(self) -> bool:
-        """Whether the dump is a log that has grown, so that `scan` reads only what is new."""
+        """Whether the dump is a log that has grown, so that `index` reads only what is new."""
         return self._log is not None and self.dump.is_complete and self._log.has_grown()
 
 

@@ -69,7 +69,7 @@ class DumpStage:
 
 @dataclass
 class Dump:
-    """The stages that have been found so far. `scanned` of `size` bytes have been read; `notes` name what is no IR.
+    """The stages that have been found so far. `scanned` of `size` bytes have been read; `notes` name what is not IR.
 
     It `is_complete` when all files have been read to their end.
     """

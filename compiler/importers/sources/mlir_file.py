@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.table import ir_graph_info, rows_table
+from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
 from buddy.compiler.graph.serialize import from_bytes
 from buddy.compiler.importers.mlir_files.read_request import EntryPoint, ReadAnswer, ReadRequest
 from buddy.compiler.importers.sources.inputs import INPUTS, SEED, as_call, new_generator, random_tensor

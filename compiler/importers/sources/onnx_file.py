@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import torch
 
-from buddy.compiler.frontend.table import ir_graph_info, rows_table
+from buddy.compiler.frontend.graph_info import ir_graph_info, rows_table
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.types import NodeType, TensorMeta
 from buddy.compiler.importers.onnx_files.importing import import_onnx

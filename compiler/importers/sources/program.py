@@ -1,4 +1,4 @@
-"""The program that is captured from a source, and the program's files."""
+"""The result of capturing a source: its graphs, the Python files of the program, and their code."""
 
 from __future__ import annotations
 
@@ -50,26 +50,26 @@ def program_files(script: Path | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(paths))
 
 
-# No script is this long; a larger file is not a script.
+# The code of a larger file is not shown; no script is this long.
 _MAX_FILE_BYTES = 8 << 20
-# The size of all code of a program, in characters.
+# The maximum size of all code of a program, in characters.
 _MAX_CHARACTERS = 64 << 20
 
 
 def python_texts(graphs: Sequence[GraphInfo], files: Sequence[str], started_at: float) -> tuple[PythonText, ...]:
     """The Python code that nodes of `graphs` come from, or the reason why it is unknown.
 
-    Code of a file is shown only if the file is one of the program's `files` or of a loaded module: other code may have
-    any name, also that of a file. `started_at` is when the program was started, in seconds since the epoch.
+    A file is read only if it is one of the program's `files` or of a loaded module: `exec` can give code any file name,
+    also that of an unrelated file. `started_at` is when the program was started, in seconds since the epoch.
     """
     known_files = {*files, *filter(None, (getattr(module, "__file__", None) for module in list(sys.modules.values())))}
     texts: list[PythonText] = []
-    room = _MAX_CHARACTERS
+    remaining = _MAX_CHARACTERS
     for path in _paths_of(graphs):
         text = _file_text(path, started_at) if path in known_files else _text_without_file(path)
-        if len(text.content) > room:
+        if len(text.content) > remaining:
             text = PythonText(path, problem=f"{path} is not shown: the code of this program is too long")
-        room -= len(text.content)
+        remaining -= len(text.content)
         texts.append(text)
     return tuple(texts)
 
@@ -97,8 +97,8 @@ def _text_without_file(path: str) -> PythonText:
     content = _registered_code(path)
     if content:
         return PythonText(path, content.replace("\r\n", "\n").replace("\r", "\n"), is_file=False)
-    what = "is no file of the program" if os.path.isabs(path) else "has no file"
-    return PythonText(path, problem=f"the code {path} {what}: it was made by exec, or in a notebook or another process")
+    what = "is not a file of the program" if os.path.isabs(path) else "has no file"
+    return PythonText(path, problem=f"the code {path} {what}: it comes from exec, a notebook or another process")
 
 
 def _registered_code(path: str) -> str:

@@ -14,11 +14,11 @@ from buddy.compiler.ops.matrices.factorizations import identity
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
-    as_results,
     as_stack,
     empty_stack,
+    for_each_problem,
+    reshape_to_results,
     results_or_eager,
-    solve_stack,
     stack_shape,
 )
 from buddy.compiler.ops.registry import Registry
@@ -102,7 +102,7 @@ def matrix_exponential(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     shape = stack_shape(a, dtype)
     parts = {"sum": (identity(shape, wide), wide), "a": (a, wide), "info": (st.filled(0, shape[:1], INT32), INT32)}
     parts |= {name: (empty_stack(shape, wide), wide) for name in ("term", "product")}
-    solved = dict(zip(parts, solve_stack(parts, exponential), strict=True))
-    results = as_results(node, [cast_tensor(solved["sum"], WIDE, dtype.part)])
+    solved = dict(zip(parts, for_each_problem(parts, exponential), strict=True))
+    results = reshape_to_results(node, [cast_tensor(solved["sum"], WIDE, dtype.part)])
     condition = "a matrix has an infinity or NaN, or a norm of at least 2^1000"
     return results_or_eager(solved["info"], node, symbol_table, results, condition)

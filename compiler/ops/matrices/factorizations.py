@@ -18,14 +18,14 @@ from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
     adjoint_matrices,
-    as_results,
     as_stack,
     conjugate,
     empty_stack,
+    for_each_problem,
     meta_of,
+    reshape_to_results,
     results_or_eager,
     smaller_extent,
-    solve_stack,
     stack_shape,
     transpose_matrices,
 )
@@ -100,7 +100,7 @@ def householder_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p.each(0, smaller_extent(rows, columns), lambda k: step(p, k))
 
     parts = {"a": (a, dtype), "taus": (taus, dtype), "products": (empty_stack([count, columns], dtype), dtype)}
-    return as_results(node, solve_stack(parts, algorithm)[:2])
+    return reshape_to_results(node, for_each_problem(parts, algorithm)[:2])
 
 
 @lowering("ReflectOp")
@@ -123,8 +123,8 @@ def multiply_by_reflectors(node: Op, symbol_table: SymbolTable) -> list[ir.Value
 
     products = empty_stack([count, st.shape_of(other)[2]], dtype)
     inputs = {"a": (reflectors, dtype), "taus": (taus, dtype)}
-    product = solve_stack({"c": (other, dtype), "products": (products, dtype)}, algorithm, inputs)[0]
-    return as_results(node, [product if left else adjoint_matrices(product, dtype)])
+    product = for_each_problem({"c": (other, dtype), "products": (products, dtype)}, algorithm, inputs)[0]
+    return reshape_to_results(node, [product if left else adjoint_matrices(product, dtype)])
 
 
 def triangle(value: ir.Value, dtype: TensorDType, upper: bool, unit: bool = False) -> ir.Value:
@@ -180,7 +180,7 @@ def solve_triangular(a: ir.Value, b: ir.Value, dtype: TensorDType, upper: bool, 
         factor = p["a", i, k]
         p.update(("b", i), 0, width, lambda j, x: x - factor * p["b", k, j])
 
-    return solve_stack({"b": (b, dtype)}, algorithm, {"a": (a, dtype)})[0]
+    return for_each_problem({"b": (b, dtype)}, algorithm, {"a": (a, dtype)})[0]
 
 
 @lowering("TriangularSolveOp")
@@ -190,9 +190,9 @@ def triangular_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     a, b = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
     left, unit = argument(node, 3, "left", True), argument(node, 4, "unitriangular", False)
     if left:
-        return as_results(node, [solve_triangular(a, b, dtype, upper, unit)])
+        return reshape_to_results(node, [solve_triangular(a, b, dtype, upper, unit)])
     a, b = transpose_matrices(a, dtype), transpose_matrices(b, dtype)
-    return as_results(node, [transpose_matrices(solve_triangular(a, b, dtype, not upper, unit), dtype)])
+    return reshape_to_results(node, [transpose_matrices(solve_triangular(a, b, dtype, not upper, unit), dtype)])
 
 
 def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value]:
@@ -209,7 +209,7 @@ def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value
             has_no_error, is_positive = p["info"].compare("eq", 0), pivot > 0
             is_first_error = has_no_error & is_positive.compare("eq", 0)
             p["info"] = s.select(is_first_error, index_of(plus(k, 1), INT32), p["info"])
-            p.choose(has_no_error & is_positive, lambda: eliminate(p, k, pivot))
+            p.branch(has_no_error & is_positive, lambda: eliminate(p, k, pivot))
 
         p.each(0, size, factor_column)
 
@@ -225,7 +225,7 @@ def cholesky_factor(a: ir.Value, dtype: TensorDType) -> tuple[ir.Value, ir.Value
         p.each(plus(k, 1), size, subtract_pivot_row)
 
     parts = {"u": (triangle(a, dtype, upper=True), dtype), "info": (st.filled(0, [count], INT32), INT32)}
-    u, info = solve_stack(parts, algorithm)
+    u, info = for_each_problem(parts, algorithm)
     return u, info
 
 
@@ -239,7 +239,7 @@ def cholesky(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     a = as_stack(node.args[0], symbol_table)
     factor, info = cholesky_factor(a if upper else adjoint_matrices(a, dtype), dtype)
     factor = factor if upper else adjoint_matrices(factor, dtype)
-    results = as_results(node, [factor, info] if node.multiple else [factor])
+    results = reshape_to_results(node, [factor, info] if node.multiple else [factor])
     return results_or_eager(info, node, symbol_table, results, "a matrix is not positive definite")
 
 
@@ -254,7 +254,7 @@ def solve_by_factor(factor: Any, b: ir.Value, dtype: TensorDType, upper: bool) -
 def cholesky_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     batch, dtype = node.tensor_meta.shape[:-2], node.tensor_meta.dtype
     b, factor = (as_stack(arg, symbol_table, batch=batch) for arg in node.args[:2])
-    return as_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
+    return reshape_to_results(node, [solve_by_factor(factor, b, dtype, argument(node, 2, "upper", False))])
 
 
 # When the inverse from a Cholesky factor is left to eager.
@@ -278,9 +278,9 @@ def cholesky_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
         p.each(0, shape[1], check_diagonal)
 
-    (info,) = solve_stack({"info": (st.filled(0, shape[:1], INT32), INT32)}, check, {"a": (factor, dtype)})
+    (info,) = for_each_problem({"info": (st.filled(0, shape[:1], INT32), INT32)}, check, {"a": (factor, dtype)})
     inverse = solve_by_factor(factor, identity(shape, dtype), dtype, argument(node, 1, "upper", False))
-    return results_or_eager(info, node, symbol_table, as_results(node, [inverse]), UNUSUAL_DIAGONAL)
+    return results_or_eager(info, node, symbol_table, reshape_to_results(node, [inverse]), UNUSUAL_DIAGONAL)
 
 
 def swap_rows(p: StackedProblem, name: str, i: Extent, k: Extent) -> None:
@@ -313,7 +313,7 @@ def lu_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p.each(0, smaller_extent(rows, columns), step)
 
     parts = {"a": (a, dtype), "pivots": (pivots, INT32), "info": (st.filled(0, [count], INT32), INT32)}
-    results = as_results(node, solve_stack(parts, algorithm))
+    results = reshape_to_results(node, for_each_problem(parts, algorithm))
     if not argument(node, 2, "check_errors", False):
         return results
     return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
@@ -339,7 +339,7 @@ def _permute_rows(b: ir.Value, dtype: TensorDType, pivots: ir.Value, inverse: bo
 
         p.each(0, pivot_count, step)
 
-    return solve_stack({"b": (b, dtype)}, algorithm, {"pivots": (pivots, INT32)})[0]
+    return for_each_problem({"b": (b, dtype)}, algorithm, {"pivots": (pivots, INT32)})[0]
 
 
 @lowering("LuSolveOp")
@@ -359,7 +359,7 @@ def lu_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     else:
         x = solve_triangular(factors, _permute_rows(b, dtype, pivots), dtype, upper=False, unit=True)
         x = solve_triangular(factors, x, dtype, upper=True)
-    return as_results(node, [x if left else transpose_matrices(x, dtype)])
+    return reshape_to_results(node, [x if left else transpose_matrices(x, dtype)])
 
 
 @lowering("LuUnpackOp")
@@ -377,7 +377,7 @@ def lu_unpack(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     if argument(node, 2, "unpack_data", True):
         results[1] = triangle(_corner(factors, (count, rows, inner), dtype), dtype, upper=False, unit=True)
         results[2] = triangle(_corner(factors, (count, inner, columns), dtype), dtype, upper=True)
-    return as_results(node, results)
+    return reshape_to_results(node, results)
 
 
 def _corner(value: ir.Value, shape: tuple[Dim, ...], dtype: TensorDType) -> ir.Value:

@@ -22,13 +22,13 @@ from buddy.compiler.ops.matrices.stack import (
     INT32,
     Part,
     StackedProblem,
-    Subscript,
-    as_results,
+    SubscriptAt,
     as_stack,
     conjugate,
+    for_each_problem,
     meta_of,
+    reshape_to_results,
     results_or_eager,
-    solve_stack,
     stack_shape,
     transpose_matrices,
 )
@@ -67,7 +67,7 @@ def repeat_sweeps(p: StackedProblem, size: Extent, rotate_pair: Callable[[ir.Val
         return [plus(count, 1)]
 
     p["rotated"] = number(1, INT32)
-    p.repeat([0], test, sweep)
+    p.while_loop([0], test, sweep)
     p["info"] = p["info"] | p["rotated"]
 
 
@@ -79,10 +79,10 @@ def rotation(a: Scalar, d: Scalar, b: Scalar) -> tuple[Scalar, Scalar]:
     return cosine, cosine * tangent
 
 
-def rotate(p: StackedProblem, one: Subscript, other: Subscript, size: Extent, angle: tuple[Scalar, Scalar]) -> None:
+def rotate(p: StackedProblem, one: SubscriptAt, other: SubscriptAt, size: Extent, angle: tuple[Scalar, Scalar]) -> None:
     """Rotates two rows or columns by `angle`, which is (cosine, sine)."""
     cosine, sine = angle
-    p.update_both(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
+    p.update_pairs(one, other, 0, size, lambda x, y: (cosine * x - sine * y, sine * x + cosine * y))
 
 
 def phase_of(x: Scalar) -> Scalar | None:
@@ -161,7 +161,7 @@ def make_rows_orthogonal(p: StackedProblem, also: tuple[str, ...] = ()) -> None:
 
         # A product counts as 0 if it is within the rounding error of its sum.
         tolerance = s.sqrt(ii) * s.sqrt(kk) * (ROTATION_THRESHOLD * float(columns))
-        p.choose(s.modulus(ik) > tolerance, rotate_parts)
+        p.branch(s.modulus(ik) > tolerance, rotate_parts)
 
     scale(p, "b")
     repeat_sweeps(p, rows, rotate_pair)
@@ -205,7 +205,7 @@ def singular_values(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p.update(("values",), 0, p.shape("values")[0], lambda _, x: x * factor)
 
     parts = {"b": (b, wide_type(node.args[0].tensor_meta.dtype))} | common_parts(*st.shape_of(b)[:2])
-    solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
+    solved = dict(zip(parts, for_each_problem(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype, descending), meta_of(node, 1).shape, dtype)
     return results_or_eager(solved["info"], node, symbol_table, [None, values, None], NOT_SOLVED)
 
@@ -227,7 +227,7 @@ def symmetric_eigenvalues(node: Op, symbol_table: SymbolTable) -> list[ir.Value]
         p.update(("values",), 0, size, lambda i, _: s.real_part(p["a", i, i]) * factor)
 
     parts = {"a": (cast_tensor(a, dtype.part, WIDE), wide_type(dtype))} | common_parts(*st.shape_of(a)[:2])
-    solved = dict(zip(parts, solve_stack(parts, algorithm), strict=True))
+    solved = dict(zip(parts, for_each_problem(parts, algorithm), strict=True))
     values = st.reshape(sort_values(solved["values"], dtype.part, ascending), meta_of(node, 0).shape, dtype.part)
     return results_or_eager(solved["info"], node, symbol_table, [values, None], NOT_SOLVED)
 
@@ -262,7 +262,7 @@ def rotate_rows_and_columns(p: StackedProblem, i: Extent, k: Extent) -> None:
         rotate(p, lambda j: ("a", j, i), lambda j: ("a", j, k), size, angle)
         p["a", i, k] = p["a", k, i] = off_diagonal.like(0)
 
-    p.choose(s.modulus(off_diagonal) > ROTATION_THRESHOLD, rotate_both)
+    p.branch(s.modulus(off_diagonal) > ROTATION_THRESHOLD, rotate_both)
 
 
 @lowering("PseudoInverseOp")
@@ -296,11 +296,11 @@ def pseudo_inverse(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
 
     wide = wide_type(dtype)
     parts = {"b": (b, wide), "r": (identity((count, rows, rows), wide), wide)} | common_parts(count, rows)
-    solved = dict(zip(parts, solve_stack(parts, algorithm, tolerances), strict=True))
+    solved = dict(zip(parts, for_each_problem(parts, algorithm, tolerances), strict=True))
     b = conjugate(solved["b"], wide)
     contract = contract_complex if dtype.is_complex else st.contract
     inverse = contract(solved["r"], b, "zki", "zkj", "zij" if is_transposed else "zji", WIDE)
-    results = as_results(node, [cast_tensor(inverse, WIDE, dtype.part)])
+    results = reshape_to_results(node, [cast_tensor(inverse, WIDE, dtype.part)])
     return results_or_eager(solved["info"], node, symbol_table, results, NOT_SOLVED)
 
 

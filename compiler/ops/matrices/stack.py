@@ -1,4 +1,4 @@
-"""Emits algorithms on stacks of matrices, one matrix at a time, and the fallback to eager if one fails on the data."""
+"""Emits a loop over a stack of matrices that runs an algorithm on each, and the fallback to eager if one fails."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from buddy.compiler.ops.scalar import Scalar
 from buddy.compiler.ops.utils import SymbolTable, value_of
 
 INT32 = TensorDType.Int32
-# A tensor [count, ...], with one matrix, vector or number per problem, and its element type. Complex tensors have both
-# parts along an additional last dim, which shapes in this package do not include.
+# A tensor [count, ...] with a matrix, vector or number of each of `count` problems, and its element type. A complex
+# tensor has its real and imaginary parts along an additional last dim, which shapes in this package do not include.
 Part = tuple[ir.Value, TensorDType]
-# The name of a part and the indices of an element of it, such as ("a", i, j).
-Subscripted = tuple[Any, ...]
-# What a loop computes: scalars or values of type index.
-Folded = TypeVar("Folded", bound=Scalar | Extent)
+# The name of a part and the indices of an element or a row of it, such as ("a", i, j) or ("a", i).
+Subscript = tuple[Any, ...]
+# A loop-carried value: a scalar or a value of type index.
+Carried = TypeVar("Carried", bound=Scalar | Extent)
 # Maps the index `j` of an element of a row or column to the element's subscript, such as ("a", i, j).
-Subscript = Callable[[ir.Value], Subscripted]
+SubscriptAt = Callable[[ir.Value], Subscript]
 
 
 class StackedProblem(LoopState):
-    """The problem with the index `index` in a stack; it has parts, such as the matrix "a".
+    """Problem number `index` of a stack, such as a system of equations. Its parts have names, such as the matrix "a".
 
     `problem["a", i, j]` is an element of the part "a", and can be assigned. `dtypes` are the element types of the parts
     that can be assigned, whose tensors are loop-carried. The parts in `inputs` are read-only.
@@ -59,20 +59,20 @@ class StackedProblem(LoopState):
         super().__init__(tensors)
         self.dtypes, self.inputs, self.index = dtypes, inputs, index
 
-    def __getitem__(self, subscript: str | Subscripted) -> Scalar:
+    def __getitem__(self, subscript: str | Subscript) -> Scalar:
         name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
         value, dtype = self.inputs.get(name) or (self.tensors[self._tensor_index(name)], self.dtypes[name])
         return element(value, self._tensor_indices(indices), dtype)
 
-    def __setitem__(self, subscript: str | Subscripted, value: Scalar) -> None:
+    def __setitem__(self, subscript: str | Subscript, value: Scalar) -> None:
         name, *indices = subscript if isinstance(subscript, tuple) else (subscript,)
         i = self._tensor_index(name)
         old = self.tensors[i]
         (self.tensors[i],) = copy_shapes([insert(value, self._tensor_indices(indices), old)], [old])
 
     def fold(
-        self, start: Extent, end: Extent, initial: Sequence[Folded], step: Callable[..., Sequence[Folded]]
-    ) -> list[Folded]:
+        self, start: Extent, end: Extent, initial: Sequence[Carried], step: Callable[..., Sequence[Carried]]
+    ) -> list[Carried]:
         """Emits a loop over `start <= i < end`; `step(i, *values)` returns the next values. Returns the final values.
 
         The values, which are `initial` at first, are scalars or values of type index.
@@ -87,18 +87,18 @@ class StackedProblem(LoopState):
 
         return scalars(for_each([minus(end, start)], _values(initial), visit))
 
-    def update(self, line: Subscripted, start: Extent, end: Extent, body: Callable[[ir.Value, Scalar], Scalar]) -> None:
+    def update(self, row: Subscript, start: Extent, end: Extent, body: Callable[[ir.Value, Scalar], Scalar]) -> None:
         """Replaces the elements `start <= j < end` of a row ("a", i) or a vector ("v",) by `body(j, element)`."""
 
         def visit(j: ir.Value) -> None:
-            self[(*line, j)] = body(j, self[(*line, j)])
+            self[(*row, j)] = body(j, self[(*row, j)])
 
         self.each(start, end, visit)
 
-    def update_both(
+    def update_pairs(
         self,
-        one: Subscript,
-        other: Subscript,
+        first: SubscriptAt,
+        second: SubscriptAt,
         start: Extent,
         end: Extent,
         body: Callable[[Scalar, Scalar], tuple[Scalar, Scalar]],
@@ -106,15 +106,15 @@ class StackedProblem(LoopState):
         """Replaces the pairs of elements `start <= j < end` of two rows or columns by the results of `body`."""
 
         def visit(j: ir.Value) -> None:
-            self[one(j)], self[other(j)] = body(self[one(j)], self[other(j)])
+            self[first(j)], self[second(j)] = body(self[first(j)], self[second(j)])
 
         self.each(start, end, visit)
 
-    def exchange(self, one: Subscript, other: Subscript, start: Extent, end: Extent) -> None:
+    def exchange(self, first: SubscriptAt, second: SubscriptAt, start: Extent, end: Extent) -> None:
         """Exchanges the elements `start <= j < end` of two rows or columns."""
-        self.update_both(one, other, start, end, lambda x, y: (y, x))
+        self.update_pairs(first, second, start, end, lambda x, y: (y, x))
 
-    def find_largest(self, start: ir.Value, end: Extent, subscript: Subscript) -> tuple[Scalar, ir.Value]:
+    def find_largest(self, start: ir.Value, end: Extent, subscript: SubscriptAt) -> tuple[Scalar, ir.Value]:
         """Returns the largest magnitude of a row or column and its first position, like BLAS's `iamax`."""
 
         def step(i: ir.Value, largest: Scalar, largest_position: ir.Value) -> list[Scalar | ir.Value]:
@@ -166,7 +166,7 @@ def empty_stack(shape: Sequence[Dim], dtype: TensorDType) -> ir.Value:
     return st.empty(stored.shape, stored.dtype)
 
 
-def solve_stack(
+def for_each_problem(
     parts: Mapping[str, Part], algorithm: Callable[[StackedProblem], None], inputs: Mapping[str, Part] | None = None
 ) -> list[ir.Value]:
     """Emits a loop that runs `algorithm` on each of `count` problems; returns the new tensors [count, ...] of `parts`.
@@ -208,7 +208,7 @@ def meta_of(node: Op, index: int) -> TensorMeta:
     return meta
 
 
-def as_results(node: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
+def reshape_to_results(node: Op, values: Sequence[ir.Value]) -> list[ir.Value]:
     """Reshapes stacks to the shapes of the node's results."""
     metas = [meta_of(node, number).stored for number in range(len(values))]
     return [st.reshape(value, meta.shape, meta.dtype) for value, meta in zip(values, metas, strict=True)]
@@ -267,7 +267,7 @@ def results_or_eager(
         pairs = zip(state.tensors, used, strict=True)
         state.tensors = [_copy_into(value, result, dtype) for value, (result, dtype) in pairs]
 
-    state.choose(_any_failed(info), call_eager)
+    state.branch(_any_failed(info), call_eager)
     tensors = iter(state.tensors)
     metas = [meta_of(node, i).stored for i in range(len(results))]
     return [

@@ -21,10 +21,10 @@ from buddy.compiler.ops.matrices.factorizations import swap_rows, triangle
 from buddy.compiler.ops.matrices.stack import (
     INT32,
     StackedProblem,
-    as_results,
     as_stack,
+    for_each_problem,
+    reshape_to_results,
     results_or_eager,
-    solve_stack,
     stack_shape,
 )
 from buddy.compiler.ops.registry import Registry
@@ -149,19 +149,19 @@ def ldl_factor(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
         p["pivots", k] = p["pivots", last] = s.select(is_pair, -pivot, pivot)
         is_first_empty = is_empty & p["info"].compare("eq", 0)
         p["info"] = s.select(is_first_empty, index_of(plus(k, 1), INT32), p["info"])
-        p.choose(
+        p.branch(
             is_pair,
             lambda: eliminate_pair(p, k, conj),
-            lambda: p.choose(is_empty, lambda: None, lambda: eliminate(p, k, conj)),
+            lambda: p.branch(is_empty, lambda: None, lambda: eliminate(p, k, conj)),
         )
         return [plus(last, 1)]
 
     def algorithm(p: StackedProblem) -> None:
-        p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: factor_block(p, k))
+        p.while_loop([0], lambda k: (compare("slt", k, size), [k]), lambda k: factor_block(p, k))
 
     parts = {"a": (triangle(a, dtype, upper=False), dtype), "pivots": (st.empty([count, size], INT32), INT32)}
     parts["info"] = (st.filled(0, [count], INT32), INT32)
-    results = as_results(node, solve_stack(parts, algorithm))
+    results = reshape_to_results(node, for_each_problem(parts, algorithm))
     if not argument(node, 2, "check_errors", False):
         return results
     return results_or_eager(results[2], node, symbol_table, results, "a pivot is 0")
@@ -182,7 +182,7 @@ def divide_rows(p: StackedProblem, k: Extent, last: Any, conj: Conj) -> None:
         x, y = x / conj(off_diagonal), y / off_diagonal
         return scale * (low * x - y), scale * (high * y - x)
 
-    p.update_both(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], divide)
+    p.update_pairs(lambda j: ("b", k, j), lambda j: ("b", last, j), 0, p.shape("b")[1], divide)
 
 
 def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> list[Any]:
@@ -193,11 +193,11 @@ def solve_block_forward(p: StackedProblem, k: Extent, size: Any, conj: Conj) -> 
 
     def eliminate_below(i: Extent) -> None:
         subtract_row(p, i, p["a", i, k], k)
-        p.choose(is_single, lambda: None, lambda: subtract_row(p, i, p["a", i, last], last))
+        p.branch(is_single, lambda: None, lambda: subtract_row(p, i, p["a", i, last], last))
 
     p.each(plus(last, 1), size, eliminate_below)
     pivot = diagonal(p, k, conj)
-    p.choose(
+    p.branch(
         is_single,
         lambda: p.update(("b", k), 0, p.shape("b")[1], lambda _, x: x / pivot),
         lambda: divide_rows(p, k, last, conj),
@@ -223,8 +223,10 @@ def ldl_solve(node: Op, symbol_table: SymbolTable) -> list[ir.Value]:
     fall_back_if_outside(node, symbol_table, [(node.args[1], size)], read=lambda pivot: s.absolute(pivot) - 1)
 
     def algorithm(p: StackedProblem) -> None:
-        p.repeat([0], lambda k: (compare("slt", k, size), [k]), lambda k: solve_block_forward(p, k, size, conj))
+        p.while_loop([0], lambda k: (compare("slt", k, size), [k]), lambda k: solve_block_forward(p, k, size, conj))
         last = minus(size, 1)
-        p.repeat([last], lambda k: (compare("sge", k, 0), [k]), lambda k: solve_block_backward(p, k, size, conj))
+        p.while_loop([last], lambda k: (compare("sge", k, 0), [k]), lambda k: solve_block_backward(p, k, size, conj))
 
-    return as_results(node, solve_stack({"b": (b, dtype)}, algorithm, {"a": (a, dtype), "pivots": (pivots, INT32)}))
+    return reshape_to_results(
+        node, for_each_problem({"b": (b, dtype)}, algorithm, {"a": (a, dtype), "pivots": (pivots, INT32)})
+    )

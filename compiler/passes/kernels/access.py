@@ -33,7 +33,7 @@ class MemrefLayout:
 def layout_of(type_: ir.Type) -> MemrefLayout:
     """Returns the layout of a memref type.
 
-    Raises `UnsupportedError` for a type that is no memref, for dynamic shapes or strides, and for negative strides.
+    Raises `UnsupportedError` for a type that is not a memref, for dynamic shapes or strides, and for negative strides.
     """
     if not isinstance(type_, ir.MemRefType):
         raise UnsupportedError(f"operand of type {type_} is not a memref")
@@ -96,7 +96,7 @@ def loops_of(
 ) -> list[Loop]:
     """Returns the loops of an op whose operands are indexed by linear combinations of loops, given by `maps`.
 
-    Raises `UnsupportedError` if an index is no linear combination of loops.
+    Raises `UnsupportedError` if an index is not a linear combination of loops.
     """
     strides = [[0] * len(sizes) for _ in maps]
     used = [[False] * len(sizes) for _ in maps]

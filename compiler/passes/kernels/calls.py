@@ -66,7 +66,7 @@ Build = Callable[[str, Sequence[ir.Type]], func.FuncOp]
 
 
 def check_pack_limit(pass_name: str, limit: int) -> None:
-    """Raises `ValueError` for a `limit` that is no size in MiB."""
+    """Raises `ValueError` for a `limit` that is not a size in MiB."""
     if limit < 0:
         raise ValueError(f"{pass_name}: pack-limit must be 0 (no limit) or the MiB of weights to pack, not {limit}")
 

@@ -132,7 +132,7 @@ def _loops_by_stride(op: Structured, kernel_operand: int) -> list[Loop]:
 def _strides(op: Structured, kernel_operand: int, extent: Extent) -> list[int]:
     """Returns each operand's stride along a kernel's loop; `extent` is its size and its stride in `kernel_operand`.
 
-    Raises `UnsupportedError` if the kernel's loop is no part of a loop of `op`.
+    Raises `UnsupportedError` if the kernel's loop is not part of a loop of `op`.
     """
     size, kernel_stride = extent
     if size == 1:
@@ -145,7 +145,7 @@ def _strides(op: Structured, kernel_operand: int, extent: Extent) -> list[int]:
 
 
 def _check_captures(op: Structured) -> None:
-    """Raises `UnsupportedError` if the body of `op` uses a value from outside that is no constant."""
+    """Raises `UnsupportedError` if the body of `op` uses a value from outside that is not a constant."""
     inner_values = set(op.block.arguments)
     for inner in op.block.operations:
         for operand in inner.operation.operands:

@@ -251,7 +251,7 @@ def _absorb_argument_transpose(argument: ir.Value) -> Order | None:
 def _absorb_result_transpose(terminator: ir.Operation, number: int) -> Order:
     """Makes the function return the source of result `number`, if the result is a transpose.
 
-    Returns the layout of the result; () if it is no tensor.
+    Returns the layout of the result; () if it is not a tensor.
     """
     value = terminator.operands[number]
     if not isinstance(value, ir.OpResult) or value.owner.name != "linalg.transpose":

@@ -14,7 +14,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import Literal, NamedTuple
 
-from buddy.compiler.protocol.text.structure import AliasTable, LineKey, defined_names, line_keys
+from buddy.compiler.protocol.text.line_keys import AliasTable, LineKey, defined_names, line_keys
 
 # Maximum number of edits that one search in a gap without anchors makes: the work grows with its square. The second
 # value is for sequences that have little in common.

@@ -29,13 +29,14 @@ def jumps(lines: Sequence[str], first: int = 0) -> list[tuple[int, int]]:
     return [(number, labels[match[1]]) for number, match in matches if match and match[1] in labels]
 
 
+# A longer `dense<…>` constant is shortened to its first characters. A line that is still longer than the maximum is
+# truncated.
 MAX_CONSTANT_CHARACTERS = 200
-MAX_LINE_CHARACTERS = 4000
 _CONSTANT_PREFIX_CHARACTERS = 32
-# Longer `dense<…>` constants are shortened to a prefix; lines that are still longer than the limit are truncated.
-_OWN_LINE_WINDOW = 2000
+MAX_LINE_CHARACTERS = 4000
 # The number of lines, from the first one of a node on, in which its own line is searched.
 _OWN_LINE_WINDOW = 2000
+# The size of the chunks in which a text is indexed and searched.
 _CHUNK_CHARACTERS = 4 << 20
 _CONSTANT = re.compile(rf"(?<=dense<)[^>]{{{MAX_CONSTANT_CHARACTERS + 1},}}(?=>)")
 
@@ -64,7 +65,7 @@ class MachineCode:
     sizes: bytes = b""
     _ends: array[int] | None = None
 
-    def of_lines(self, first: int, last: int) -> tuple[str, ...]:
+    def hex_of_lines(self, first: int, last: int) -> tuple[str, ...]:
         """Returns the machine code of lines `first` to `last - 1` in hexadecimal digits; () if the text has none."""
         if not self.sizes:
             return ()
@@ -119,15 +120,15 @@ class IndexedText:
         """Returns at most `count` lines from `start` on, with long constants shortened."""
         first = min(max(0, start), self.total)
         last = min(first + max(0, count), self.total)
-        numbers = [self._set_of(line) for line in range(first, last)]
+        set_numbers = [self._set_number(line) for line in range(first, last)]
         table: dict[tuple[str, bool], int] = {}
         nodes = tuple(
-            tuple(table.setdefault(name, len(table)) for name in self._names_of_set(number)) for number in numbers
+            tuple(table.setdefault(name, len(table)) for name in self._names_of_set(number)) for number in set_numbers
         )
         lines = tuple(elide(self.line(line)) for line in range(first, last))
         derived = tuple(index for index, (_, is_derived) in enumerate(table) if is_derived)
         names = tuple(name for name, _ in table)
-        return LineWindow(first, lines, nodes, names, derived, self.machine.of_lines(first, last))
+        return LineWindow(first, lines, nodes, names, derived, self.machine.hex_of_lines(first, last))
 
     def _names_of_set(self, number: int) -> list[tuple[str, bool]]:
         """Returns the names of a set, each with whether it is derived."""
@@ -136,23 +137,24 @@ class IndexedText:
 
     def lines_of_node(self, node: str, limit: int) -> tuple[list[int], bool]:
         """Returns the first `limit` lines that come from `node`, and whether there are more."""
-        lines = list(islice(self.marked_lines(node), limit + 1))
+        lines = list(islice(self.lines_from_node(node), limit + 1))
         return [line for line, _ in lines[:limit]], len(lines) > limit
 
     def own_line(self, node: str) -> int:
         """Returns the line that comes from `node` and the fewest other nodes; -1 if no line comes from `node`.
 
-        Constants are chosen last. A function's first line, for example, comes from all nodes of the function.
+        A line with a constant is chosen only if there is no other. A line that comes from many nodes, such as the first
+        line of a function, says little about one of them.
         """
         lines, _ = self.lines_of_node(node, _OWN_LINE_WINDOW)
         candidates = [line for line in lines if line < lines[0] + _OWN_LINE_WINDOW]
         return min(
             candidates,
-            key=lambda line: (len(self.sets[self._set_of(line)]), ".constant" in self.line(line), line),
+            key=lambda line: (len(self.sets[self._set_number(line)]), ".constant" in self.line(line), line),
             default=-1,
         )
 
-    def marked_lines(self, node: str) -> Iterator[tuple[int, bool]]:
+    def lines_from_node(self, node: str) -> Iterator[tuple[int, bool]]:
         """Yields the lines that come from `node`, each with whether the node was derived for the line."""
         is_derived = {k: node in self.derived.get(k, ()) for k, names in enumerate(self.sets) if node in names}
         if is_derived:
@@ -172,26 +174,25 @@ class IndexedText:
 
         Chunks are short so that other threads can run between them.
         """
-        position = number = 0
-        for piece in _pieces(self.content):
-            yield number, piece
-            position += len(piece)
-            number += piece.count("\n")
+        number = 0
+        for chunk in _split_chunks(self.content):
+            yield number, chunk
+            number += chunk.count("\n")
 
-    def _set_of(self, line: int) -> int:
+    def _set_number(self, line: int) -> int:
         return self.line_sets[line] if line < len(self.line_sets) else 0
 
 
 def line_ends(content: str) -> array[int]:
     """Returns the offset after the "\\n" of each line of `content`; for an unfinished last line, the text's length."""
     ends, start = array("Q"), 0
-    for piece in _pieces(content):
-        lengths = [len(line) + 1 for line in piece.split("\n")]
+    for chunk in _split_chunks(content):
+        lengths = [len(line) + 1 for line in chunk.split("\n")]
         lengths[-1] -= 1
         if lengths[-1] == 0:
             lengths.pop()
         ends.extend(array("Q", accumulate(lengths, initial=start))[1:])
-        start += len(piece)
+        start += len(chunk)
     return ends
 
 
@@ -214,8 +215,8 @@ def _shorten(match: re.Match[str]) -> str:
     return f"{value[:_CONSTANT_PREFIX_CHARACTERS]}… ({len(value) - _CONSTANT_PREFIX_CHARACTERS:,} more characters)"
 
 
-def _pieces(content: str) -> Iterator[str]:
-    """Yields `content` in pieces of about `_CHUNK_CHARACTERS` characters that end after a newline."""
+def _split_chunks(content: str) -> Iterator[str]:
+    """Yields `content` in chunks of about `_CHUNK_CHARACTERS` characters, each of which ends after a newline."""
     start = 0
     while start < len(content):
         cut = content.find("\n", start + _CHUNK_CHARACTERS) + 1 or len(content)
@@ -242,9 +243,9 @@ def long_types(text: IndexedText) -> list[LongType]:
     """
     uses: dict[str, int] = {}
     first_line: dict[str, int] = {}
-    for number, piece in text.chunks():
+    for number, chunk in text.chunks():
         # Alias definitions are blanked, not removed, so that line numbers stay valid.
-        for match in _TYPE.finditer(_ALIAS_DEFINITION.sub("", piece)):
+        for match in _TYPE.finditer(_ALIAS_DEFINITION.sub("", chunk)):
             long_type = match[0]
             if len(long_type) < _MIN_TYPE_CHARACTERS:
                 continue

@@ -43,7 +43,7 @@ def python_structure(content: str) -> PythonStructure:
     pending = [(statement, "") for statement in tree.body]
     while pending:
         statement, scope = pending.pop()
-        _mark(statement, kinds)
+        _set_line_kinds(statement, kinds)
         blocks += _blocks_of(statement, scope)
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             scope = f"{scope}{statement.name}."
@@ -64,7 +64,7 @@ def _statements_in(statement: ast.stmt) -> Iterator[ast.stmt]:
             yield from getattr(part, name, ())
 
 
-def _mark(statement: ast.stmt, kinds: bytearray) -> None:
+def _set_line_kinds(statement: ast.stmt, kinds: bytearray) -> None:
     """Sets the kinds of the lines of a statement that is a string, an import or the header of a definition."""
     first, last = _lines_of(statement)
     if isinstance(statement, ast.Import | ast.ImportFrom):

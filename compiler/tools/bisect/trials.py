@@ -20,7 +20,7 @@ from buddy.compiler.protocol import Criterion
 from buddy.compiler.protocol.artifact import to_bytes
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.recipe import CODE, LOWERING, Recipe, digest
+from buddy.compiler.protocol.recipe import CODE_STEP, LOWERING_STEP, Recipe, digest
 from buddy.compiler.protocol.worker_messages import Done, Message, Reply, Trouble
 from buddy.compiler.runtime import LoadedProgram
 from buddy.compiler.runtime.compare import EXACT, TOLERANCES, Tolerance, compare
@@ -47,7 +47,7 @@ class Stopped(BuddyError):
 
 
 class TrialStep(Message, frozen=True):
-    """What a trial starts: a step of the recipe by its index, `LOWERING`, `CODE` or `RUN`."""
+    """What a trial starts: a step of the recipe by its index, `LOWERING_STEP`, `CODE_STEP` or `RUN`."""
 
     step: int
 
@@ -59,7 +59,7 @@ class TrialResult(Reply, frozen=True):
     """
 
     kind: Kind
-    step: int = LOWERING
+    step: int = LOWERING_STEP
     text: str = ""
     worst: float = 0.0
     artifact: bytes = b""
@@ -76,7 +76,7 @@ class RecipeOutcome:
     """
 
     kind: Kind
-    step: int = LOWERING
+    step: int = LOWERING_STEP
     text: str = ""
     worst: float = 0.0
     artifact: bytes = b""
@@ -99,7 +99,7 @@ class RecipeOutcome:
 def position_text(step: int, recipe: Recipe) -> str:
     if step >= 0:
         return f"in pass {recipe.steps[step].name} (step {step + 1})"
-    return {LOWERING: "in lowering", CODE: "in generating machine code", RUN: "when it runs"}[step]
+    return {LOWERING_STEP: "in lowering", CODE_STEP: "in generating machine code", RUN: "when it runs"}[step]
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class RecipeTrials:
         return self._outcomes[key]
 
     def _try(self, subject: TrialSubject, recipe: Recipe, until: int) -> RecipeOutcome:
-        started_steps = [LOWERING]
+        started_steps = [LOWERING_STEP]
 
         def on_message(message: Any) -> None:
             if isinstance(message, TrialStep):
@@ -229,8 +229,8 @@ def identity(recipe: Recipe) -> str:
 def _error_result(error: Exception) -> Reply:
     if isinstance(error, CompilationError):
         diagnostic = error.diagnostic
-        return TrialResult("fails", diagnostic.step if diagnostic.step >= 0 else LOWERING, diagnostic.what)
-    return TrialResult("fails", LOWERING, f"{type(error).__name__}: {error}")
+        return TrialResult("fails", diagnostic.step if diagnostic.step >= 0 else LOWERING_STEP, diagnostic.what)
+    return TrialResult("fails", LOWERING_STEP, f"{type(error).__name__}: {error}")
 
 
 class _LastStepDone(BaseException):
@@ -242,7 +242,7 @@ def _run_trial(
 ) -> Reply:
     """Runs a trial; this is the work of its process."""
     lowered: dict[str, str] = {}
-    current_step = LOWERING
+    current_step = LOWERING_STEP
 
     def on_step(step: int) -> None:
         nonlocal current_step

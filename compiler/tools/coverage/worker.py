@@ -1,4 +1,4 @@
-"""A forked process that checks pairs and may crash, and the supervisor of that process in its parent."""
+"""Checks pairs of an op and a dtype in a forked process, which may crash, and supervises it from the parent."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class _Progress:
 
 
 class CoverageWorker:
-    """Checks one pair after another in a forked process, and forks again if the process crashes or is silent too long.
+    """Checks one pair after another in a forked process, and forks again if that crashes or sends nothing for too long.
 
     The parent process must not have used torch's thread pool: a forked child would hang in it.
     """
@@ -150,7 +150,7 @@ class CoverageWorker:
                 return str(message.skipped)
 
     def _record_crash(self, progress: _Progress, outcome: Any, cause: str) -> str | None:
-        """Records that the fork crashed or was silent too long; returns the same as `_follow`."""
+        """Records that the fork crashed or sent nothing for too long; returns the same as `_follow`."""
         self.close()
         if progress.current_call is None:
             return f"its samples cannot be made: {cause}"

@@ -93,9 +93,9 @@ def read_dump(path: Path, report: Report) -> Dump:
     try:
         found = dump_format(path)
         if found is None:
-            raise BisectionError(f"{path} is no dump of another compiler")
+            raise BisectionError(f"{path} is not a dump of another compiler")
         scan = DumpScan(path, found)
-        for _ in scan.scan():
+        for _ in scan.index():
             report(f"indexing {path.name}: {len(scan.dump.stages):,} stages")
     except OSError as error:
         raise BisectionError(f"{path} cannot be read: {error.strerror or error}") from error

@@ -152,7 +152,7 @@ class Rerunner:
                 break
         if best is None:
             titles = ", ".join(self._dump.stages[number].title for number in skipped if number < len(self._dump.stages))
-            raise PipelineError(f"{titles} is no step of the pipeline itself, but of a pass that runs it")
+            raise PipelineError(f"{titles} is not a step of the pipeline itself, but of a pass that runs it")
         return best
 
     def _difference(self, pipeline: Pipeline, start: Start, skipped: Collection[int], done: Execution) -> int | None:
@@ -235,7 +235,7 @@ async def execute_steps(
     messages = await asyncio.to_thread(_split_messages, raw, log)
     raw.unlink()
     scan = DumpScan(log, "log")
-    await asyncio.to_thread(lambda: sum(1 for _ in scan.scan()))
+    await asyncio.to_thread(lambda: sum(1 for _ in scan.index()))
     return Execution(scan.dump, messages, process.returncode)
 
 

@@ -37,7 +37,7 @@ from buddy.compiler.protocol.source_files import kind_of, locate
 from buddy.compiler.support.processes.channel import Channel, serves
 from buddy.compiler.tools.explain.records import is_user_file
 from buddy.compiler.tools.explain.report import READ_ARTIFACTS, READ_RECORDS
-from buddy.compiler.tools.explain.traces import structured_record
+from buddy.compiler.tools.explain.trace_files import structured_record
 
 if TYPE_CHECKING:
     from torch._C._dynamo.guards import GuardManager
@@ -82,7 +82,7 @@ def _run(request: RecordScript) -> Diagnostic | None:
         os.chdir(request.directory or os.getcwd())
         location = locate(request.source)
         if location.path is not None and (found := kind_of(location.path)).kind != "script":
-            what = f"{request.source} is no script ({found.kind}): no function is compiled when it is opened"
+            what = f"{request.source} is not a script ({found.kind}): no function is compiled when it is opened"
             return Diagnostic(what, request.source, "pass a script that calls functions of torch.compile")
         with script_environment(location.path, request.arguments):
             if location.path is not None:

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import torch
 
-from buddy.compiler.frontend.table import main_dtype, rows_table
+from buddy.compiler.frontend.graph_info import main_dtype, rows_table
 from buddy.compiler.graph.extraction import ExtractionError, extract_graph, find_nodes, outside_values
 from buddy.compiler.graph.graph import Graph
 from buddy.compiler.graph.node import GetItemOp, Op, OutputOp, PlaceholderOp

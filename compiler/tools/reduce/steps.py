@@ -199,7 +199,7 @@ def _remove_operand(index: int, rewriter: Rewriter, op: Op) -> bool:
 
 def _all_attributes(module: GenericModule) -> Iterator[Step]:
     if any(op.attributes.keys() - _NEEDED for op in module.walk()):
-        yield Step("remove all attributes that are no properties", _remove_attributes_of_all)
+        yield Step("remove all attributes that are not properties", _remove_attributes_of_all)
     if module.resources:
         yield Step("remove the resources", _remove_resources)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from buddy.app.commands.edit_text import with_ir
+from buddy.app.commands.edit_text import with_replaced_ir
 from buddy.app.screens.editor import EditorScreen, PipelineScreen
 from buddy.compiler.protocol.recipe import PassStep
 
@@ -49,12 +49,12 @@ async def test_edited_ir_is_verified_compiled_and_undone(workbench: Open, monkey
         await bench.until(lambda: bench.app.workspace.recipe != before, "the edit")
         await bench.settled()
         assert bench.app.state.problem is None
-        assert bench.app.ir.stage.name == "replace-ir"
+        assert bench.app.ir.chosen_stage.name == "replace-ir"
         assert bench.app.passes.current.name == "replace-ir", "the cursor among the passes is on the edit"
-        assert bench.app.ir.stage.changed
+        assert bench.app.ir.chosen_stage.changed
         await bench.press("r")
         await bench.until(lambda: bench.app.state.report is not None, "the report")
-        assert not bench.app.state.report.ok, "products are no sums"
+        assert not bench.app.state.report.ok, "products are not sums"
         await bench.press("u")
         await bench.settled()
         assert bench.app.workspace.recipe == before
@@ -122,9 +122,9 @@ async def test_a_pass_is_duplicated_and_its_anchor_switched(workbench: Open) -> 
 
 def test_editing_a_replaced_module_replaces_its_text() -> None:
     steps = (PassStep("linear-sums", "graph", ""), PassStep("cse"))
-    once, place = with_ir(steps, -1, "module {}", "toplevel")
+    once, place = with_replaced_ir(steps, -1, "module {}", "toplevel")
     assert [step.name for step in once] == ["linear-sums", "replace-ir", "cse"]
     assert place == 1
-    again, place = with_ir(once, 1, "module { }", "toplevel")
+    again, place = with_replaced_ir(once, 1, "module { }", "toplevel")
     assert len(again) == 3
     assert again[1].options == (("text", "module { }"),)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from buddy.app.commands.edit_text import EditorError, NoEditorError, edit_in_external_editor, editor_words
+from buddy.app.commands.edit_text import EditorError, NoEditorError, edit_in_external_editor, split_editor_command
 from buddy.app.session.stages import StageRow
 from buddy.app.workbench.app import Workbench
 from buddy.app.workspace.settings import Settings
@@ -62,8 +62,8 @@ def test_a_missing_editor_is_reported(folder: Path) -> None:
     with pytest.raises(NoEditorError, match="does not start"):
         edit_in_external_editor(["/no/such/editor"], "x.mlir", "text")
     with pytest.raises(NoEditorError, match="No closing quotation"):
-        editor_words("emacs -nw '")
-    assert editor_words("code --wait") == ["code", "--wait"]
+        split_editor_command("emacs -nw '")
+    assert split_editor_command("code --wait") == ["code", "--wait"]
     assert not list(folder.iterdir())
 
 

@@ -82,7 +82,7 @@ async def test_a_node_is_compared_with_each_phase_of_torch_mlir(workbench: Open,
         await bench.press("enter")
         await bench.until(lambda: app.screen is app.screen_stack[0], "the workbench")
         await bench.drawn()
-        assert (app.ir.stage.name, app.ir.line_number) == ("lower", line)
+        assert (app.ir.chosen_stage.name, app.ir.line_number) == ("lower", line)
         app.context.layout.show_pane("graph")
         await bench.press("g", "B")
         screen = await beside(bench)

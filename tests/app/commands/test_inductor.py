@@ -32,16 +32,16 @@ async def test_nodes_lead_to_the_generated_code_and_a_run_shows_inductor_and_bud
         await bench.press("space")
         await bench.sees("Inductor lowers the graph itself")
         await bench.press("9")
-        await bench.until(lambda: app.ir.stage is not None and app.ir.stage.name == "kernels", "the kernels")
+        await bench.until(lambda: getattr(app.ir.chosen_stage, "name", "") == "kernels", "the kernels")
         await bench.drawn()
         await bench.until(lambda: bench.shows("cpp_fused_gelu_0"), "the kernel of the node")
         await bench.press("7")
         await bench.sees("pairs considered")
         await bench.press("r")
-        await bench.until(lambda: app.state.shown.report is not None, "the run")
+        await bench.until(lambda: app.state.graph_state.report is not None, "the run")
         await bench.settled()
-        assert app.state.shown.report.backend == "inductor"
-        assert [side.name for side in app.state.shown.report.beside] == ["native"]
+        assert app.state.graph_state.report.backend == "inductor"
+        assert [side.name for side in app.state.graph_state.report.beside] == ["native"]
         await bench.press("B")
         await bench.opened(PickerScreen)
         await bench.sees("backend native")

@@ -115,4 +115,9 @@ async def test_the_list_opens_a_page_by_op_module_and_line_and_the_log_keeps_it(
         await bench.until(lambda: len(app.screen_stack) == 1, "the panes")
         assert isinstance(node, Node)
         assert app.graph.current.stable == node.name
+        for column in ("err", "own"):
+            app.graph.order.sort_by(app.graph._columns, column)
+            app.graph.sort_rows()
+            assert app.graph.order.by == column
+            assert len(app.graph.rows) == len(app.state.info.rows)
         assert [logged.result.title for logged in app.context.results.logged] == ["Every node compared with eager"]

@@ -78,7 +78,7 @@ async def test_the_table_is_filtered_and_sorted_by_time(workbench: Open) -> None
             text = app.screen.current.text
             await bench.press("enter")
             await bench.until(lambda: bench.shows(text.split()[0]), "the line of assembly")
-            assert app.ir.stage.language == "asm"
+            assert app.ir.chosen_stage.language == "asm"
         await bench.press("t")
         stale = app.state.profile
         app.context.edits.edit(app.workspace.recipe.toggled(len(app.workspace.recipe.steps) - 6), "another recipe")

@@ -32,7 +32,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         await bench.press("enter")
         await bench.until(lambda: app.screen is app.screen_stack[0], "the workbench")
         await bench.drawn()
-        assert app.ir.stage.name == "expand-math-to-polynomials"
+        assert app.ir.chosen_stage.name == "expand-math-to-polynomials"
         assert app.ir.line_number == steps[place].trace.lines[0]
         await bench.press("g", "w")
         screen = await bench.opened(NodeHistoryScreen)
@@ -43,7 +43,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         assert screen._table.page >= len(screen._table.rows) > 3, "all of it at once where the screen has the room"
         screen._table.move_bottom()
         await bench.press("enter")
-        await bench.until(lambda: app.ir.stage is not None and app.ir.stage.language == "asm", "the assembly")
+        await bench.until(lambda: getattr(app.ir.chosen_stage, "language", "") == "asm", "the assembly")
         app.context.layout.show_pane("graph")
         await bench.press("g", "S")
         assert app.pane is app.source

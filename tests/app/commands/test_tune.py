@@ -120,8 +120,10 @@ def test_the_gain_of_a_precision_is_from_profiles_and_comparisons_where_there_ar
     own = NodeNumbers("mm.0", "observed", own_error=Deviation(1.0, 3e-3, 0.5), precision="bf16")
     assert precision_gain("bf16", own, (5e-3, 2e-3), tuned) == PrecisionGain(3e-3, True, pytest.approx(3e-3))
     assert precision_gain("int8-dynamic", own, (5e-3, None), tuned) == PrecisionGain(None, False, 2e-3)
-    assert precision_gain("int8-weights", None, nothing, None).texts == ("", "")
-    assert precision_gain("bf16", None, nothing, tuned).texts == ("2e-03", "1.000")
+    unknown = precision_gain("int8-weights", None, nothing, None)
+    assert (unknown.error_text, unknown.saved_text) == ("", "")
+    known = precision_gain("bf16", None, nothing, tuned)
+    assert (known.error_text, known.saved_text) == ("2e-03", "1.000")
 
 
 @pytest.mark.slow
@@ -129,7 +131,7 @@ async def test_the_graph_shows_what_precisions_cost_and_save(workbench: Open) ->
     async with workbench("mlp.py", size=(160, 50)) as bench:
         app = bench.app
         await bench.settled()
-        product = next(a.node for a in app.state.shown.assignments.values() if a.multiplies)
+        product = next(a.node for a in app.state.graph_state.assignments.values() if a.multiplies)
         recipe = app.workspace.recipe.with_precision(product, "bf16")
         node = NodePrecision(product, 2e-3, "bf16", (PrecisionEffect("bf16", 1.25e-3, 2e-3),))
         tuned = Tuned(1, recipe, ("bf16 for 1 product",), 2, 2, 0.5, 1.6, 1.4, 1.7, 9.0, (), (node,))
@@ -156,18 +158,18 @@ async def test_only_one_search_runs_and_the_workbench_is_busy_until_the_last_job
 ) -> None:
     async with workbench("arith_add.py", size=(80, 24)) as bench:
         app, said = bench.app, messages(bench.app)
-        with app.context.jobs.wait():
+        with app.context.jobs.busy():
             app.tune_commands._begin_search("600")  # seconds: it does not end by itself
-            await bench.until(lambda: app.context.jobs.wait_count == 2, "the search")
+            await bench.until(lambda: app.context.jobs.busy_count == 2, "the search")
             app.tune_commands.ask_tuning()
             # What the search has tried is said again and again, in the place of that.
             assert any("a search is running" in each for each in said)
             app.context.layout.show_pane("passes")
             await bench.press("ctrl+c")
-            await bench.until(lambda: app.context.jobs.wait_count == 1, "the end of the search")
+            await bench.until(lambda: app.context.jobs.busy_count == 1, "the end of the search")
             assert app.situation().busy, "the other job goes on"
             await bench.until(lambda: any("Press f in Passes to tune again" in each for each in said), "how it ended")
-        assert not app.context.jobs.waiting
+        assert not app.context.jobs.is_busy
         app.tune_commands.ask_tuning()
         await bench.sees("seconds, then")  # Another search can be asked for.
         assert app.screen.query_one("Prompt Input").size.width >= 20, "with room to type in, however long the title"

@@ -125,7 +125,7 @@ async def test_the_cursor_follows_the_node_over_stages_and_says_where_it_was_fus
         assert selection.name_of(gelu) == "act/gelu.0"
         await bench.press("]")
         await bench.drawn()
-        assert ir.stage.name == "fuse-elementwise"
+        assert ir.chosen_stage.name == "fuse-elementwise"
         assert gelu in _line(bench).nodes
         # Another node is followed from here on: the earlier stage shows it too, not the line that was left there.
         norm = next(row.stable for row in bench.app.state.info.rows if row.name == "native_layer_norm")
@@ -135,7 +135,7 @@ async def test_the_cursor_follows_the_node_over_stages_and_says_where_it_was_fus
         assert selection.node == norm
         await bench.press("[")
         await bench.drawn()
-        assert ir.stage.name == "fold-transposes"
+        assert ir.chosen_stage.name == "fold-transposes"
         assert norm in _line(bench).nodes
         # A transpose becomes a part of the product that reads it, and `canonicalize` removes what is left of it.
         await _show(bench, "lower")
@@ -213,7 +213,7 @@ async def test_a_comparison_opens_at_the_first_stage_that_differs(workbench: Ope
         others = dict(key_stages(ir.comparison.others.stages))
         earlier = ir.rows[: ir.stages.index]
         assert all(others[row.key].text == row.stage.text for row in earlier)
-        assert others[ir.key].text != ir.stage.text
+        assert others[ir.key].text != ir.chosen_stage.text
         assert ir.cursor == ir.document.diff.changes[0]
         await bench.press("B")
         await bench.type("the current recipe")

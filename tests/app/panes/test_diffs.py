@@ -47,10 +47,10 @@ async def test_d_goes_from_off_to_line_to_structural_and_back(workbench: Open) -
         await press(bench, "d")
         await bench.sees("structural diff ")
         by_structure = sum(hunk[1] + hunk[3] for hunk in ir.document.diff.hunks)
-        assert 0 < by_structure < by_line, "renumbered lines are no structural change"
+        assert 0 < by_structure < by_line, "renumbered lines are not structural changes"
         await press(bench, "d")
         assert ir.document.diff is None
-        assert ir.row_count == ir.stage.lines
+        assert ir.row_count == ir.chosen_stage.lines
 
 
 async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open) -> None:
@@ -61,9 +61,9 @@ async def test_stepping_compares_each_stage_with_the_one_before(workbench: Open)
         for key in ("right_curly_bracket", "left_square_bracket", "left_square_bracket", "right_square_bracket"):
             await press(bench, key)
             place = next(k for k, row in enumerate(ir.rows) if row.key == ir.key)
-            assert ir.rows[place - 1].stage.language == ir.stage.language == "mlir"
+            assert ir.rows[place - 1].stage.language == ir.chosen_stage.language == "mlir"
             assert ir.document.other.text == ir.rows[place - 1].stage.text
-            assert bool(ir.document.diff.hunks) <= ir.stage.changed
+            assert bool(ir.document.diff.hunks) <= ir.chosen_stage.changed
             assert ir.document.diff.hunks or bench.shows("no change") or bench.shows("no structural change")
 
 
@@ -72,7 +72,7 @@ async def test_a_stage_that_changed_nothing_is_one_fold_and_says_so(workbench: O
         ir = bench.app.ir
         ir.choose(next(row for row in ir.rows if not row.stage.changed and row.stage.language == "mlir"))
         await press(bench, "d", "d")
-        assert ir.document.diff.row(0).folded == ir.stage.lines
+        assert ir.document.diff.row(0).folded == ir.chosen_stage.lines
         await bench.sees("no change")
 
 
@@ -82,7 +82,7 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
         ir.focus()
         await show(bench, "lower")
         await bench.press("m")
-        marked = ir.stage
+        marked = ir.chosen_stage
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
         assert ir.document.other == marked
@@ -94,7 +94,7 @@ async def test_a_marked_stage_is_compared_with_any_other(workbench: Open) -> Non
             await bench.press(key)
             await bench.until(lambda: "removed" in app.context.status.message, "the reason")
         await bench.press("m")
-        marked = ir.stage
+        marked = ir.chosen_stage
         await show(bench, "lower")
         await press(bench, "D")
         assert (ir.comparison.against, ir.document.other) == ("marked", marked)
@@ -107,14 +107,14 @@ async def test_after_an_edit_a_stage_is_compared_with_what_it_was(workbench: Ope
     async with workbench("mlp.py", size=(120, 40)) as bench:
         ir, passes = bench.app.ir, bench.app.passes
         await show(bench, "fuse-elementwise")
-        before = ir.stage
+        before = ir.chosen_stage
         await bench.press("tab")
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
         await bench.press("space")
         await bench.settled()
         await show(bench, "fuse-elementwise")
         await press(bench, "D")
-        assert ir.document.other.text == before.text != ir.stage.text
+        assert ir.document.other.text == before.text != ir.chosen_stage.text
         await bench.sees("before the last edit")
         assert ir.document.diff.hunks
 
@@ -126,11 +126,11 @@ async def test_a_stage_in_another_language_than_the_one_before_is_compared_with_
         ir, passes = bench.app.ir, bench.app.passes
         ir.focus()
         ir.choose(ir.rows[-1])
-        assert (ir.rows[-2].stage.language, ir.stage.language) == ("llvm", "asm")
+        assert (ir.rows[-2].stage.language, ir.chosen_stage.language) == ("llvm", "asm")
         await press(bench, "d")
         await bench.sees(f"nothing to compare: {ir.rows[-2].stage.name} is LLVM IR, and no edit changed this stage")
         assert ir.document.diff is None
-        before = ir.stage
+        before = ir.chosen_stage
         passes.focus()
         passes.move_to(next(k for k, row in enumerate(passes.rows) if row.name == "fold-transposes"))
         await bench.press("space")
@@ -139,8 +139,8 @@ async def test_a_stage_in_another_language_than_the_one_before_is_compared_with_
         await drawn(bench)
         await bench.until(lambda: ir.document.diff is not None, "the diff of the assembly")
         assert ir.comparison.header_texts()[-1] == "from before the last edit"
-        assert ir.stage.language == "asm"
-        assert ir.document.other.text == before.text != ir.stage.text
+        assert ir.chosen_stage.language == "asm"
+        assert ir.document.other.text == before.text != ir.chosen_stage.text
 
 
 async def test_c_goes_from_change_to_change_and_z_unfolds(workbench: Open) -> None:
@@ -242,7 +242,7 @@ async def test_a_comparison_that_takes_long_is_cancelled_by_the_key_and_the_text
         await press(bench, "d")
         assert ir.document.diff is None
         assert not ir.comparison.running
-        assert ir.row_count == ir.stage.lines
+        assert ir.row_count == ir.chosen_stage.lines
         monkeypatch.undo()
         await press(bench, "d")
         assert ir.document.diff is not None

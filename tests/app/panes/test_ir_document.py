@@ -147,7 +147,7 @@ def app(tmp_path: Path) -> Workbench:
 
 def test_a_stage_that_the_last_edit_added_has_no_stage_before_it(app: Workbench) -> None:
     app.ir.comparison.against = "edit"
-    assert app.ir.comparison._missing_text(app.ir.stages.shown) == "the last edit added this stage"
+    assert app.ir.comparison._missing_text(app.ir.stages.chosen_row) == "the last edit added this stage"
 
 
 async def test_a_failed_request_for_types_is_the_only_message(app: Workbench) -> None:

@@ -42,15 +42,15 @@ def shown(state: State, recipe: Recipe, width: int = 90, glyphs: formatting.Glyp
 @pytest.fixture
 def state(recipe: Recipe) -> State:
     made = State(captured=True)
-    made.shown.record_run(recipe, report())
+    made.graph_state.record_run(recipe, report())
     return made
 
 
 def test_nodes_that_may_call_eager_are_counted(state: State, recipe: Recipe) -> None:
     checked = replace(report(), nodes_eager=0, error_paths=2)
-    state.shown.record_run(recipe, checked)
+    state.graph_state.record_run(recipe, checked)
     assert "9/9 nodes compiled, no fallback, 2 with an error path in eager" in shown(state, recipe)
-    state.shown.record_run(recipe, replace(checked, slow_paths=1))
+    state.graph_state.record_run(recipe, replace(checked, slow_paths=1))
     assert "9/9 nodes compiled, 1 with a slow path in eager, 2 with an error path in eager" in shown(state, recipe, 120)
 
 
@@ -84,7 +84,7 @@ def test_previous_runs_have_bars(state: State, recipe: Recipe) -> None:
 
 def test_a_mismatch_shows_its_first_position(state: State, recipe: Recipe) -> None:
     checks = (ErrorCheck("max abs error", 1.4e-6, 1e-7, "4 x spread 2.5e-08"), ErrorCheck("rms error", 1e-8, 2e-8, ""))
-    state.shown.report = report(verdict="mismatch", where="[0, 17]", nans=3, checks=checks)
+    state.graph_state.report = report(verdict="mismatch", where="[0, 17]", nans=3, checks=checks)
     assert "MISMATCH out0" in shown(state, recipe)
     assert "first differs at [0, 17] · 3 NaN" in shown(state, recipe)
     assert "max abs error 1.4e-06 > 1.0e-07 allowed (4 x spread 2.5e-08)" in shown(state, recipe)
@@ -92,7 +92,7 @@ def test_a_mismatch_shows_its_first_position(state: State, recipe: Recipe) -> No
 
 
 def test_a_report_of_another_recipe_is_stale_and_shows_the_previous_error(state: State, recipe: Recipe) -> None:
-    state.shown.previous_report = report(max_abs=3.1e-2)
+    state.graph_state.previous_report = report(max_abs=3.1e-2)
     text = shown(state, recipe.toggled(0))
     assert "STALE" in text
     assert "(was 3.1e-02)" in text
@@ -104,7 +104,7 @@ def test_a_report_is_stale_after_its_script_or_its_inputs_changed(state: State, 
     assert "STALE: model.py changed on disk; press R to reload" in text
     state.next_inputs = p.InputChoice("random", 3)
     assert "STALE: results are for the script's own inputs; press r to run again" in shown(state, recipe)
-    state.shown.inputs = p.InputChoice("random", 3)
+    state.graph_state.inputs = p.InputChoice("random", 3)
     assert "STALE" not in shown(state, recipe)
 
 
@@ -123,7 +123,7 @@ def test_changed_files_are_detected_and_remote_files_are_ignored(tmp_path: Path)
 
 
 def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe: Recipe) -> None:
-    state.shown.report = report(verdict="nan", nans=3, eager_nans=3, where="[0, 1]", zero_signs=2)
+    state.graph_state.report = report(verdict="nan", nans=3, eager_nans=3, where="[0, 1]", zero_signs=2)
     text = shown(state, recipe, 120)
     assert "NaN      out0" in text
     assert "3 NaN, 3 in eager · set equal_nan to treat NaN as equal to NaN" in text
@@ -132,25 +132,25 @@ def test_nan_on_both_sides_is_not_ok_and_is_counted_on_each(state: State, recipe
 
 
 def test_outputs_without_a_comparison_show_the_reason(state: State, recipe: Recipe) -> None:
-    state.shown.report = replace(report(), outputs=())
+    state.graph_state.report = replace(report(), outputs=())
     assert "not compared with eager: the graph returns no tensor" in shown(state, recipe)
-    state.shown.report = replace(report(verdict="unchecked"), compared=False)
+    state.graph_state.report = replace(report(verdict="unchecked"), compared=False)
     assert "not compared with eager: there is no eager program" in shown(state, recipe)
 
 
 def test_timings_show_the_load_of_the_machine(state: State, recipe: Recipe) -> None:
-    state.shown.report = replace(report(), load=MachineLoad(1.5, 0.7, 2, 2450))
+    state.graph_state.report = replace(report(), load=MachineLoad(1.5, 0.7, 2, 2450))
     assert "machine: load 1.50 on 2 cores, other processes used 0.7 cores, 2450 MHz" in shown(state, recipe, 120)
     assert formatting.load_text(MachineLoad(0.1, 0.0, 1)) == "machine: load 0.10 on 1 core, no other load"
     assert formatting.load_text(MachineLoad(-1.0, -1.0, 1)) == "machine: load unknown"
-    told = RunsScreen([], []).about(RunRecord(0.0, recipe, state.shown.report))
+    told = RunsScreen([], []).foot_text(RunRecord(0.0, recipe, state.graph_state.report))
     assert "10 runs, quartiles 190 ms to 210 ms; machine: load 1.50" in told
 
 
 def test_changed_inputs_are_reported(state: State, recipe: Recipe) -> None:
     import msgspec
 
-    state.shown.report = msgspec.structs.replace(report(), inputs_unchanged=False)
+    state.graph_state.report = msgspec.structs.replace(report(), inputs_unchanged=False)
     assert "changed its inputs or weights" in shown(state, recipe)
 
 
@@ -181,11 +181,11 @@ def test_the_keys_fit_their_line_and_end_with_help(pane: str, width: int) -> Non
 
 
 def test_a_recipe_that_was_compiled_before_has_no_time(state: State) -> None:
-    state.engine, state.shown.compiled_recipe = "ready", Recipe()
-    state.shown.n_reused_stages, state.shown.compile_seconds = 63, 0.0
+    state.engine, state.graph_state.compiled_recipe = "ready", Recipe()
+    state.graph_state.n_reused_stages, state.graph_state.compile_seconds = 63, 0.0
     text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
     assert text.strip() == "compiled before: all 63 stages are from the cache"
-    state.shown.compile_seconds = 0.5
+    state.graph_state.compile_seconds = 0.5
     text = text_of([status_lines.status_cells(state, "", "", False, PANES, None, 80, formatting.UNICODE)])
     assert text.strip() == "compiled in 500 ms (63 stages from cache)"
 

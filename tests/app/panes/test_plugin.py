@@ -245,7 +245,7 @@ def test_panes_of_packages_and_files_are_found_without_an_import(
             "update buddy-tui",
         ),
         ("from buddy.api import NoSuchName\n", "needs a name that this buddy.api does not have", "update buddy-tui"),
-        ("class Mine:\n    pass\n", "is no subclass of buddy.api.Pane", "name a class of a pane"),
+        ("class Mine:\n    pass\n", "is not a subclass of buddy.api.Pane", "name a class of a pane"),
         (
             "from buddy.api import Pane\nclass Mine(Pane):\n    keys = {'q': ''}\n",
             "cannot have the key q",

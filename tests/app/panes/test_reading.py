@@ -39,13 +39,13 @@ async def test_all_stages_are_searched_and_a_line_found_there_is_gone_to(workben
         await bench.drawn()
         await bench.until(lambda: bool(ir.search.matches.lines), "matches in that stage")
         assert "linalg.generic" in text_at(bench)
-        assert ir.stage.name == "tosa-to-linalg-named"
+        assert ir.chosen_stage.name == "tosa-to-linalg-named"
         await bench.press("left_parenthesis")
         await bench.drawn()
-        assert ir.stage.name == "lower", "back to the stage one came from"
+        assert ir.chosen_stage.name == "lower", "back to the stage one came from"
         await bench.press(")")
         await bench.drawn()
-        assert ir.stage.name == "tosa-to-linalg-named"
+        assert ir.chosen_stage.name == "tosa-to-linalg-named"
         assert "linalg.generic" in text_at(bench)
 
 
@@ -208,13 +208,14 @@ async def test_generic_form_locations_short_types_and_bookmarks(workbench: Open)
         marked = text_at(bench)
         await bench.press("g", "G")
         await bench.until(
-            lambda: ir.stage.text == ir.document.text and '"builtin.module"' in ir.line_at(0).text, "the form"
+            lambda: ir.chosen_stage.text == ir.document.text and '"builtin.module"' in ir.line_at(0).text, "the form"
         )
         await bench.sees("generic form")
         assert any(ir.line_at(k).nodes == node for k in range(40) if ir.line_at(k))
         await bench.press("[")
         await bench.until(
-            lambda: ir.stage.text == ir.document.text and ir.stage.name == "reconcile-unrealized-casts", "the stage"
+            lambda: ir.chosen_stage.text == ir.document.text and ir.chosen_stage.name == "reconcile-unrealized-casts",
+            "the stage",
         )
         assert any('"llvm.' in ir.line_at(k).text for k in range(ir.first_row, ir.first_row + 20))
         await bench.press("g", "G")

@@ -267,7 +267,7 @@ async def test_help_is_searched_although_it_has_no_cursor(workbench: Open) -> No
         await bench.press("/", "escape")
         assert bench.app.screen is screen, "escape closes the prompt first"
         await bench.press("/", *"q?", "enter")
-        assert bench.app.screen is screen, "letters in the prompt are no keys of the screen"
+        assert bench.app.screen is screen, "letters in the prompt are not keys of the screen"
         await bench.press("escape")
         assert len(bench.app.screen_stack) == 1
 
@@ -314,7 +314,7 @@ async def test_a_list_of_choices_counts_what_the_letters_leave(workbench: Open) 
         await bench.press(*"/canonicalize")
         box = screen.query_one("#box")
         shown = len(screen.query_one("ChoiceList").matches)
-        assert 0 < shown < total, "a slash before a name is no part of it"
+        assert 0 < shown < total, "a slash before a name is not part of it"
         assert f"{shown}/{total}" in str(box.border_subtitle)
 
 

@@ -330,9 +330,9 @@ async def test_code_made_by_exec_is_named_and_never_shown_as_the_lines_of_a_file
         await bench.press("g", "P")
         for name, text in (
             ("neg", "line 4: the code <made> has no file"),
-            ("exp", f"line 2: the code {tmp_path}/other.py is no file of the program"),
+            ("exp", f"line 2: the code {tmp_path}/other.py is not a file of the program"),
             ("tanh", ""),
-            ("exp", f"line 2: the code {tmp_path}/other.py is no file of the program"),
+            ("exp", f"line 2: the code {tmp_path}/other.py is not a file of the program"),
         ):
             graph.move_to(row_of(bench, name))
             if text:

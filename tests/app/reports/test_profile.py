@@ -111,5 +111,5 @@ def test_hot_instructions_have_a_share_and_nodes() -> None:
     screen = HotSpotScreen(Sampling(200, 200, 4000, spots), {"mm.0": "mm"})
     first = "".join(text for text, _ in screen._table.row_cells(0, 120))
     assert first.split() == [">", "75.0%", "@f+0x2a", "vaddps", "zmm0,", "zmm1", "mm"]
-    assert screen.about(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, from mm")
-    assert "from no node" in screen.about(spots[1])
+    assert screen.foot_text(spots[0]).startswith("vaddps zmm0, zmm1: 150 samples, from mm")
+    assert "from no node" in screen.foot_text(spots[1])

@@ -161,10 +161,10 @@ def test_graphs_of_an_earlier_session_are_marked_until_the_script_has_run(state:
     assert restored.run_recipe is None, "its results are outdated"
     restored.apply(p.Captured(1, graphs))
     assert restored.restored_at == 0
-    assert restored.shown.restored_run is not None, "the program has not been run yet"
+    assert restored.graph_state.restored_run is not None, "the program has not been run yet"
     restored.record_start("run", 2, recipe)
     restored.apply(ran(2, 0.25))
-    assert restored.shown.restored_run is None
+    assert restored.graph_state.restored_run is None
     assert restored.run_recipe == recipe
     assert restored.previous_report is not None
 

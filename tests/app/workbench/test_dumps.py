@@ -21,7 +21,7 @@ async def test_stages_are_read_and_compared_function_by_function(workbench: Open
     async with workbench(path, size=(160, 50), wait=False) as bench:
         await bench.settled()
         app = bench.app
-        assert app.ir.stage.index == 0, "a dump is read from its first stage"
+        assert app.ir.chosen_stage.index == 0, "a dump is read from its first stage"
         assert bench.shows("[x] @scale canonicalize")
         assert bench.shows("[=] @scale cse")
         assert bench.shows("3 passes changed nothing")
@@ -80,14 +80,14 @@ async def test_a_followed_log_stays_at_its_last_stage(workbench: Open, tmp_path:
         await bench.settled()
         app.session.follows = True
         app.session.start_over()
-        await bench.until(lambda: app.ir.stage is not None and app.state.engine == "ready", "the first stages")
+        await bench.until(lambda: app.ir.chosen_stage is not None and app.state.engine == "ready", "the first stages")
         await bench.settled()
         app.ir.choose(app.ir.stages.rows[-1])
         count = len(app.ir.stages.rows)
         path.write_bytes(content)
         await bench.until(lambda: len(app.ir.stages.rows) > count, "more stages")
         await bench.until(lambda: app.ir.stages.index == len(app.ir.stages.rows) - 1, "the last stage")
-        assert app.ir.stage.name == "convert-scf-to-cf"
+        assert app.ir.chosen_stage.name == "convert-scf-to-cf"
 
 
 async def test_a_dump_without_locations_says_how_to_print_them(workbench: Open, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ def test_no_handler_runs_its_base_handler_twice() -> None:
         f"{path.relative_to(APP)}: {node.name}"
         for path in APP.rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text("utf-8")))
-        # `on_event` takes all messages, and is no handler of one.
+        # `on_event` takes all messages, and is not a handler of one.
         if isinstance(node, ast.FunctionDef) and node.name.startswith("on_") and twice(node)
     ]
     assert found == []

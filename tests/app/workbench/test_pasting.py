@@ -186,7 +186,7 @@ async def test_pasted_text_goes_into_the_input_and_is_no_command(workbench: Open
         assert typed(bench) == "linalg.contract!"
 
 
-# 10 kB with letters that are commands, lines, tabs and what is no character of a regular expression.
+# 10 kB with letters that are commands, lines, tabs and what is not a character of a regular expression.
 LONG_TEXT = "xq dzu\tJ([*r\n" * 853
 # What takes a paste, by pane: the prompts, a list of choices, the editors.
 TAKING = {

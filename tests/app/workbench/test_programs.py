@@ -133,7 +133,7 @@ async def test_another_program_is_opened_and_the_first_one_again(workbench: Open
 async def test_running_jobs_are_cancelled_only_after_a_question(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app, first = bench.app, bench.app.session
-        with app.context.jobs.wait():
+        with app.context.jobs.busy():
             for answer in ("n", "y"):
                 await bench.press("ctrl+o")
                 await _type_path(bench, str(SAMPLES / "mlp.py"))

@@ -41,7 +41,7 @@ async def test_layout_edits_and_runs_are_restored(workbench: Open) -> None:
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         app = bench.app
         assert app.workspace.recipe == edited
-        assert (app.pane.pane_id, app.context.layout.zoomed, app.ir.stage.name) == ("ir", True, "lower")
+        assert (app.pane.pane_id, app.context.layout.zoomed, app.ir.chosen_stage.name) == ("ir", True, "lower")
         assert app.ir.comparison.mode == "structural"
         await bench.press("u")
         await bench.settled()
@@ -163,7 +163,7 @@ async def test_a_reproducer_is_written_with_everything(workbench: Open, tmp_path
     async with workbench("arith_add.py", size=(120, 40)) as bench:
         folder = tmp_path / "it"
         bench.app.session_commands.write_reproducer(str(folder))
-        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.is_busy, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert len(described["stages"]) == len(bench.app.ir.rows)
         assert all((folder / stage["file"]).read_text() for stage in described["stages"])
@@ -182,7 +182,7 @@ async def test_a_report_is_written_with_what_is_known(workbench: Open, tmp_path:
         await bench.press("g", "O")
         await bench.sees("write a report to the file")
         await bench.press("ctrl+u", *str(file), "enter")
-        await bench.until(lambda: file.exists() and not bench.app.context.jobs.waiting, "the report")
+        await bench.until(lambda: file.exists() and not bench.app.context.jobs.is_busy, "the report")
         await bench.sees(f"{len(bench.app.ir.rows)} stages to")
         assert "· buddy-tui</title>" in file.read_text()
         other = tmp_path / "other.html"
@@ -208,7 +208,7 @@ async def _is_asked_before_anything_is_replaced(bench: Any, folder: Path, mine: 
     assert not (folder / "replay.sh").exists()
     bench.app.session_commands.write_reproducer(str(folder))
     await bench.press("y")
-    await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
+    await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.is_busy, "the folder")
 
 
 async def _leaves_the_folder_when_cancelled(bench: Any, folder: Path) -> None:
@@ -298,7 +298,7 @@ async def test_a_reproducer_has_the_modules_that_its_script_imports(workbench: O
     async with workbench(script, size=(120, 40)) as bench:
         folder = tmp_path / "made"
         bench.app.session_commands.write_reproducer(str(folder))
-        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.waiting, "the folder")
+        await bench.until(lambda: (folder / "replay.sh").exists() and not bench.app.context.jobs.is_busy, "the folder")
         described = json.loads((folder / "reproducer.json").read_text())
         assert described["files"] == ["script/parts/act.py"]
         assert described["elsewhere"] == []

@@ -108,13 +108,13 @@ async def test_phases_and_stages_have_keys(workbench: Open) -> None:
         for number, language in ((1, "fx"), (3, "mlir"), (9, "llvm"), (10, "asm")):
             await bench.press(str(number % 10))
             await bench.drawn()
-            assert ir.stage.language == language
+            assert ir.chosen_stage.language == language
         await bench.press("[")
         await bench.drawn()
-        assert ir.stage.name == "translate"
+        assert ir.chosen_stage.name == "translate"
         await bench.press("{")
         await bench.drawn()
-        assert ir.stage.changed
+        assert ir.chosen_stage.changed
         key = ir.key
         assert bench.app.passes.current.stage.key == key, "the passes pane follows"
 

@@ -38,9 +38,9 @@ async def main(source, store):
         while app.state.compiled_recipe != app.workspace.recipe:
             await asyncio.sleep(0.05)
         app.context.layout.show_pane("ir")
-        while app.ir.shown is None:
+        while app.ir.chosen_row is None:
             await asyncio.sleep(0.05)
-        app.text_edit_commands.edit_ir_here()
+        app.text_edit_commands.edit_ir_built_in()
         while not isinstance(app.screen, EditorScreen) or not app.screen.area.has_focus:
             await asyncio.sleep(0.05)
         await pilot.press(*"// mine")
@@ -154,7 +154,7 @@ async def test_a_killed_workbench_leaves_no_process_and_loses_no_input(workbench
         assert app.workspace.recipe.threads == 2
         assert len(saved_drafts(app.workspace.path).unsaved) == 1
         app.context.layout.show_pane("ir")
-        app.text_edit_commands.edit_ir_here()
+        app.text_edit_commands.edit_ir_built_in()
         await bench.until(lambda: _opened(app), "the editor")
         assert "// mine" in app.screen.area.text
         await bench.press("ctrl+c", "ctrl+c")

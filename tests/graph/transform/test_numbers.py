@@ -91,7 +91,7 @@ ATTENTION: dict[str, tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] =
 # Also in 16 bits: scores and sums are in f32.
 HALVES: dict[str, tuple[str, Callable[..., Any], tuple[torch.Tensor, ...]]] = {
     "bf16": (SDPA, attend(), qkv(150, 300, dtype=torch.bfloat16)),
-    "bf16, a scale that is no power of two": (SDPA, attend(scale=0.3), qkv(9, 9, dtype=torch.bfloat16)),
+    "bf16, a scale that is not a power of two": (SDPA, attend(scale=0.3), qkv(9, 9, dtype=torch.bfloat16)),
     "bf16, causal, shared heads": (GQA, attend(enable_gqa=True, is_causal=True), qkv(150, 150, 6, 2, torch.bfloat16)),
     "f16": (SDPA, attend(), qkv(130, 130, dtype=torch.float16)),
 }

@@ -7,7 +7,7 @@ import torch
 
 from buddy.compiler.graph.partition import by_layers
 from buddy.compiler.graph.transform import TransformError, run_transform
-from buddy.compiler.graph.transform.rewriting import observed
+from buddy.compiler.graph.transform.rewriting import observed_nodes
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import PassStep, Recipe
 from buddy.compiler.runtime import LoadedProgram
@@ -52,7 +52,7 @@ def test_a_value_may_be_shown_behind_another_node() -> None:
     graph = captured(lambda a: (a.exp() + 1).sin(), torch.ones(3)).graph
     exp, add, sin = (op.stable for op in graph.operations)
     run_transform(graph, "observe", {"nodes": f"{sin} {exp}@{sin} {add}"})
-    assert observed(graph) == (add, sin, exp)
+    assert observed_nodes(graph) == (add, sin, exp)
     with pytest.raises(TransformError, match="no op node 'cos'"):
         run_transform(graph, "observe", {"nodes": "cos"})
 

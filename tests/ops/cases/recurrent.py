@@ -9,7 +9,7 @@ import torch
 
 from tests.ops.cases.base import Group, normal
 
-# Outputs, inputs and sequences; the first number is no multiple of a vector.
+# Outputs, inputs and sequences; the first number is not a multiple of a vector.
 WIDTH, DEPTH, BATCH = 37, 6, 5
 # The number of sequences that have each of seven steps, and their sum: the rows of packed sequences.
 SIZES = torch.tensor([5, 4, 4, 2, 1, 1, 1])

@@ -11,7 +11,7 @@ import pytest
 
 from buddy.compiler.protocol.text import diff
 from buddy.compiler.protocol.text.diff import Difference, Hunk, difference, hunks
-from buddy.compiler.protocol.text.structure import defined_names, line_keys, with_sorted_attributes
+from buddy.compiler.protocol.text.line_keys import defined_names, line_keys, with_sorted_attributes
 
 FUNCTION = """\
 #map = affine_map<(d0, d1) -> (d0, d1)>

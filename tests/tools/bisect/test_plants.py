@@ -19,7 +19,7 @@ from buddy.compiler.graph import plugins
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol import BisectionResult, Criterion
 from buddy.compiler.protocol.presets import default_recipe
-from buddy.compiler.protocol.recipe import LOWERING, PassStep
+from buddy.compiler.protocol.recipe import LOWERING_STEP, PassStep
 from buddy.compiler.protocol.worker_messages import Refused
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.support.processes.channel import Channel
@@ -150,7 +150,7 @@ def test_a_crash_in_a_lowering_is_not_blamed_on_the_last_graph_pass(master: Chan
     assert program.eager is not None
     subject = subject_of(Subgraph(program.graph, program.tensors, program.numbers), program.eager)
     outcome = RecipeTrials(master, Criterion(), lambda: registry)(subject, recipe)
-    assert (outcome.kind, outcome.step) == ("crashes", LOWERING)
+    assert (outcome.kind, outcome.step) == ("crashes", LOWERING_STEP)
     assert outcome.describe(recipe).startswith("the process crashes in lowering")
 
 

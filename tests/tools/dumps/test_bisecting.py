@@ -97,7 +97,7 @@ def test_what_cannot_be_searched_is_an_error(tmp_path: Path) -> None:
     assert "shows it already" in found.lines()[0]
     with pytest.raises(BisectionError, match=r"unknown graph 'main' .*--graph: module, @scale, @square, @sum"):
         bisect(path, has("func.func"), "main")
-    with pytest.raises(BisectionError, match="is no dump"):
+    with pytest.raises(BisectionError, match="is not a dump"):
         read_dump(tmp_path / "a.mlir", lambda _text: None)
 
 
@@ -123,4 +123,4 @@ def test_the_command_line_names_the_pass_and_writes_both_texts(cli: Verb, tmp_pa
     script.write_text("")
     done = cli("bisect", script, "--crash")
     assert done.returncode == 2
-    assert "is no dump: its failure is given by --criterion" in done.stderr
+    assert "is not a dump: its failure is given by --criterion" in done.stderr

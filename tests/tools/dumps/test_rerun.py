@@ -32,7 +32,7 @@ def scanned(path: Path) -> Dump:
     found = dump_format(path)
     assert found is not None
     scan = DumpScan(path, found)
-    for _ in scan.scan():
+    for _ in scan.index():
         pass
     return scan.dump
 

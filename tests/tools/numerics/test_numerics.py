@@ -130,7 +130,7 @@ def test_seeing_every_value_is_told_to_change_the_program(model: CapturedGraph) 
     report = compared(model, every=True, own=False)
     assert report.ok
     assert {found.seen for found in report.nodes if found.error} == {"observed", "materialised"}
-    assert "without their fusions" in report.notes[0]
+    assert "prevents their fusion" in report.notes[0]
 
 
 def test_a_lowering_with_a_wrong_epsilon_is_named_by_its_own_error(model: CapturedGraph) -> None:

@@ -105,7 +105,8 @@ _ZERO_ROWS = TILE_ROWS + 3
 class TileGemm(DotGemm):
     """Computes C in blocks of tiles, which are stored to a buffer and finished from there.
 
-    A tile of A is 16 rows of 64 bytes. If the rows of C are no multiple of 16, the last tile begins before its block.
+    A tile of A is 16 rows of 64 bytes. If the number of rows of C is not a multiple of 16, the last tile begins before
+    its block.
     """
 
     def emit(self) -> None:

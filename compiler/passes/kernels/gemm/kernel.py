@@ -109,7 +109,7 @@ class BlockedGemm(GemmKernel):
         """Returns the offset of the columns from which the next panel after the one at `b` is packed.
 
         They are prefetched while the current panel is in use; otherwise packing would wait for memory. Returns `None`
-        if B is no dense column-major matrix, or if panels are not prefetched.
+        if B is not a dense column-major matrix, or if panels are not prefetched.
         """
         is_dense = len(self.c.k) == 1 and self.c.k[0].strides[1] == 1 and self.c.n.strides[1] == self.c.k[0].size
         if self.block.source != "panel" or not is_dense or not self._prefetches_panels():

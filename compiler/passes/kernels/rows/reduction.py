@@ -16,7 +16,8 @@ from buddy.compiler.passes.kernels.emit import Index, KernelEmitter, reduce_lane
 from buddy.compiler.passes.kernels.structured import Structured, for_rows, moved_bytes, work_of
 from buddy.compiler.support.target import FMA_LATENCY, Target
 
-ACCUMULATORS = FMA_LATENCY  # vectors of sums: enough to hide the latency of the op that combines them
+# The number of accumulators (vectors, called sums here also for other ops): enough to hide the latency of the op.
+ACCUMULATORS = FMA_LATENCY
 
 _INFINITY = float("inf")
 # The neutral element of each op that a reduction may combine values with, by the bit width of the type.
@@ -191,7 +192,7 @@ class _Reduction:
         ]
 
     def _combine(self, sums: Sequence[ir.Value], terms: Sequence[ir.Value]) -> list[ir.Value]:
-        """Adds `terms` to `sums`: both have one vector per reduction, any number of times."""
+        """Combines each of `sums` with one of `terms`; both repeat the reductions in order, one vector for each."""
         reductions = self.reductions * len(sums)
         return [reduction.join(a, b) for reduction, a, b in zip(reductions, sums, terms, strict=False)]
 

@@ -1,4 +1,4 @@
-"""The stages of a row, and the loop over rows that runs them.
+"""Row-wise fusion: groups ops into stages, and emits a loop over rows that runs all stages on each row.
 
 Element-wise ops join the next op that reads their result, if its loops within a row are the same.
 """
@@ -244,9 +244,9 @@ class RowLoop:
                 lambda row: self._emit_row([*outer, row], chunk_number, locations),
             )  # fmt: skip
 
-        e.parallel(self.loop_sizes, emit_chunk, self._work())
+        e.parallel(self.loop_sizes, emit_chunk, self._estimated_time())
 
-    def _work(self) -> float:
+    def _estimated_time(self) -> float:
         """Returns a rough time of all rows on one thread in nanoseconds."""
         ops = [op for stage in self.stages for op in stage.ops]
         rows = self.row_count * math.prod(self.outer)

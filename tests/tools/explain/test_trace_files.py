@@ -12,7 +12,7 @@ from buddy.compiler.protocol.dynamo import DynamoReport
 from buddy.compiler.protocol.text.graph_breaks import read_break
 from buddy.compiler.tools.explain.guards import kind_of_expression, read_reason, scope_of
 from buddy.compiler.tools.explain.records import function_title, is_user_file
-from buddy.compiler.tools.explain.traces import TraceError, read_trace
+from buddy.compiler.tools.explain.trace_files import TraceError, read_trace
 
 DATA = Path(__file__).with_name("data")
 TRACE, LOG = DATA / "trace", DATA / "torch_logs.txt"
@@ -124,7 +124,7 @@ def test_files_that_are_no_trace_are_named(tmp_path: Path) -> None:
     assert "TORCH_TRACE=DIR" in caught.value.todo
     (tmp_path / "a.log").write_text("hello\n")
     (tmp_path / "b.log").write_bytes(gzip.compress(LOG.read_bytes()))
-    with pytest.raises(TraceError, match="is no trace of TorchDynamo"):
+    with pytest.raises(TraceError, match="is not a trace of TorchDynamo"):
         read_trace(tmp_path)
     (tmp_path / "c.log").write_text(LOG.read_text())
     report = read_trace(tmp_path)
@@ -135,7 +135,7 @@ def test_files_that_are_no_trace_are_named(tmp_path: Path) -> None:
 
 
 def test_progress_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("buddy.compiler.tools.explain.traces._PROGRESS_BYTES", 10_000)
+    monkeypatch.setattr("buddy.compiler.tools.explain.trace_files._PROGRESS_BYTES", 10_000)
     told = list[float]()
     read_trace(TRACE, told.append)
     assert told == sorted(told)

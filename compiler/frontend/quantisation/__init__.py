@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from buddy.compiler.frontend.quantization import decompositions
+from buddy.compiler.frontend.quantisation import decompositions
 
 DECOMPOSITIONS: dict[Any, Callable[..., Any]] = (
     decompositions.ATEN_DECOMPOSITIONS | decompositions.QUANTIZED_DECOMPOSITIONS

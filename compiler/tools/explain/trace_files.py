@@ -63,7 +63,7 @@ def serve(channel: Channel) -> None:
 
 
 def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: None) -> DynamoReport:
-    """The report of a trace: a file, or all logs in a folder. Files that are no trace are named in its notes.
+    """The report of a trace: a file, or all logs in a folder. Files that are not traces are named in its notes.
 
     Raises `TraceError` if no file is a trace.
     """
@@ -94,7 +94,7 @@ def read_trace(path: Path, on_progress: Callable[[float], None] = lambda done: N
         notes += [f"{file}: {reader.unreadable} records could not be read"] if reader.unreadable else []
     if not found:
         todo = "run the script with TORCH_TRACE=DIR, or with TORCH_LOGS=recompiles,graph_breaks,guards 2> FILE"
-        raise TraceError(f"{path} is no trace of TorchDynamo", notes[0] if notes else str(path), todo)
+        raise TraceError(f"{path} is not a trace of TorchDynamo", notes[0] if notes else str(path), todo)
     return builder.report(tuple(notes))
 
 

@@ -1,0 +1,64 @@
+"""How nodes are lowered, as text: the names of ops, lowerings and precisions, and what they mean."""
+
+from __future__ import annotations
+
+from buddy.app.reports.numerics import PrecisionGain
+from buddy.compiler.protocol import Assignment
+from buddy.compiler.protocol.recipe import EAGER, TORCH_MLIR, Precision, Recipe
+
+# The precisions of products, each with its description.
+PRECISION_TEXTS: dict[Precision, str] = {
+    "f32": "as the program says",
+    "bf16x3": "both operands as sums of two bfloat16: three products, sums in f32",
+    "bf16": "both operands rounded to bfloat16, sums in f32",
+    "int8-dynamic": "both operands rounded to 8-bit integers, by row and by column; exact sums",
+    "int8-weights": "weights rounded to 8-bit integers, one scale per channel; sums in f32",
+    "int4-weights": "weights rounded to 4-bit integers, one scale per channel and 128 along K; sums in f32",
+    "int4-weights-64": "4-bit weights, one scale per channel and 64 along K: more exact, larger",
+    "int4-weights-32": "4-bit weights, one scale per channel and 32 along K: most exact, largest",
+}
+
+# The lowerings of nodes, each with its description.
+LOWERING_TEXTS = {
+    "tosa": "TOSA ops, then the TOSA conversions",
+    "linalg": "linalg on tensors",
+    "math": "ops of the math dialect on whole tensors",
+    "unrolled": "linalg on tensors, with a copy of the loop's body for each step",
+    TORCH_MLIR: "torch-mlir's own lowering, inlined",
+    "func": "a function call",
+    EAGER: "runs in eager PyTorch",
+}
+
+
+def lowering_summary(name: str, assignment: Assignment) -> str:
+    """The description of a lowering, or the reason why it cannot lower this node."""
+    rejection = assignment.rejection(name)
+    return f"not possible: {rejection}" if rejection else LOWERING_TEXTS.get(name, "")
+
+
+def opcode_text(opcode: str) -> str:
+    """The text in the lowering column of a row that is not lowered."""
+    return {"placeholder": "input", "output": "output", "get_attr": "attr"}.get(opcode, "")
+
+
+def short_target(target: str) -> str:
+    """`aten.mm.default` as `aten.mm`, `<built-in function getitem>` as `getitem`; other targets are unchanged."""
+    return target.removesuffix(".default").removeprefix("<built-in function ").removesuffix(">")
+
+
+def precision_summary(node: str, recipe: Recipe, assignment: Assignment, precision: str, gain: PrecisionGain) -> str:
+    """The precision in which `node` multiplies, its measured `gain`, and why it is not the recipe's.
+
+    Empty if `precision` is, because the node multiplies no float32.
+    """
+    if assignment.integers:
+        return f"{assignment.integers}: the program is quantised, and its integers are multiplied; sums are exact"
+    if not precision:
+        return ""
+    is_chosen = any(choice.node == node for choice in recipe.precisions)
+    reason = f"; not {recipe.precision_of(node)}: {assignment.precision_reason}"
+    of_what = "its own result" if gain.is_own else "the outputs, alone"
+    facts = [f"error {gain.error_text} of {of_what}"] * bool(gain.error_text)
+    facts += [f"saves {gain.saved_text} ms"] * bool(gain.saved_text)
+    measured = "".join(f", {fact}" for fact in facts)
+    return precision + " (set in the recipe)" * is_chosen + measured + reason * bool(assignment.precision_reason)

@@ -1,0 +1,142 @@
+"""The symbols and regions of a printed text: functions, globals, modules, and the lines between braces.
+
+A region starts after a line that ends in `{` and ends before the next line of the same or lower indentation that begins
+with `}`. In assembly a function extends from its label to the next one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Literal, NamedTuple
+
+from buddy.compiler.protocol.text.lines import IndexedText
+
+SymbolKind = Literal["function", "global", "graph", "module"]
+
+_MLIR_DECLARATION = re.compile(
+    r'^\s*(?:(?P<custom>(?:[a-z_][\w.]*\.)?module|[a-z_][\w.]*\.(?:func|global))\b|"(?P<generic>[\w.]+)"\()'
+)
+_SYMBOL_REFERENCE = re.compile(r'@([\w$.\-]+|"[^"\n]*")')
+_SYMBOL_NAME = re.compile(r'sym_name = "([^"]*)"')
+_LLVM_FUNCTION = re.compile(r'^(?:define|declare)\b[^@\n]*@([\w$.\-]+|"[^"\n]*")')
+_ASM_LABEL = re.compile(r"^([A-Za-z_$][\w$.@]*):")
+_GRAPH_HEADER = re.compile(r"^graph (\S+) \{")
+# Only the first line of a function: PTX has its parameters, and the brace after them, on separate lines.
+_PTX_FUNCTION = re.compile(r"^(?:\.\w+ )*\.(?:entry|func)\b(?: \([^)]*\))? ([\w$]+)\(")
+# The comment above each kernel of Inductor.
+_CPP_KERNEL = re.compile(r"^// (\w+)$")
+# A label that stands at the indentation of its function's header: of a block in LLVM's IR and in PTX.
+_BLOCK_LABEL = re.compile(r"(?:[\w$.\-]+|\"[^\"\n]*\"):(?:\s|$)")
+_HLO_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+)(?: \(.*\) -> .*)? \{$")
+_FUNCTION_HEADERS = {"llvm": _LLVM_FUNCTION, "ptx": _PTX_FUNCTION, "cpp": _CPP_KERNEL, "hlo": _HLO_COMPUTATION}
+
+
+class TextSymbol(NamedTuple):
+    """A named part of a text: its first and last line, counted from 0."""
+
+    name: str
+    kind: SymbolKind
+    first: int
+    last: int
+
+
+def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
+    """Returns the functions, globals and graphs of a text, in order."""
+    begins = _find_labels(text) if language == "asm" else _find_declarations(text, language)
+    if language in ("asm", "ptx", "cpp"):
+        ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
+        return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
+    return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
+
+
+def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
+    """Returns the lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
+    if not 0 <= line < text.total:
+        return None
+    if _opens(text.line(line)):
+        return line, _end_of(text, line)
+    max_indent = _max_indent_of_opening(text, line)
+    while line > 0 and max_indent >= 0:
+        line -= 1
+        above = text.line(line)
+        if _opens(above) and _indent(above) <= max_indent:
+            return line, _end_of(text, line)
+        if above.lstrip().startswith("}"):
+            # This region has ended: only one that is opened farther left can contain the line.
+            max_indent = min(max_indent, _indent(above) - 1)
+    return None
+
+
+def _max_indent_of_opening(text: IndexedText, line: int) -> int:
+    """Returns the largest indentation of a line above that can open the region around `line`.
+
+    A blank line is in the region of the next line that is not.
+    """
+    while line + 1 < text.total and not text.line(line).strip():
+        line += 1
+    content = text.line(line).strip()
+    is_at_opening = content.startswith(("}", "^")) or _BLOCK_LABEL.match(content) is not None
+    return _indent(text.line(line)) - (0 if is_at_opening else 1)
+
+
+def _end_of(text: IndexedText, first: int) -> int:
+    """Returns the line that closes the region that line `first` opens.
+
+    It is `first` if the line opens no region, and the last line of the text if no line closes the region.
+    """
+    start = text.line(first)
+    if not _opens(start):
+        return first
+    depth = _indent(start)
+    for number in range(first + 1, text.total):
+        line = text.line(number)
+        if line.lstrip().startswith("}") and _indent(line) <= depth:
+            return number
+    return text.total - 1
+
+
+def _opens(line: str) -> bool:
+    return line.rstrip().endswith("{")
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))
+
+
+def _find_labels(text: IndexedText) -> list[tuple[str, SymbolKind, int]]:
+    labels: list[tuple[str, SymbolKind, int]] = []
+    for number, line in _lines(text):
+        if line[:1] not in (" ", "\n", "") and (match := _ASM_LABEL.match(line)):
+            labels.append((match[1], "function", number))
+    return labels
+
+
+def _find_declarations(text: IndexedText, language: str) -> list[tuple[str, SymbolKind, int]]:
+    declarations: list[tuple[str, SymbolKind, int]] = []
+    for number, line in _lines(text):
+        if language == "mlir" and (symbol := _mlir_symbol(line)):
+            declarations.append((*symbol, number))
+        elif language in _FUNCTION_HEADERS and (match := _FUNCTION_HEADERS[language].match(line)):
+            declarations.append((match[1], "function", number))
+        elif language == "buddy" and (match := _GRAPH_HEADER.match(line)):
+            declarations.append((match[1], "graph", number))
+    return declarations
+
+
+def _mlir_symbol(line: str) -> tuple[str, SymbolKind] | None:
+    """Returns the symbol that a line of MLIR declares, in custom or generic form."""
+    match = _MLIR_DECLARATION.match(line)
+    if match is None:
+        return None
+    op = match["custom"] or match["generic"]
+    name = _SYMBOL_REFERENCE.search(line) if match["custom"] else _SYMBOL_NAME.search(line)
+    if name is None or not op.endswith(("func", "global", "module")):
+        return None
+    kind = op.rpartition(".")[2]
+    return name[1], "global" if kind == "global" else "module" if kind == "module" else "function"
+
+
+def _lines(text: IndexedText) -> Iterator[tuple[int, str]]:
+    for first, piece in text.chunks():
+        yield from enumerate(piece.removesuffix("\n").split("\n"), first)
