@@ -23,6 +23,7 @@ from buddy.compiler.frontend.choices import choices_for_graph
 from buddy.compiler.frontend.convert import Conversion
 from buddy.compiler.frontend.errors import FallbackError, OptionError, UnsupportedGraphError
 from buddy.compiler.frontend.graph_splitter import GraphCut, SplitGraph, cut_around
+from buddy.compiler.frontend.input_forms import check_inputs
 from buddy.compiler.frontend.quantisation import OF_CONSTANT_WEIGHTS
 from buddy.compiler.frontend.quantisation.tensors import check_quantised
 from buddy.compiler.frontend.refusals import (
@@ -134,7 +135,7 @@ def _compile_dynamo_graph(
     may_fall_back = compile_graph is None and settings.fallback == "eager" and not show_faults
     compile_aten_graph = compile_graph or (compile_or_fall_back if may_fall_back else compile_aten)
     try:
-        _check_ragged(module)
+        check_inputs(module, inputs)
         check_quantised(module)
     except UnsupportedGraphError as refusal:
         if settings.fallback == "error":
@@ -509,21 +510,6 @@ class SpecialisedGraph:
 
 def _is_dynamic(module: torch.fx.GraphModule) -> bool:
     return any(_has_symbols(n.meta.get("example_value")) for n in module.graph.nodes if n.op == "placeholder")
-
-
-def _check_ragged(module: torch.fx.GraphModule) -> None:
-    """Raises `UnsupportedGraphError` for a Dynamo graph with a jagged nested tensor among its inputs."""
-    for node in module.graph.nodes:
-        if node.op == "placeholder" and _is_ragged(node.meta.get("example_value")):
-            what = f"{node.name} is a jagged nested tensor, or a ragged dim of one"
-            raise UnsupportedGraphError(Diagnostic(what))
-
-
-def _is_ragged(value: object) -> bool:
-    """Whether a value is a jagged nested tensor, or a ragged dim of one."""
-    if isinstance(value, torch.Tensor):
-        return value.is_nested
-    return isinstance(value, torch.SymInt) and bool(value.node.is_nested_int())
 
 
 def _has_symbols(value: object) -> bool:

@@ -27,7 +27,7 @@ from buddy.compiler.runtime.on_device import DeviceLoaded
 from buddy.compiler.runtime.openmp import SEQUENTIAL, torch_fork
 from buddy.compiler.runtime.released_weights import holds_new_elements, is_released, release, restore
 from buddy.compiler.runtime.shared_weights import SharedArgument, SharedWeights, state_of
-from buddy.compiler.runtime.torch_values import RuntimeShape, bind
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense
 from buddy.compiler.support import blas
 
 # Maximum number of addresses per weight that are remembered as moved to huge pages; moving again has no effect.
@@ -56,7 +56,7 @@ class PlainArgument:
         shape = self._shape.at(symbols) if self._shape.dynamic else self._shape.sizes
         if source.shape != shape or source.dtype is not self._dtype:
             raise ValueError(_wrong_input(self._argument, source))
-        return source.resolve_conj().resolve_neg().contiguous()
+        return dense(source)
 
 
 class StreamedArgument(PlainArgument):
@@ -148,7 +148,7 @@ class PackedArgument:
     def _run_pack(self, source: torch.Tensor, buffer: torch.Tensor | None = None) -> torch.Tensor:
         spec = self._argument.spec
         buffer = torch.empty(spec.shape, dtype=torch_dtype(spec), device="cpu") if buffer is None else buffer
-        call_executable(self._pack, [_dense(source.detach()), buffer])
+        call_executable(self._pack, [dense(source.detach()), buffer])
         return buffer
 
 
@@ -333,11 +333,6 @@ def _counters_ir(counters: ctypes.Array[ctypes.c_int64] | None) -> str:
         return ""
     address = f"inttoptr (i64 {ctypes.addressof(counters)} to ptr)"
     return f"\ndefine ptr @{COUNTERS}() {{\n  ret ptr {address}\n}}\n"
-
-
-def _dense(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the tensor row-major, with lazy conjugation and negation resolved."""
-    return tensor.resolve_conj().resolve_neg().contiguous()
 
 
 def _wrong_input(argument: Argument, tensor: torch.Tensor) -> str:

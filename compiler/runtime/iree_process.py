@@ -16,7 +16,7 @@ from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import IREE
 from buddy.compiler.runtime.buffers import torch_dtype
 from buddy.compiler.runtime.forked_program import ForkedProgram
-from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense_bytes
+from buddy.compiler.runtime.torch_values import RuntimeShape, bind, dense, dense_bytes
 
 
 class IreeRunError(BuddyError):
@@ -109,10 +109,10 @@ class _Program:
 
 def _to_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns the tensor as an array for IREE's runtime, which represents bfloat16 by the package `ml_dtypes`."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
-    dense = torch.view_as_real(plain) if plain.is_complex() else plain
-    if dense.dtype is torch.bfloat16:
+    plain = dense(tensor.detach())
+    parts = torch.view_as_real(plain) if plain.is_complex() else plain
+    if parts.dtype is torch.bfloat16:
         import ml_dtypes
 
-        return dense.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
-    return dense.numpy()
+        return parts.view(torch.int16).numpy().view(ml_dtypes.bfloat16)
+    return parts.numpy()

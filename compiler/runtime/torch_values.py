@@ -70,11 +70,25 @@ def from_torch(dtype: torch.dtype) -> TensorDType | None:
     return _DTYPES.get(dtype)
 
 
+def resolve_lazy(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor whose memory has its elements: conjugation, negation and zeros left out are applied.
+
+    A zero tensor (`Tensor._is_zerotensor`), which forward-mode differentiation makes, has the address 0.
+    """
+    resolved = tensor.resolve_conj().resolve_neg()
+    return resolved.clone() if resolved._is_zerotensor() else resolved
+
+
+def dense(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the tensor row-major, with its elements in memory (`resolve_lazy`)."""
+    return resolve_lazy(tensor).contiguous()
+
+
 def dense_bytes(tensor: torch.Tensor) -> memoryview:
     """Returns the elements of a tensor as bytes, row-major; copies them only if the tensor is not row-major."""
-    dense = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    rows = dense(tensor.detach())
     # A tensor without elements is contiguous with any stride, but only one with stride 1 can be viewed as bytes.
-    return memoryview(dense.as_strided((dense.numel(),), (1,)).view(torch.uint8).numpy())
+    return memoryview(rows.as_strided((rows.numel(),), (1,)).view(torch.uint8).numpy())
 
 
 def to_torch(dtype: TensorDType) -> torch.dtype:

@@ -16,6 +16,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.run_report import InputChoice
 from buddy.compiler.protocol.source_files import archive_too_large
+from buddy.compiler.runtime.torch_values import resolve_lazy
 
 if TYPE_CHECKING:
     from buddy.compiler.runtime.captured import CapturedGraph
@@ -194,7 +195,7 @@ def as_array(tensor: torch.Tensor, *, bits: bool = False) -> Any:
     Element types that NumPy lacks (bfloat16, 8-bit floats, complex32) become float32 or complex64, which represent the
     same numbers; with `bits`, integers with the same bits.
     """
-    plain = tensor.detach().resolve_conj().resolve_neg().cpu()
+    plain = resolve_lazy(tensor.detach()).cpu()
     try:
         return plain.numpy()
     except TypeError:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from buddy.compiler.frontend import DynamoCompiler, backend, results
 
@@ -74,6 +75,65 @@ def test_jagged_nested_tensors_stay_in_eager(ours: Any) -> None:
         torch.testing.assert_close(y.values(), x.values() * 2)
         assert len(said) == (rows == (2, 4))
         assert all("is a jagged nested tensor" in one for one in said)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensors_of_mkldnn_stay_in_eager(dynamic: bool) -> None:
+    compiled = torch.compile(lambda x: x.to_dense() * 2, backend="buddy", dynamic=dynamic)
+    y, said = told(lambda: compiled(X.to_mkldnn()))
+    assert torch.equal(y, X * 2)
+    (warning,) = said
+    assert "has the layout _mkldnn" in warning
+    y, said = told(lambda: compiled(X))  # compiled again
+    assert torch.equal(y, X * 2)
+    assert not said
+
+
+def test_tensors_of_mkldnn_are_refused_where_eager_is() -> None:
+    compiled = torch.compile(lambda x: x.to_dense() * 2, backend="buddy", options={"fallback": "error"})
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"layout _mkldnn.*to_dense\(\)"):
+        compiled(X.to_mkldnn())
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tangents_are_computed_in_eager(dynamic: bool) -> None:
+    """Nothing in a graph or a tensor's dispatch keys shows a tangent, and it was dropped."""
+    compiled = torch.compile(torch.sin, backend="buddy", dynamic=dynamic)
+    _, before = told(lambda: compiled(X))
+
+    def tangent(direction: torch.Tensor) -> torch.Tensor | None:
+        with forward_ad.dual_level():
+            compiled(X)  # without a tangent
+            return forward_ad.unpack_dual(compiled(forward_ad.make_dual(X, direction))).tangent
+
+    first, said = told(lambda: tangent(torch.ones_like(X)))
+    second, again = told(lambda: tangent(X))
+    torch.testing.assert_close(first, X.cos())
+    torch.testing.assert_close(second, X * X.cos())
+    _, after = told(lambda: compiled(X))
+    (warning,) = said
+    assert "forward_ad.dual_level()" in warning
+    assert not before + again + after
+
+
+def test_tangents_are_refused_where_eager_is() -> None:
+    compiled = torch.compile(torch.sin, backend="buddy", options={"fallback": "error"})
+    compiled(X)
+    with (
+        forward_ad.dual_level(),
+        pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"does not compute tangents.*torch\.func\.jvp"),
+    ):
+        compiled(forward_ad.make_dual(X, X))
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_tensors_of_zeros_without_memory_are_read(dynamic: bool) -> None:
+    """Those that forward-mode differentiation makes; compiled code read the address 0."""
+    weight = nn.Parameter(torch.randn(4, 4))
+    compiled = torch.compile(lambda x: (x + 1) @ weight, backend="buddy", dynamic=dynamic)
+    for grad in (False, True):
+        with torch.set_grad_enabled(grad):
+            torch.testing.assert_close(compiled(torch._efficientzerotensor((3, 4))), torch.ones(3, 4) @ weight)
 
 
 def test_sparse_gradients_are_made_in_eager() -> None:

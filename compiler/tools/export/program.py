@@ -22,7 +22,7 @@ from buddy.compiler.protocol import EXPORT_KINDS, Assignment, ExportedFile
 from buddy.compiler.protocol.artifact import Artifact
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import Recipe
-from buddy.compiler.runtime.torch_values import dense_bytes
+from buddy.compiler.runtime.torch_values import dense_bytes, resolve_lazy
 from buddy.compiler.support.files import EXPORT, scratch_folder
 from buddy.compiler.tools.export import building, packages, texts
 from buddy.compiler.tools.export.errors import ExportError
@@ -316,7 +316,7 @@ def _bytecode(text: str) -> bytes:
 
 def _array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a tensor as the compiled program reads it: complex numbers as pairs, bfloat16 as its bits."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = resolve_lazy(tensor.detach())
     plain = torch.view_as_real(plain) if plain.is_complex() else plain
     if plain.dtype is torch.bfloat16:
         plain = plain.view(torch.uint16)

@@ -17,7 +17,7 @@ from buddy.compiler.graph.operations.effects import RandomOp
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import compute_node, symbols_at
-from buddy.compiler.runtime.torch_values import to_torch
+from buddy.compiler.runtime.torch_values import dense, to_torch
 from buddy.compiler.tools.runtimes.sessions import ModelFile, write_arrays
 
 if TYPE_CHECKING:
@@ -309,7 +309,7 @@ def _markable(proto: onnx.ModelProto, captured: CapturedGraph, values: dict[str,
 
 def as_array(tensor: torch.Tensor) -> np.ndarray:
     """Returns a tensor as a NumPy array; bfloat16 is a type of the package `ml_dtypes`."""
-    plain = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    plain = dense(tensor.detach())
     if plain.dtype is torch.bfloat16:
         import ml_dtypes
 

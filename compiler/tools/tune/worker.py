@@ -20,6 +20,7 @@ from buddy.compiler.protocol.recipe import OWN_FRONTENDS
 from buddy.compiler.protocol.worker_messages import Done, Refused, Trouble
 from buddy.compiler.runtime.captured import CapturedGraph
 from buddy.compiler.runtime.graph_interpreter import results_of
+from buddy.compiler.runtime.torch_values import resolve_lazy
 from buddy.compiler.support.processes.channel import Channel, serves, traceback_of
 from buddy.compiler.tools.tune.measure import serve_attempts
 from buddy.compiler.tools.tune.messages import LoadBundle, LoadForTuning, LoadMessage, TuningRequest
@@ -50,7 +51,7 @@ def read_bundle(folder: Path) -> CapturedGraph:
 
 def _without_spare_storage(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor with a storage of its own: for a view, `torch.save` would write the whole storage."""
-    plain = tensor.detach().resolve_conj().resolve_neg()
+    plain = resolve_lazy(tensor.detach())
     return plain if plain.untyped_storage().nbytes() == plain.nbytes else plain.clone()
 
 
