@@ -48,7 +48,7 @@ def engines_folder() -> Path:
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()
     except OSError as error:
-        raise RelayError(f"{folder}: {error.strerror or error}") from error
+        raise RelayError(f"{folder}: {error.strerror}") from error
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or stat.S_IMODE(status.st_mode) & 0o077:
         raise RelayError(f"{folder} is accessible to other users: remove it, or set TMPDIR to another place")
     return folder

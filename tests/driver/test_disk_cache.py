@@ -7,6 +7,7 @@ import os
 import shutil
 from pathlib import Path
 
+import platformdirs
 import pytest
 
 from buddy.compiler.support import disk_cache
@@ -90,9 +91,11 @@ def test_no_link_is_followed(place: Path, name: str) -> None:
 def test_nothing_is_written_through_a_link(place: Path, tmp_path: Path) -> None:
     shutil.rmtree(place / "objects")
     (tmp_path / "theirs").mkdir()
+    (tmp_path / "theirs").chmod(0o755)
     (place / "objects").symlink_to(tmp_path / "theirs")
     OBJECTS.write("one", DATA)
     assert not list((tmp_path / "theirs").iterdir())
+    assert (tmp_path / "theirs").stat().st_mode & 0o777 == 0o755, "nor is the mode of that folder changed"
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid") or os.getuid() != 0, reason="only root can give files away")
@@ -119,13 +122,68 @@ def test_a_pipe_in_a_files_place_keeps_nobody_waiting(place: Path) -> None:
     assert OBJECTS.read("one") is None
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in folders here")
+def test_a_pipe_is_not_read_even_if_it_gives_what_was_stored(place: Path) -> None:
+    """Its content is written anew by whoever holds its other end, so nothing that was checked once stays so."""
+    entry = place / "objects" / "one"
+    content = entry.read_bytes()
+    entry.unlink()
+    os.mkfifo(entry, 0o600)
+    other_end = os.open(entry, os.O_RDWR)
+    try:
+        os.write(other_end, content)
+        assert OBJECTS.read("one") is None
+    finally:
+        os.close(other_end)
+
+
 def test_where_nothing_can_be_written_it_says_so(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = place.parent / "closed"
     closed.mkdir()
     monkeypatch.setenv(disk_cache.VARIABLE, str(closed / "not" / "there"))
     assert disk_cache.problem() == ""
-    monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed)  # root may write anywhere
+    # Root may write anywhere.
+    monkeypatch.setattr(os, "access", lambda path, how: Path(path) != closed or not how & os.W_OK)
     assert disk_cache.problem() == f"{closed} is not writable"
+
+
+def test_where_nothing_can_be_written_a_missing_entry_costs_only_time(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (place / "file").touch()
+    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "file"))
+    OBJECTS.write("two", DATA)
+    assert (OBJECTS.read("two"), OBJECTS.list_keys()) == (None, [])
+    with pytest.raises(OSError, match="file"):
+        OBJECTS.store("two", DATA)
+
+
+def test_a_write_that_fails_leaves_nothing_behind(place: Path) -> None:
+    (place / "objects" / "two").mkdir()
+    with pytest.raises(IsADirectoryError):
+        OBJECTS.store("two", DATA)
+    assert OBJECTS.list_keys() == ["one", "two"]
+
+
+def test_without_the_variable_the_folder_is_the_platforms(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (None, ""):
+        if value is None:
+            monkeypatch.delenv(disk_cache.VARIABLE, raising=False)
+        else:
+            monkeypatch.setenv(disk_cache.VARIABLE, value)
+        assert disk_cache.folder() == Path(platformdirs.user_cache_dir("buddy-tui"))
+
+
+def test_a_derived_key_is_the_same_each_time_and_another_for_each_purpose(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = disk_cache.key_for("archives"), disk_cache.key_for("other")
+    assert first == disk_cache.key_for("archives")
+    assert first != other
+    assert first != (place / KEY_FILE).read_bytes()
+    monkeypatch.setenv(disk_cache.VARIABLE, str(place / "new" / "folder"))
+    assert disk_cache.key_for("archives") != first, "each folder has a key of its own, and is created for it"
+    assert (place / "new" / "folder").stat().st_mode & 0o777 == 0o700
 
 
 def test_a_file_system_without_hard_links_has_a_key_as_well(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,6 +221,18 @@ def test_a_process_that_writes_much_keeps_to_the_limit(place: Path) -> None:
     assert sum(path.stat().st_size for path in (place / "objects").iterdir()) < 12_000
     assert cache.read("file-39") is not None
     assert cache.read("file-0") is None
+
+
+def test_the_folder_is_listed_at_the_first_write_and_then_once_for_an_eighth_of_the_limit(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Listing a folder with thousands of files at each write would take longer than the write."""
+    scandir, lists = os.scandir, []
+    monkeypatch.setattr(os, "scandir", lambda path: lists.append(path) or scandir(path))
+    cache = disk_cache.DiskCache("objects", 80_000)
+    for number in range(41):
+        cache.store(f"file-{number}", bytes(1_000))
+    assert len(lists) == 1 + 40 * 1_000 // 10_000
 
 
 @pytest.mark.parametrize("mode", [0o701, 0o710, 0o704, 0o777])

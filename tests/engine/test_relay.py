@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
+import stat
 import subprocess
 import sys
 import time
@@ -15,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from buddy.compiler.engine.relay import _ENGINE as ENGINE
-from buddy.compiler.engine.relay import RelayError, end_engine, engines_folder, run_relay
-from buddy.compiler.protocol.wire import UNANSWERED, refusal
+from buddy.compiler.engine.relay import _LATER_BEAT_SECONDS, RelayError, end_engine, engines_folder, run_relay
+from buddy.compiler.protocol.wire import BEAT, SILENCE, UNANSWERED, refusal
 
 REFUSAL = "is accessible to other users: remove it, or set TMPDIR to another place"
 
@@ -81,8 +83,34 @@ def _a_file(place: Path) -> None:
 )
 def test_what_is_no_folder_is_refused(place: Path, make: Callable[[Path], None], reason: str) -> None:
     make(place)
-    with pytest.raises(RelayError, match=reason):
+    text = f"{place} {reason}" if reason is REFUSAL else f"{place}: {reason}"
+    with pytest.raises(RelayError, match=f"^{re.escape(text)}$"):
         engines_folder()
+
+
+def test_a_link_is_refused_where_links_have_modes_of_their_own(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Linux all may use any link; on macOS a link has the mode that the umask leaves."""
+    _linked_to_a_folder(place)
+    status = list(place.lstat())
+    status[stat.ST_MODE] = stat.S_IFLNK | 0o700
+    monkeypatch.setattr(Path, "lstat", lambda path: os.stat_result(status))
+    with pytest.raises(RelayError, match=REFUSAL):
+        engines_folder()
+
+
+def test_a_place_with_too_long_a_name_for_a_socket_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A path of a socket has at most some 100 bytes."""
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(long))
+    assert (run_relay("some-engine", 1.0, start=False), end_engine("some-engine")) == (1, 1)
+    assert capfd.readouterr().out.encode() == refusal("AF_UNIX path too long")
+
+
+def test_a_missing_heartbeat_is_reported_before_the_client_gives_up() -> None:
+    assert BEAT < _LATER_BEAT_SECONDS < SILENCE
 
 
 # ---- relaying, with a peer in the place of an engine -----------------------------------------------------------------
