@@ -1,9 +1,10 @@
 """Tests buddy-tui with supported versions of PyTorch and Python: `matrix.py FOLDER-OF-UV [PYTHON/TORCH ...]`.
 
 Run by `make matrix`, which names all cells. Each cell has an environment of its own, made by uv with the versions of
-`requirements.lock` where that Python and PyTorch allow them, and removed afterwards: builds with CUDA take 5 GB. The tests are those that
-depend most on PyTorch: what TorchDynamo and AOTAutograd pass to a backend, whole models, training, exported programs,
-sizes that vary. A cell whose Python is not on this machine is skipped, and said to be.
+`requirements.lock` where that Python and PyTorch allow them, and removed afterwards: builds with CUDA take 5 GB. The
+tests are those that depend most on PyTorch: what TorchDynamo and AOTAutograd pass to a backend, calls through PyTorch's
+C interface, whole models, training, exported programs, sizes that vary. A cell whose Python is not on this machine is
+skipped, and said to be.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ TESTS = (
     "tests/frontend/test_backend.py",
     "tests/frontend/test_backend_use.py",
     "tests/frontend/test_aliasing.py",
+    "tests/frontend/test_direct_calls.py",
     "tests/frontend/test_dynamic.py",
     "tests/frontend/test_left_to_eager.py",
     "tests/frontend/test_quantised_tensors.py",
+    "tests/frontend/test_summary.py",
     "tests/frontend/test_weights.py",
+    "tests/ops/test_linear_algebra.py",
+    "tests/runtime/test_native_calls.py",
     "tests/training/test_steps.py",
     "tests/samples/test_samples.py",
     "tests/importers/test_program_files.py",
@@ -123,7 +128,7 @@ def install(uv: Path, interpreter: str, torch: str, folder: Path) -> bool:
     ]
     target = ["--python", folder / "bin" / "python"]
     steps = (
-        [*resolve, "--extra", "samples", "--extra", "dev", "pyproject.toml"],
+        [*resolve, "--output-file", chosen, "--extra", "samples", "--extra", "dev", "pyproject.toml"],
         [uv, "venv", "--quiet", "--python", interpreter, folder],
         [uv, "pip", "install", "--quiet", *target, "-r", chosen],
         [uv, "pip", "install", "--quiet", "--no-deps", *target, "--editable", ROOT],
