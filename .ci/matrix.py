@@ -1,9 +1,10 @@
 """Tests buddy-tui with supported versions of PyTorch and Python: `matrix.py FOLDER-OF-UV [PYTHON/TORCH ...]`.
 
-Run by `make matrix`, which names all cells. Each cell has an environment of its own, made by uv from the versions of
-`requirements.lock` but for PyTorch's, and removed afterwards: builds with CUDA take 5 GB. The tests are those that
-depend most on PyTorch: what TorchDynamo and AOTAutograd pass to a backend, whole models, training, exported programs,
-sizes that vary. A cell whose Python is not on this machine is skipped, and said to be.
+Run by `make matrix`, which names all cells. Each cell has an environment of its own, made by uv with the versions of
+`requirements.lock` where that Python and PyTorch allow them, and removed afterwards: builds with CUDA take 5 GB. The
+tests are those that depend most on PyTorch: what TorchDynamo and AOTAutograd pass to a backend, calls through PyTorch's
+C interface, whole models, training, exported programs, sizes that vary. A cell whose Python is not on this machine is
+skipped, and said to be.
 """
 
 from __future__ import annotations
@@ -28,10 +29,14 @@ TESTS = (
     "tests/frontend/test_backend.py",
     "tests/frontend/test_backend_use.py",
     "tests/frontend/test_aliasing.py",
+    "tests/frontend/test_direct_calls.py",
     "tests/frontend/test_dynamic.py",
     "tests/frontend/test_left_to_eager.py",
     "tests/frontend/test_quantised_tensors.py",
+    "tests/frontend/test_summary.py",
     "tests/frontend/test_weights.py",
+    "tests/ops/test_linear_algebra.py",
+    "tests/runtime/test_native_calls.py",
     "tests/training/test_steps.py",
     "tests/samples/test_samples.py",
     "tests/importers/test_program_files.py",
@@ -82,25 +87,54 @@ def test(uv: Path, python: str, torch: str) -> str:
 
 def find_python(uv: Path, python: str) -> str:
     """The path of an interpreter of this version, or an empty string."""
-    command = [uv, "python", "find", "--no-python-downloads", python]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False)
+    command = [uv, "python", "find", "--no-python-downloads", "--no-project", "--system", python]
+    done = subprocess.run(
+        command, env=with_pyenv(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False
+    )
     return done.stdout.strip() if not done.returncode else ""
+
+
+def with_pyenv() -> dict[str, str]:
+    """The variables of this process with all versions of pyenv selected, if there is one.
+
+    Its commands fail for versions that are not selected, and uv gives up at a command that fails.
+    """
+    try:
+        done = subprocess.run(["pyenv", "versions", "--bare"], stdout=subprocess.PIPE, text=True, check=False)
+    except OSError:
+        return dict(os.environ)
+    return {**os.environ, "PYENV_VERSION": ":".join(done.stdout.split())}
 
 
 def install(uv: Path, interpreter: str, torch: str, folder: Path) -> bool:
     """Makes an environment with everything that the tests import; whether that worked."""
+    chosen, bounds = folder.parent / "requirements.txt", folder.parent / "constraints.txt"
+    # uv keeps the versions of a file that it overwrites, but for those that do not fit: NumPy, among others, drops a
+    # version of Python with each release, and PyTorch 2.12 needs an older setuptools.
     pins = re.findall(r"^([\w.-]+==[^\s;]+)", (ROOT / "requirements.lock").read_text("utf-8"), re.MULTILINE)
-    # NumPy drops a version of Python with each release, and PyTorch 2.12 needs an older setuptools.
-    kept = [pin for pin in pins if not pin.startswith(("torch==", "numpy==", "setuptools=="))]
-    requirements = folder.parent / "requirements.txt"
-    requirements.write_text("\n".join([*kept, "numpy>=1.26", f"torch=={torch}.*"]), encoding="utf-8")
-    target = ["--python", str(folder / "bin" / "python")]
+    chosen.write_text("\n".join(pin for pin in pins if not pin.startswith("torch==")), encoding="utf-8")
+    bounds.write_text(f"torch=={torch}.*", encoding="utf-8")
+    resolve = [
+        uv,
+        "pip",
+        "compile",
+        "--quiet",
+        "--python",
+        interpreter,
+        "--constraint",
+        bounds,
+        "--output-file",
+        chosen,
+    ]
+    target = ["--python", folder / "bin" / "python"]
     steps = (
+        [*resolve, "--output-file", chosen, "--extra", "samples", "--extra", "dev", "pyproject.toml"],
         [uv, "venv", "--quiet", "--python", interpreter, folder],
-        [uv, "pip", "install", "--quiet", *target, "-r", requirements],
+        [uv, "pip", "install", "--quiet", *target, "-r", chosen],
         [uv, "pip", "install", "--quiet", "--no-deps", *target, "--editable", ROOT],
     )
-    return all(subprocess.run(step, cwd=ROOT, check=False).returncode == 0 for step in steps)
+    # `pip compile` prints what it writes.
+    return all(subprocess.run(step, cwd=ROOT, stdout=subprocess.DEVNULL, check=False).returncode == 0 for step in steps)
 
 
 def environment() -> dict[str, str]:
