@@ -2,20 +2,21 @@
 
 PyTorch's own decompositions unroll the steps, so that graphs grow with the sequence, and ignore dropout between layers.
 The Python dispatcher gives them priority over any table of decompositions; `resampling.resample_like_eager` overrides
-them. The ops `buddy::lstm_layer`, `gru_layer` and `rnn_layer` have no gradients: graphs that record gradients are
-unrolled.
+them. Graphs that record gradients have the overload `saving` of these ops, which keeps what the gradients need of each
+step. Only layers on packed sequences and LSTMs with projections are unrolled there: that overload does not take them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
 from torch._decomp import decompositions as unrolled
 
-from buddy.compiler.runtime import torch_ops  # noqa: F401  (defines the ops of recurrent layers)
+from buddy.compiler.runtime import recurrent_ops  # noqa: F401  (defines the ops)
 
 aten, layers = torch.ops.aten, torch.ops.buddy
 Tensors = tuple[torch.Tensor, ...]
@@ -33,28 +34,28 @@ def _cell_arguments(weights: Tensors, has_biases: bool) -> tuple[torch.Tensor | 
 
 
 def _lstm_layer(
-    steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None,
-    reverse: bool,
+    op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
+    batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
     arguments = (*_cell_arguments(weights, has_biases), None)[:5]
-    output, hidden, cell = layers.lstm_layer(steps, *states, *arguments, batch_sizes, reverse)
+    output, hidden, cell, *_ = op(steps, *states, *arguments, batch_sizes, reverse)
     return output, (hidden, cell)
 
 
 def _gru_layer(
-    steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool, batch_sizes: torch.Tensor | None,
-    reverse: bool,
+    op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
+    batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
-    output, hidden = layers.gru_layer(steps, *states, *_cell_arguments(weights, has_biases), batch_sizes, reverse)
+    output, hidden, *_ = op(steps, *states, *_cell_arguments(weights, has_biases), batch_sizes, reverse)
     return output, (hidden,)
 
 
 def _rnn_layer(
-    nonlinearity: str, steps: torch.Tensor, states: Tensors, weights: Tensors, has_biases: bool,
-    batch_sizes: torch.Tensor | None, reverse: bool,
+    nonlinearity: str, op: Callable[..., Tensors], steps: torch.Tensor, states: Tensors, weights: Tensors,
+    has_biases: bool, batch_sizes: torch.Tensor | None, reverse: bool,
 ) -> tuple[torch.Tensor, Tensors]:  # fmt: skip
     arguments = _cell_arguments(weights, has_biases)
-    output, hidden = layers.rnn_layer(steps, *states, *arguments, nonlinearity, batch_sizes, reverse)
+    output, hidden = op(steps, *states, *arguments, nonlinearity, batch_sizes, reverse)
     return output, (hidden,)
 
 
@@ -78,6 +79,25 @@ def _unrolled_rnn(cell: Callable[..., Any], cell_of_packed: Callable[..., Any]) 
     )  # fmt: skip
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """The layers of one kind: one node without gradients, one node that has gradients, and one that is unrolled."""
+
+    plain: Layer
+    saving: Layer
+    unrolled: Layer
+
+    def chosen(self, records: bool, is_packed: bool, has_projection: bool) -> Layer:
+        """The layer for a call, of which `records` says whether gradients are recorded."""
+        if not records:
+            return self.plain
+        return self.unrolled if is_packed or has_projection else self.saving
+
+
+def _kind(layer: Callable[..., Any], packet: Any, unrolled_layer: Layer) -> _Kind:
+    return _Kind(partial(layer, packet.default), partial(layer, packet.saving), unrolled_layer)
+
+
 _UNROLLED_LSTM: Layer = partial(_unrolled_layer, unrolled.one_layer_lstm, unrolled.one_layer_lstm_data)
 _UNROLLED_GRU = _unrolled_rnn(unrolled.gru_cell, unrolled.gru_cell_data)
 _UNROLLED_TANH, _UNROLLED_RELU = (
@@ -87,7 +107,7 @@ _UNROLLED_TANH, _UNROLLED_RELU = (
 
 
 def _run_layers(
-    layer: Layer, unrolled_layer: Layer, steps: torch.Tensor, batch_sizes: torch.Tensor | None, states: Tensors,
+    kind: _Kind, steps: torch.Tensor, batch_sizes: torch.Tensor | None, states: Tensors,
     weights: Sequence[torch.Tensor], has_biases: bool, num_layers: int, dropout: float, train: bool,
     bidirectional: bool,
 ) -> Any:  # fmt: skip
@@ -100,8 +120,9 @@ def _run_layers(
     if not is_plain or torch.is_autocast_enabled("cpu"):
         return NotImplemented
     records = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-    run, directions = unrolled_layer if records else layer, 2 if bidirectional else 1
+    directions = 2 if bidirectional else 1
     per_layer, last = len(weights) // (num_layers * directions), []
+    run = kind.chosen(records, batch_sizes is not None, per_layer % 2 == 1)
     for i in range(num_layers):
         outputs = []
         for number in range(i * directions, (i + 1) * directions):
@@ -116,7 +137,7 @@ def _run_layers(
     return (steps, *(torch.stack(state) for state in zip(*last, strict=True)))
 
 
-def _of_steps(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
+def _of_steps(kind: _Kind) -> Callable[..., Any]:
     """The rule of an overload `input`, whose steps have one length."""
 
     def rule(
@@ -126,7 +147,7 @@ def _of_steps(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
         ordered = steps.transpose(0, 1) if batch_first else steps
         results = _run_layers(
-            layer, unrolled_layer, ordered, None, states, weights, has_biases, num_layers, dropout, train, bidirectional
+            kind, ordered, None, states, weights, has_biases, num_layers, dropout, train, bidirectional
         )
         if results is NotImplemented or not batch_first:
             return results
@@ -135,27 +156,25 @@ def _of_steps(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
     return rule
 
 
-def _of_packed(layer: Layer, unrolled_layer: Layer) -> Callable[..., Any]:
+def _of_packed(kind: _Kind) -> Callable[..., Any]:
     """The rule of an overload `data`, of packed sequences."""
 
     def rule(data: torch.Tensor, batch_sizes: torch.Tensor, hx: Any, *options: Any) -> Any:
         states = tuple(hx) if isinstance(hx, (list, tuple)) else (hx,)
-        return _run_layers(layer, unrolled_layer, data, batch_sizes, states, *options)
+        return _run_layers(kind, data, batch_sizes, states, *options)
 
     return rule
 
 
-_KINDS: tuple[tuple[Any, Layer, Layer], ...] = (
-    (aten.lstm, _lstm_layer, _UNROLLED_LSTM),
-    (aten.gru, _gru_layer, _UNROLLED_GRU),
-    (aten.rnn_tanh, partial(_rnn_layer, "tanh"), _UNROLLED_TANH),
-    (aten.rnn_relu, partial(_rnn_layer, "relu"), _UNROLLED_RELU),
+_KINDS: tuple[tuple[Any, _Kind], ...] = (
+    (aten.lstm, _kind(_lstm_layer, layers.lstm_layer, _UNROLLED_LSTM)),
+    (aten.gru, _kind(_gru_layer, layers.gru_layer, _UNROLLED_GRU)),
+    (aten.rnn_tanh, _kind(partial(_rnn_layer, "tanh"), layers.rnn_layer, _UNROLLED_TANH)),
+    (aten.rnn_relu, _kind(partial(_rnn_layer, "relu"), layers.rnn_layer, _UNROLLED_RELU)),
 )
 # For `resampling.resample_like_eager`.
 DISPATCHED = {
-    overload: (rule(layer, unrolled_layer),)
-    for op, layer, unrolled_layer in _KINDS
-    for overload, rule in ((op.input, _of_steps), (op.data, _of_packed))
+    overload: (rule(kind),) for op, kind in _KINDS for overload, rule in ((op.input, _of_steps), (op.data, _of_packed))
 }
 
 
@@ -171,7 +190,9 @@ def mkldnn_rnn_layer(
     if mode != 2 or num_layers != 1 or bidirectional or batch_first or train:
         return NotImplemented
     weights = (w0, w1, w2, w3) if has_biases else (w0, w1)
-    output, (last, state) = _lstm_layer(steps, (hidden[0], cell[0]), weights, has_biases, None, reverse)
+    output, (last, state) = _lstm_layer(
+        layers.lstm_layer.default, steps, (hidden[0], cell[0]), weights, has_biases, None, reverse
+    )
     return output, last.unsqueeze(0), state.unsqueeze(0), steps.new_empty(0, dtype=torch.uint8)
 
 

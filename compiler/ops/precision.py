@@ -61,6 +61,7 @@ MULTIPLYING_OPS = frozenset({
     "AddMatVecOp", "TransposeAddMMFusedOp", "GroupedMatmulOp", "TrilinearOp", "Conv2dOp", "ConvolutionBackwardOp",
     "ScaledDotProductFlashAttentionForCpuOp", "FlashAttentionForCpuPrefillOp", "GQAAttentionFusedOp",
     "MaskedSoftmaxAttentionOp", "LstmLayerOp", "GruLayerOp", "RnnLayerOp",
+    "RecurrentBackwardOp",
 })  # fmt: skip
 
 

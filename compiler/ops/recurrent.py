@@ -31,44 +31,51 @@ unrolled_registry = Registry()
 _OPS = ("LstmLayerOp", "GruLayerOp", "RnnLayerOp")
 
 # Maps the sums of one element, per gate (of the inputs, of the states, each with its bias), and its states, to the next
-# states; the first one is the output.
-Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], Sequence[Scalar]]
+# states, of which the first one is the output, and to what the overload `saving` saves besides.
+Cell = Callable[[Sequence[Scalar], Sequence[Scalar], Sequence[Scalar]], tuple[list[Scalar], list[Scalar]]]
 
 
-def _lstm(inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]) -> list[Scalar]:
+def _lstm(
+    inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
+) -> tuple[list[Scalar], list[Scalar]]:
     enter, forget, new, leave = (x + y for x, y in zip(inputs, sums, strict=True))
-    cell = sigmoid(forget) * states[1] + sigmoid(enter) * s.tanh(new)
-    return [sigmoid(leave) * s.tanh(cell), cell]
+    gates = [sigmoid(enter), sigmoid(forget), s.tanh(new), sigmoid(leave)]
+    cell = gates[1] * states[1] + gates[0] * gates[2]
+    return [gates[3] * s.tanh(cell), cell], gates
 
 
-def _gru(inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]) -> list[Scalar]:
+def _gru(
+    inputs: Sequence[Scalar], sums: Sequence[Scalar], states: Sequence[Scalar]
+) -> tuple[list[Scalar], list[Scalar]]:
     reset, update = (sigmoid(x + y) for x, y in zip(inputs[:2], sums[:2], strict=True))
     new = s.tanh(inputs[2] + reset * sums[2])
-    return [(states[0] - new) * update + new]
+    return [(states[0] - new) * update + new], [reset, update, new, sums[2]]
 
 
 def _rnn(
     function: Callable[[Scalar], Scalar], inputs: Sequence[Scalar], sums: Sequence[Scalar], _: Sequence[Scalar]
-) -> list[Scalar]:
-    return [function(inputs[0] + sums[0])]
+) -> tuple[list[Scalar], list[Scalar]]:
+    return [function(inputs[0] + sums[0])], []
 
 
-# The number of gates and of states, and the cell.
-_KINDS: dict[str, tuple[int, int, Cell]] = {
-    "LstmLayerOp": (4, 2, _lstm),
-    "GruLayerOp": (3, 1, _gru),
-    "RnnLayerOp": (1, 1, partial(_rnn, s.tanh)),
+# The number of gates, of states and of saved parts, and the cell.
+_KINDS: dict[str, tuple[int, int, int, Cell]] = {
+    "LstmLayerOp": (4, 2, 4, _lstm),
+    "GruLayerOp": (3, 1, 4, _gru),
+    "RnnLayerOp": (1, 1, 0, partial(_rnn, s.tanh)),
 }
 
 
 @dataclass
 class _Layer:
     """The operands of a layer. `states` are the first ones: the hidden state [batch, outputs], and an LSTM's cell
-    state.
+    state. A layer that saves what its gradients need keeps all states of each step, and `saves` parts of the cell.
     """
 
     node: Op
     gates: int
+    kept: int
+    saves: int
     cell: Cell
     states: list[Any]
     weights: list[Any]
@@ -89,14 +96,16 @@ def _operand(node: Op, table: SymbolTable, index: int, name: str) -> Any:
 def _layer_of(node: Op, table: SymbolTable) -> _Layer:
     """Reads the arguments of a node: the steps, states, four weights, one more argument of some ops, and the order."""
     kind = type(node).__name__
-    gates, states, cell = _KINDS[kind]
+    gates, states, saves, cell = _KINDS[kind]
+    is_saving = node.target.endswith(".saving")
     weights = 1 + states
     names = ("input_weight", "hidden_weight", "input_bias", "hidden_bias")
     if kind == "RnnLayerOp" and argument(node, weights + 4, "nonlinearity", "tanh") == "relu":
         cell = partial(_rnn, lambda x: s.maximum(x, 0))
     order = weights + (4 if kind == "GruLayerOp" else 5)
     return _Layer(
-        node, gates, cell, [value_of(value, table) for value in node.args[1:weights]],
+        node, gates, states if is_saving else 1, saves * is_saving, cell,
+        [value_of(value, table) for value in node.args[1:weights]],
         [_operand(node, table, weights + i, name) for i, name in enumerate(names)],
         _operand(node, table, weights + 4, "projection") if kind == "LstmLayerOp" else None,
         argument(node, order, "batch_sizes"), bool(argument(node, order + 1, "reverse", False)),
@@ -115,8 +124,9 @@ def _input_sums(layer: _Layer, steps: Any) -> Any:
     return st.reshape(sums, [*outer, st.shape_of(sums)[-1]], wide)
 
 
-def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any = None) -> list[Any]:
-    """Returns the states after a step, whose sums over its inputs are `inputs` [batch, gates * width].
+def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any = None) -> tuple[list[Any], list[Any]]:
+    """Returns the states after a step, whose sums over its inputs are `inputs` [batch, gates * width], and the parts
+    [batch, width] that the layer saves.
 
     If `active` is given, only as many sequences, the first ones, have the step; the others keep their states.
     """
@@ -138,6 +148,7 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         operands += [(part(bias, gate, dtype), dtype) for gate in range(layer.gates)]
     # The new states replace the old ones, which no other op reads after this one; a projected state has another width.
     outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
+    outs += [st.empty(shape, dtype) for _ in range(layer.saves)]
 
     def body(*values: Any) -> list[Any]:
         types = [*(t for _, t in operands), *[dtype] * len(outs)]
@@ -145,11 +156,12 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         of_inputs, of_states = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
         if bias is not None:
             of_states = [x + y for x, y in zip(of_states, scalars[2 * layer.gates :], strict=False)]
-        after = [cast(x, dtype).value for x in layer.cell(of_inputs, of_states, scalars[len(operands) :])]
+        after, saved = layer.cell(of_inputs, of_states, scalars[len(operands) : len(operands) + len(states)])
+        results = [cast(x, dtype).value for x in (*after, *saved[: layer.saves])]
         if active is None:
-            return after
+            return results
         is_active = compare("slt", st.loop_index(0), active).value
-        return [arith.select(is_active, x, y) for x, y in zip(after, values[len(operands) :], strict=True)]
+        return [arith.select(is_active, x, y) for x, y in zip(results, values[len(operands) :], strict=True)]
 
     dims = [st.broadcast_dims(st.shape_of(value), shape) for value, _ in operands]
     results = st.generic(
@@ -160,29 +172,38 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
         narrow = cast_tensor(projected, wide, dtype)
         results[0] = _merge(narrow, states[0], st.shape_of(projected)[0] if active is None else active)
     # A loop carries each state in one buffer. Passes may give the op another destination, which it does not read.
+    return into_buffers(results[: len(states)], states), results[len(states) :]
+
+
+def into_buffers(values: Sequence[ir.Value], buffers: Sequence[ir.Value]) -> list[ir.Value]:
+    """Returns `values` in the memory of `buffers`, tensors that a loop carries."""
     return [
-        bufferization.materialize_in_destination(old.type, new, old) for new, old in zip(results, states, strict=True)
+        bufferization.materialize_in_destination(old.type, new, old) for new, old in zip(values, buffers, strict=True)
     ]
 
 
-def _own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
+def own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
     """Returns copies of the states before the first step: the loop writes into them."""
     return [bufferization.alloc_tensor(state.type, [], copy=state) for state in states]
 
 
 def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
-    """Emits a layer over steps of one length. Returns the output and the last states."""
+    """Emits a layer over steps of one length. Returns the output, the last states, and what the layer saves."""
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
-    columns, width = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1]
-    state = LoopState([*_own_buffers(layer.states), st.empty([count, batch, width], dtype)])
+    columns, width, first = st.shape_of(inputs)[-1], st.shape_of(layer.states[0])[-1], len(layer.states)
+    widths = [*[width] * layer.kept, *[layer.saves * width] * (layer.saves > 0)]
+    of_steps = [st.empty([count, batch, size], dtype) for size in widths]
+    state = LoopState([*own_buffers(layer.states), *of_steps])
 
     def step(i: Any) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
-        *states, out = state.tensors
+        states, kept = state.tensors[:first], state.tensors[first:]
         row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
-        states = _next_states(layer, row, states)
-        state.tensors = [*states, st.insert_slice(states[0], out, [index, 0, 0], [1, batch, width], [1, 1, 1])]
+        states, saved = _next_states(layer, row, states)
+        values = [*([value] for value in states[: layer.kept]), *([saved] if saved else [])]
+        of_steps = [insert_parts(value, into, index) for value, into in zip(values, kept, strict=True)]
+        state.tensors = [*states, *of_steps]
 
     if not unroll:
         state.each(0, count, step)
@@ -191,8 +212,17 @@ def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
             step(position(i))
     else:
         raise LoweringError("the number of steps is dynamic, so they cannot be unrolled")
-    *states, out = state.tensors
-    return [out, *states]
+    states, (out, *kept) = state.tensors[:first], state.tensors[first:]
+    # The cells are the last result.
+    return [out, *states, *reversed(kept)]
+
+
+def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: Any) -> ir.Value:
+    """Returns `into` [time, batch, columns] with `parts` [batch, width] beside each other in the columns of a step."""
+    batch, width = st.shape_of(parts[0])
+    for number, part in enumerate(parts):
+        into = st.insert_slice(part, into, [index, 0, number * width], [1, batch, width], [1, 1, 1])
+    return into
 
 
 def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
@@ -207,7 +237,7 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
     inputs, columns = _input_sums(layer, padded), st.shape_of(layer.weights[0])[0]
     # Carries the first row of the steps so far, from the end, or the row after them, from the start.
     first = position(rows if layer.reverse else 0)
-    state = LoopState([*_own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
+    state = LoopState([*own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
 
     def step(i: Any) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
@@ -216,7 +246,7 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
         # Sizes whose sum is not the number of rows are an error in PyTorch; here they must not leave the tensors.
         row = arith.minsi(arith.maxsi(minus(bound, active) if layer.reverse else bound, position(0)), position(rows))
         block = st.slice_of(inputs, [row, 0], [batch, columns], [1, 1], [batch, columns], wide)
-        states = _next_states(layer, block, states, active)
+        states, _ = _next_states(layer, block, states, active)
         before = st.slice_of(out, [row, 0], [batch, width], [1, 1], [batch, width], dtype)
         merged = _merge(states[0], before, active)
         out = st.insert_slice(merged, out, [row, 0], [batch, width], [1, 1])
@@ -241,6 +271,8 @@ def _lower(node: Op, table: SymbolTable, unroll: bool) -> list[Any]:
     if any(0 in st.shape_of(value) for value in (steps, *layer.states)):
         raise LoweringError("a layer without steps, sequences or outputs is an error in PyTorch")
     refuse_precision("rounding errors of its products would add up from step to step")
+    if layer.saves and (layer.batch_sizes is not None or layer.projection is not None):
+        raise LoweringError("gates are not saved for packed sequences and projections")
     if layer.batch_sizes is None:
         return _run(layer, steps, unroll)
     if unroll:

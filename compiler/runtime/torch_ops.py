@@ -1,4 +1,6 @@
-"""The custom torch ops of compiled graphs: `buddy::observe`, random numbers, integer products and recurrent layers.
+"""The custom torch ops of compiled graphs: `buddy::observe`, random numbers and integer products.
+
+Those of recurrent layers are in `recurrent_ops`, which this module imports, so that all are defined.
 
 Philox 4x32-10 of Salmon, Moraes, Dror and Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011): a cipher of
 few rounds that makes four words of 32 bits from a counter of four words and a key of two. Here the key is the seed, and
@@ -10,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeAlias
 
 import torch
 
 from buddy.compiler.graph.operations.effects import PHILOX_KEY_INCREMENTS, PHILOX_MULTIPLIERS, PHILOX_ROUNDS
+from buddy.compiler.runtime import recurrent_ops as recurrent_ops
 
 Observer = Callable[[torch.Tensor], None]
 
@@ -166,92 +168,3 @@ def _product_of_scales(a_scale: float, b_scale: float, b_scales: torch.Tensor | 
 
 _library.impl("integer_product", _integer_product, "CPU")
 _library.impl("integer_convolution", _integer_convolution, "CPU")
-
-
-# ---- recurrent layers ------------------------------------------------------------------------------------------------
-
-# One direction of one layer. `steps` is [time, batch, inputs], or [rows, inputs] of packed sequences, with the number
-# of sequences that have each step in `batch_sizes`. Returns the output, of the form of `steps`, and the last states.
-_STATE_ARGUMENTS = "Tensor input_weight, Tensor hidden_weight, Tensor? input_bias, Tensor? hidden_bias"
-_ORDER_ARGUMENTS = "Tensor? batch_sizes=None, bool reverse=False"
-_library.define(
-    f"lstm_layer(Tensor steps, Tensor hidden, Tensor cell, {_STATE_ARGUMENTS}, Tensor? projection=None, "
-    f"{_ORDER_ARGUMENTS}) -> (Tensor, Tensor, Tensor)"
-)
-_library.define(f"gru_layer(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, {_ORDER_ARGUMENTS}) -> (Tensor, Tensor)")
-_library.define(
-    f"rnn_layer(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, str nonlinearity='tanh', {_ORDER_ARGUMENTS}) "
-    "-> (Tensor, Tensor)"
-)
-
-Weight: TypeAlias = torch.Tensor | None
-
-
-def _run_layer(
-    function: Callable[..., Sequence[torch.Tensor]], steps: torch.Tensor, states: Sequence[torch.Tensor],
-    weights: Sequence[Weight], batch_sizes: Weight, reverse: bool,
-) -> list[torch.Tensor]:  # fmt: skip
-    """Calls PyTorch's kernel for all directions, `torch.lstm` or another, with the steps reversed before and after."""
-    present, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
-    hidden, has_biases = stacked if len(stacked) > 1 else stacked[0], weights[2] is not None
-    options = (present, has_biases, 1, 0.0, False, False)
-    if batch_sizes is None:
-        output, *last = function(steps.flip(0) if reverse else steps, hidden, *options, False)
-        return [output.flip(0) if reverse else output, *(state[0] for state in last)]
-    order = _reversed_rows(batch_sizes) if reverse else None
-    output, *last = function(steps if order is None else steps[order], batch_sizes, hidden, *options)
-    return [output if order is None else output[order], *(state[0] for state in last)]
-
-
-def _reversed_rows(batch_sizes: torch.Tensor) -> torch.Tensor:
-    """For each row of packed sequences, the row of the same sequence at the opposite step, counted from the end."""
-    starts = batch_sizes.cumsum(0) - batch_sizes
-    step = torch.arange(len(batch_sizes)).repeat_interleave(batch_sizes)
-    sequence = torch.arange(len(step)) - starts[step]
-    length = (batch_sizes[:, None] > sequence).sum(0)
-    return starts[length - 1 - step] + sequence
-
-
-def _lstm_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: Weight, hidden_weight: Weight,
-    input_bias: Weight, hidden_bias: Weight, projection: Weight = None, batch_sizes: Weight = None,
-    reverse: bool = False,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    weights = (input_weight, hidden_weight, input_bias, hidden_bias, projection)
-    return tuple(_run_layer(torch.lstm, steps, (hidden, cell), weights, batch_sizes, reverse))
-
-
-def _gru_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
-    hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    weights = (input_weight, hidden_weight, input_bias, hidden_bias)
-    return tuple(_run_layer(torch.gru, steps, (hidden,), weights, batch_sizes, reverse))
-
-
-def _rnn_layer(
-    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
-    hidden_bias: Weight, nonlinearity: str = "tanh", batch_sizes: Weight = None, reverse: bool = False,
-) -> tuple[torch.Tensor, ...]:  # fmt: skip
-    weights, function = (input_weight, hidden_weight, input_bias, hidden_bias), torch.rnn_tanh
-    if nonlinearity == "relu":
-        function = torch.rnn_relu
-    return tuple(_run_layer(function, steps, (hidden,), weights, batch_sizes, reverse))
-
-
-def _layer_shapes(steps: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object) -> tuple[torch.Tensor, ...]:
-    return steps.new_empty([*steps.shape[:-1], hidden.shape[-1]]), hidden.new_empty(hidden.shape)
-
-
-def _lstm_shapes(
-    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *rest: object, **_: object
-) -> tuple[torch.Tensor, ...]:
-    return *_layer_shapes(steps, hidden), cell.new_empty(cell.shape)
-
-
-for _name, _function, _shapes in (
-    ("lstm_layer", _lstm_layer, _lstm_shapes), ("gru_layer", _gru_layer, _layer_shapes),
-    ("rnn_layer", _rnn_layer, _layer_shapes),
-):  # fmt: skip
-    _library.impl(_name, _function, "CPU")
-    torch.library.register_fake(f"buddy::{_name}", _shapes, lib=_library)

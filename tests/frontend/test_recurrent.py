@@ -173,6 +173,73 @@ def test_gradients_agree_with_eager(kind: Any) -> None:
     assert_same([p.grad for p in model.parameters()], [p.grad for p in theirs.parameters()])
 
 
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [(nn.LSTM(6, 8, bidirectional=True), "lstm"), (nn.GRU(6, 8, bidirectional=True), "gru")],
+    ids=["LSTM", "GRU"],
+)
+def test_with_gradients_each_direction_is_one_node_forward_and_one_backward(model: nn.Module, layer: str) -> None:
+    lengths = {}
+    for steps in (3, 30):
+        graphs = [
+            graph.graph.operations
+            for graph in capture(lambda x: model(x)[0].sum(), (torch.randn(steps, 2, 6),), grad=True)
+        ]
+        forward, backward = (sorted(layers_of(operations)) for operations in graphs)
+        assert forward == [f"{layer}_layer.{i}" for i in range(2)]
+        assert backward == [f"{layer}_layer_backward.{i}" for i in range(2)]
+        lengths[steps] = [len(operations) for operations in graphs]
+    assert lengths[3] == lengths[30]
+
+
+@pytest.mark.slow
+def test_gradients_of_initial_and_last_states_agree_with_eager_at_each_length() -> None:
+    model = nn.LSTM(6, 8, bias=False)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        compiled = torch.compile(model, backend="buddy", dynamic=True, options={"fallback": "error"})
+        for length, batch in ((5, 3), (33, 2)):
+            x, states = torch.randn(length, batch, 6), torch.randn(2, 1, batch, 8)
+            found = []
+            for run in (model, compiled):
+                leaves = [x.clone().requires_grad_(), *(state.clone().requires_grad_() for state in states)]
+                output, (hidden, cell) = run(leaves[0], (leaves[1], leaves[2]))
+                loss = output.sin().sum() + hidden.cos().sum() + (cell * 2).sum()
+                found.append(torch.autograd.grad(loss, [*leaves, *model.parameters()]))
+            assert_same(found[1], found[0])
+
+
+@pytest.mark.filterwarnings("error:a graph of")
+@pytest.mark.slow
+def test_layers_with_projections_are_unrolled_with_gradients() -> None:
+    model, x = nn.LSTM(6, 8, proj_size=3), torch.randn(4, 3, 6)
+    (forward, _) = capture(lambda x: model(x)[0].sum(), (x,), grad=True)
+    assert not layers_of(forward.graph.operations)
+    with torch._dynamo.config.patch(allow_rnn=True):
+        loss = torch.compile(model, backend="buddy")(x)[0].sin().sum()
+    found = torch.autograd.grad(loss, list(model.parameters()))
+    assert_same(found, torch.autograd.grad(model(x)[0].sin().sum(), list(model.parameters())))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.slow
+def test_gradients_in_half_precision_are_at_least_as_accurate_as_eager(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    for kind in (nn.LSTM, nn.GRU):
+        model, x = kind(6, 37).to(dtype), torch.randn(12, 5, 6).to(dtype)
+        exact = copy.deepcopy(model).double()
+
+        def gradients(run: Any, module: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+            found = torch.autograd.grad(run(x)[0].double().sin().sum(), list(module.parameters()))
+            return [gradient.double() for gradient in found]
+
+        expected, eager = gradients(exact, exact, x.double()), gradients(model, model, x)
+        with torch._dynamo.config.patch(allow_rnn=True):
+            ours = gradients(torch.compile(model, backend="buddy"), model, x)
+        for a, b, c in zip(ours, eager, expected, strict=True):
+            # Both round each weight's gradient once at the end, so that the last digit may go either way.
+            assert (a - c).norm() <= 1.2 * (b - c).norm()
+
+
 @pytest.mark.slow
 def test_dropout_between_layers_draws_as_in_eager() -> None:
     """PyTorch's own decomposition ignores it."""

@@ -154,6 +154,9 @@ CASES: dict[str, OneOp] = {
     ),
     "GruLayerOp": recurrent(24)(lambda x, h, *w: layers.gru_layer(x, h, *w)[0], "no lowering of GruLayerOp", LOOP),
     "RnnLayerOp": recurrent(8)(lambda x, h, *w: layers.rnn_layer(x, h, *w)[0], "no lowering of RnnLayerOp", LOOP),
+    "RecurrentBackwardOp": _of(normal(5, 2, 8), normal(2, 8), normal(8, 8), normal(5, 2, 8))(
+        lambda *values: layers.rnn_layer_backward(*values)[0], "no lowering of RecurrentBackwardOp", LOOP
+    ),
     # windows
     "Conv2dOp": _of(normal(2, 4, 9, 8), normal(6, 4, 3, 3), normal(6))(F.conv2d, ("transpose", "conv2d")),
     "MaxPool2dWithIndicesOp": image(lambda x: aten.max_pool2d_with_indices(x, [2, 2])[0], ("max_pool2d",)),

@@ -267,18 +267,32 @@ class UpsampleBackwardOp(Op):
 
 
 class LstmLayerOp(Op):
-    """One direction of one LSTM layer over all steps: the output, the last hidden state and the last cell state."""
+    """One direction of one LSTM layer over all steps: the output, the last hidden state and the last cell state.
 
-    targets = ("buddy.lstm_layer.default",)
+    The overload `saving` also has the gates and the cell of each step.
+    """
+
+    targets = ("buddy.lstm_layer.default", "buddy.lstm_layer.saving")
 
 
 class GruLayerOp(Op):
-    """One direction of one GRU layer over all steps: the output and the last hidden state."""
+    """One direction of one GRU layer over all steps: the output and the last hidden state.
 
-    targets = ("buddy.gru_layer.default",)
+    The overload `saving` also has the gates of each step, and the sum over the state that the reset gate multiplies.
+    """
+
+    targets = ("buddy.gru_layer.default", "buddy.gru_layer.saving")
 
 
 class RnnLayerOp(Op):
     """One direction of one layer of `nn.RNN` over all steps: the output and the last hidden state."""
 
-    targets = ("buddy.rnn_layer.default",)
+    targets = ("buddy.rnn_layer.default", "buddy.rnn_layer.saving")
+
+
+class RecurrentBackwardOp(Op):
+    """The gradients of one direction of a recurrent layer: those of the sums of all steps, and of the first states."""
+
+    targets = (
+        "buddy.lstm_layer_backward.default", "buddy.gru_layer_backward.default", "buddy.rnn_layer_backward.default",
+    )  # fmt: skip

@@ -56,6 +56,41 @@ RECURRENT: dict[str, Callable[..., Any]] = {
 }
 
 
+def _gradients(kind: str, gates: int, reverse: bool = False, **options: Any) -> Callable[..., Any]:
+    """The gradients of one direction of a layer, of what the overload `saving` saved."""
+    op, backward = getattr(torch.ops.buddy, f"{kind}_layer").saving, getattr(torch.ops.buddy, f"{kind}_layer_backward")
+
+    def run(steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *weights: torch.Tensor) -> torch.Tensor:
+        enter, recur, first, second, *_ = weights
+        rows = gates * WIDTH
+        states = (hidden, cell) if kind == "lstm" else (hidden,)
+        layer = (enter[:rows], recur[:rows], first[:rows], second[:rows])
+        output, *results = op(steps, *states, *layer, **options, reverse=reverse)
+        saved = results[len(states) :] or [output]
+        if kind != "rnn":
+            before = saved[-1] if kind == "lstm" else output
+            initial = states[-1][None]
+            saved.append(torch.cat([before[1:], initial] if reverse else [initial, before[:-1]]))
+        found = backward(
+            output.cos(), *(state.sin() for state in states), recur[:rows], *saved, **options, reverse=reverse
+        )
+        return torch.cat([result.flatten() for result in (output, *results, *found)])
+
+    return run
+
+
+GRADIENTS = {
+    f"gradients of {name}{', reversed' * reverse}": _gradients(kind, gates, reverse, **options)
+    for name, kind, gates, options in (
+        ("LSTM", "lstm", 4, {}),
+        ("GRU", "gru", 3, {}),
+        ("RNN", "rnn", 1, {}),
+        ("RNN with ReLU", "rnn", 1, {"nonlinearity": "relu"}),
+    )
+    for reverse in (False, True)
+}
+
+
 def _group(dtype: torch.dtype, functions: dict[str, Callable[..., Any]]) -> Group:
     scale = WIDTH**-0.5
     weights = [normal(4 * WIDTH, size) * scale for size in (DEPTH, WIDTH)]
@@ -68,4 +103,6 @@ _PLAIN = {name: function for name, function in RECURRENT.items() if "," not in n
 GROUPS = {
     "recurrent layers": _group(torch.float32, RECURRENT),
     "recurrent layers of float64": _group(torch.float64, _PLAIN),
+    "gradients of recurrent layers": _group(torch.float32, GRADIENTS),
+    "gradients of recurrent layers of float64": _group(torch.float64, GRADIENTS),
 }

@@ -1,0 +1,328 @@
+"""The custom torch ops of recurrent layers: each runs one direction of one layer over all steps.
+
+The overload `saving` of an op has gradients, and also returns what they need of each step. An op `*_layer_backward`
+goes through the steps in the opposite order and computes the gradients of the sums that enter the gates; those of the
+weights and of the steps are products over all steps at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import torch
+
+_library = torch.library.Library("buddy", "FRAGMENT")
+_layers = torch.ops.buddy
+
+# One direction of one layer. `steps` is [time, batch, inputs], or [rows, inputs] of packed sequences, with the number
+# of sequences that have each step in `batch_sizes`. Returns the output, of the form of `steps`, and the last states.
+_STATE_ARGUMENTS = "Tensor input_weight, Tensor hidden_weight, Tensor? input_bias, Tensor? hidden_bias"
+_ORDER_ARGUMENTS = "Tensor? batch_sizes=None, bool reverse=False"
+_LSTM = f"(Tensor steps, Tensor hidden, Tensor cell, {_STATE_ARGUMENTS}, Tensor? projection=None, {_ORDER_ARGUMENTS})"
+_GRU = f"(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, {_ORDER_ARGUMENTS})"
+_RNN = f"(Tensor steps, Tensor hidden, {_STATE_ARGUMENTS}, str nonlinearity='tanh', {_ORDER_ARGUMENTS})"
+_library.define(f"lstm_layer{_LSTM} -> (Tensor, Tensor, Tensor)")
+_library.define(f"gru_layer{_GRU} -> (Tensor, Tensor)")
+_library.define(f"rnn_layer{_RNN} -> (Tensor, Tensor)")
+# These also return [time, batch, 4 * width]: the input, forget, new and output gates of an LSTM, and its cell after
+# each step; or the reset, update and new gates of a GRU, and the sum over its state that the reset gate multiplies.
+# For an RNN, the output is enough. Packed sequences and projections are refused.
+_library.define(f"lstm_layer.saving{_LSTM} -> (Tensor, Tensor, Tensor, Tensor, Tensor)")
+_library.define(f"gru_layer.saving{_GRU} -> (Tensor, Tensor, Tensor)")
+_library.define(f"rnn_layer.saving{_RNN} -> (Tensor, Tensor)")
+# Take the gradients of the output and of the last states. Return those of the sums [time, batch, gates * width] (a GRU:
+# of the sums over the inputs, and of those over the states), and those of the first states.
+_library.define(
+    "lstm_layer_backward(Tensor output, Tensor hidden, Tensor cell, Tensor hidden_weight, Tensor gates, Tensor cells, "
+    "Tensor cells_before, bool reverse=False) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "gru_layer_backward(Tensor output, Tensor hidden, Tensor hidden_weight, Tensor gates, Tensor states_before, "
+    "bool reverse=False) -> (Tensor, Tensor, Tensor)"
+)
+_library.define(
+    "rnn_layer_backward(Tensor output, Tensor hidden, Tensor hidden_weight, Tensor states, str nonlinearity='tanh', "
+    "bool reverse=False) -> (Tensor, Tensor)"
+)
+
+Weight: TypeAlias = torch.Tensor | None
+
+
+def _run_layer(
+    function: Callable[..., Sequence[torch.Tensor]], steps: torch.Tensor, states: Sequence[torch.Tensor],
+    weights: Sequence[Weight], batch_sizes: Weight, reverse: bool,
+) -> list[torch.Tensor]:  # fmt: skip
+    """Calls PyTorch's kernel for all directions, `torch.lstm` or another, with the steps reversed before and after."""
+    present, stacked = [weight for weight in weights if weight is not None], [state[None] for state in states]
+    hidden, has_biases = stacked if len(stacked) > 1 else stacked[0], weights[2] is not None
+    options = (present, has_biases, 1, 0.0, False, False)
+    if batch_sizes is None:
+        output, *last = function(steps.flip(0) if reverse else steps, hidden, *options, False)
+        return [output.flip(0) if reverse else output, *(state[0] for state in last)]
+    order = _reversed_rows(batch_sizes) if reverse else None
+    output, *last = function(steps if order is None else steps[order], batch_sizes, hidden, *options)
+    return [output if order is None else output[order], *(state[0] for state in last)]
+
+
+def _reversed_rows(batch_sizes: torch.Tensor) -> torch.Tensor:
+    """For each row of packed sequences, the row of the same sequence at the opposite step, counted from the end."""
+    starts = batch_sizes.cumsum(0) - batch_sizes
+    step = torch.arange(len(batch_sizes)).repeat_interleave(batch_sizes)
+    sequence = torch.arange(len(step)) - starts[step]
+    length = (batch_sizes[:, None] > sequence).sum(0)
+    return starts[length - 1 - step] + sequence
+
+
+def _lstm_layer(
+    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: Weight, hidden_weight: Weight,
+    input_bias: Weight, hidden_bias: Weight, projection: Weight = None, batch_sizes: Weight = None,
+    reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    weights = (input_weight, hidden_weight, input_bias, hidden_bias, projection)
+    return tuple(_run_layer(torch.lstm, steps, (hidden, cell), weights, batch_sizes, reverse))
+
+
+def _gru_layer(
+    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
+    hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    weights = (input_weight, hidden_weight, input_bias, hidden_bias)
+    return tuple(_run_layer(torch.gru, steps, (hidden,), weights, batch_sizes, reverse))
+
+
+def _rnn_layer(
+    steps: torch.Tensor, hidden: torch.Tensor, input_weight: Weight, hidden_weight: Weight, input_bias: Weight,
+    hidden_bias: Weight, nonlinearity: str = "tanh", batch_sizes: Weight = None, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    weights, function = (input_weight, hidden_weight, input_bias, hidden_bias), torch.rnn_tanh
+    if nonlinearity == "relu":
+        function = torch.rnn_relu
+    return tuple(_run_layer(function, steps, (hidden,), weights, batch_sizes, reverse))
+
+
+# ---- gradients -------------------------------------------------------------------------------------------------------
+
+
+def _order(count: int, reverse: bool) -> Iterable[int]:
+    return reversed(range(count)) if reverse else range(count)
+
+
+def _stacked(of_steps: Sequence[Sequence[torch.Tensor]], reverse: bool) -> list[torch.Tensor]:
+    """Stacks each of the tensors that the steps computed, in the order in which they ran."""
+    ordered = of_steps[::-1] if reverse else of_steps
+    return [torch.stack(parts) for parts in zip(*ordered, strict=True)]
+
+
+def _refuse(*unsupported: Weight) -> None:
+    if any(value is not None for value in unsupported):
+        raise NotImplementedError("packed sequences and projections: use the op without saved gates")
+
+
+def _lstm_saving(
+    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, input_weight: torch.Tensor,
+    hidden_weight: torch.Tensor, input_bias: Weight, hidden_bias: Weight, projection: Weight = None,
+    batch_sizes: Weight = None, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    _refuse(projection, batch_sizes)
+    linear, found = torch.nn.functional.linear, []
+    for inputs in linear(steps, input_weight, input_bias)[list(_order(len(steps), reverse))]:
+        enter, forget, new, leave = (inputs + linear(hidden, hidden_weight, hidden_bias)).chunk(4, 1)
+        gates = [enter.sigmoid(), forget.sigmoid(), new.tanh(), leave.sigmoid()]
+        cell = gates[1] * cell + gates[0] * gates[2]
+        hidden = gates[3] * cell.tanh()
+        found.append((hidden, torch.cat(gates, 1), cell))
+    output, saved, cells = _stacked(found, reverse)
+    return output, hidden, cell, saved, cells
+
+
+def _gru_saving(
+    steps: torch.Tensor, hidden: torch.Tensor, input_weight: torch.Tensor, hidden_weight: torch.Tensor,
+    input_bias: Weight, hidden_bias: Weight, batch_sizes: Weight = None, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    _refuse(batch_sizes)
+    linear, found = torch.nn.functional.linear, []
+    for inputs in linear(steps, input_weight, input_bias)[list(_order(len(steps), reverse))]:
+        sums, entering = linear(hidden, hidden_weight, hidden_bias).chunk(3, 1), inputs.chunk(3, 1)
+        reset, update = (entering[0] + sums[0]).sigmoid(), (entering[1] + sums[1]).sigmoid()
+        new = (entering[2] + reset * sums[2]).tanh()
+        hidden = (hidden - new) * update + new
+        found.append((hidden, torch.cat([reset, update, new, sums[2]], 1)))
+    output, saved = _stacked(found, reverse)
+    return output, hidden, saved
+
+
+def _rnn_saving(*arguments: Any, **options: Any) -> tuple[torch.Tensor, ...]:
+    return _rnn_layer(*arguments, **options)
+
+
+def _lstm_backward(
+    output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
+    cells: torch.Tensor, cells_before: torch.Tensor, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    found = []
+    for i in _order(len(output), not reverse):
+        enter, forget, new, leave = gates[i].chunk(4, 1)
+        tanh, of_hidden = cells[i].tanh(), hidden + output[i]
+        of_cell = cell + of_hidden * leave * (1 - tanh * tanh)
+        sums = (
+            of_cell * new * enter * (1 - enter), of_cell * cells_before[i] * forget * (1 - forget),
+            of_cell * enter * (1 - new * new), of_hidden * tanh * leave * (1 - leave),
+        )  # fmt: skip
+        found.append([torch.cat(sums, 1)])
+        hidden, cell = found[-1][0] @ hidden_weight, of_cell * forget
+    return *_stacked(found, not reverse), hidden, cell
+
+
+def _gru_backward(
+    output: torch.Tensor, hidden: torch.Tensor, hidden_weight: torch.Tensor, gates: torch.Tensor,
+    states_before: torch.Tensor, reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    found = []
+    for i in _order(len(output), not reverse):
+        reset, update, new, multiplied = gates[i].chunk(4, 1)
+        of_hidden = hidden + output[i]
+        of_new = of_hidden * (1 - update) * (1 - new * new)
+        both = (
+            of_new * multiplied * reset * (1 - reset),
+            of_hidden * (states_before[i] - new) * update * (1 - update),
+        )  # fmt: skip
+        found.append([torch.cat([*both, of_new], 1), torch.cat([*both, of_new * reset], 1)])
+        hidden = of_hidden * update + found[-1][1] @ hidden_weight
+    return *_stacked(found, not reverse), hidden
+
+
+def _rnn_backward(
+    output: torch.Tensor, hidden: torch.Tensor, hidden_weight: torch.Tensor, states: torch.Tensor,
+    nonlinearity: str = "tanh", reverse: bool = False,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    found = []
+    for i in _order(len(output), not reverse):
+        slope = 1 - states[i] * states[i] if nonlinearity == "tanh" else states[i] > 0
+        found.append([(hidden + output[i]) * slope])
+        hidden = found[-1][0] @ hidden_weight
+    return *_stacked(found, not reverse), hidden
+
+
+def _before(first: torch.Tensor, states: torch.Tensor, reverse: bool) -> torch.Tensor:
+    """The states [time, batch, width] before each step, of the first ones and those after each step."""
+    parts = (states[1:], first[None]) if reverse else (first[None], states[:-1])
+    return torch.cat(parts)
+
+
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    """Saves what the gradients need: the inputs, and all results but the last states."""
+    states = 2 if len(output) == 5 else 1
+    tensors = [value for value in inputs[: states + 5] if isinstance(value, torch.Tensor)]
+    ctx.count, ctx.has_biases, ctx.options = len(tensors), inputs[states + 3] is not None, inputs[states + 5 :]
+    ctx.save_for_backward(*tensors, output[0], *output[1 + states :])
+
+
+def _gradients_of_weights(
+    ctx: Any, steps: torch.Tensor, before: torch.Tensor, input_weight: torch.Tensor, of_inputs: torch.Tensor,
+    of_states: torch.Tensor,
+) -> tuple[torch.Tensor, list[Weight]]:  # fmt: skip
+    """The gradients of the steps, and of the weights and biases, from those of the sums [time, batch, columns]."""
+    entering, recurring = of_inputs.flatten(0, 1), of_states.flatten(0, 1)
+    weights = [entering.t() @ steps.flatten(0, 1), recurring.t() @ before.flatten(0, 1)]
+    biases = [entering.sum(0), recurring.sum(0)] if ctx.has_biases else [None, None]
+    return (entering @ input_weight).view(steps.shape), [*weights, *biases]
+
+
+def _lstm_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *_: Any) -> Any:
+    steps, first, first_cell, enter, recur, *_biases, outputs, gates, cells = ctx.saved_tensors
+    reverse = ctx.options[-1]
+    before = _before(first_cell, cells, reverse)
+    sums, *states = _layers.lstm_layer_backward(output, hidden, cell, recur, gates, cells, before, reverse)
+    of_steps, weights = _gradients_of_weights(ctx, steps, _before(first, outputs, reverse), enter, sums, sums)
+    return of_steps, *states, *weights, None, None, None
+
+
+def _gru_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor, *_: Any) -> Any:
+    steps, first, enter, recur, *_biases, outputs, gates = ctx.saved_tensors
+    before = _before(first, outputs, ctx.options[-1])
+    *sums, state = _layers.gru_layer_backward(output, hidden, recur, gates, before, ctx.options[-1])
+    of_steps, weights = _gradients_of_weights(ctx, steps, before, enter, *sums)
+    return of_steps, state, *weights, None, None
+
+
+def _rnn_gradients(ctx: Any, output: torch.Tensor, hidden: torch.Tensor) -> Any:
+    steps, first, enter, recur, *_biases, outputs = ctx.saved_tensors
+    nonlinearity, _batch_sizes, reverse = ctx.options
+    sums, state = _layers.rnn_layer_backward(output, hidden, recur, outputs, nonlinearity, reverse)
+    of_steps, weights = _gradients_of_weights(ctx, steps, _before(first, outputs, reverse), enter, sums, sums)
+    return of_steps, state, *weights, None, None, None
+
+
+# ---- shapes, and registration ----------------------------------------------------------------------------------------
+
+
+def _like(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.new_empty(tensor.shape) for tensor in tensors)
+
+
+def _layer_shapes(steps: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object) -> tuple[torch.Tensor, ...]:
+    return steps.new_empty([*steps.shape[:-1], hidden.shape[-1]]), *_like(hidden)
+
+
+def _lstm_shapes(
+    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *rest: object, **_: object
+) -> tuple[torch.Tensor, ...]:
+    return *_layer_shapes(steps, hidden), *_like(cell)
+
+
+def _gates_shape(steps: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    return steps.new_empty([*steps.shape[:-1], 4 * hidden.shape[-1]])
+
+
+def _lstm_saving_shapes(
+    steps: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, *rest: object, **_: object
+) -> tuple[torch.Tensor, ...]:
+    output, *states = _lstm_shapes(steps, hidden, cell)
+    return output, *states, _gates_shape(steps, hidden), *_like(output)
+
+
+def _gru_saving_shapes(
+    steps: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object
+) -> tuple[torch.Tensor, ...]:
+    return *_layer_shapes(steps, hidden), _gates_shape(steps, hidden)
+
+
+def _lstm_backward_shapes(
+    output: torch.Tensor, hidden: torch.Tensor, cell: torch.Tensor, recur: torch.Tensor, gates: torch.Tensor,
+    *rest: object, **_: object,
+) -> tuple[torch.Tensor, ...]:  # fmt: skip
+    return _like(gates, hidden, cell)
+
+
+def _gru_backward_shapes(
+    output: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object
+) -> tuple[torch.Tensor, ...]:
+    sums = [output.new_empty([*output.shape[:-1], 3 * output.shape[-1]]) for _ in range(2)]
+    return *sums, *_like(hidden)
+
+
+def _rnn_backward_shapes(
+    output: torch.Tensor, hidden: torch.Tensor, *rest: object, **_: object
+) -> tuple[torch.Tensor, ...]:
+    return _like(output, hidden)
+
+
+_KERNELS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "lstm_layer": (_lstm_layer, _lstm_shapes),
+    "gru_layer": (_gru_layer, _layer_shapes),
+    "rnn_layer": (_rnn_layer, _layer_shapes),
+    "lstm_layer.saving": (_lstm_saving, _lstm_saving_shapes),
+    "gru_layer.saving": (_gru_saving, _gru_saving_shapes),
+    "rnn_layer.saving": (_rnn_saving, _layer_shapes),
+    "lstm_layer_backward": (_lstm_backward, _lstm_backward_shapes),
+    "gru_layer_backward": (_gru_backward, _gru_backward_shapes),
+    "rnn_layer_backward": (_rnn_backward, _rnn_backward_shapes),
+}
+for _name, (_function, _shapes) in _KERNELS.items():
+    _library.impl(_name, _function, "CPU")
+    torch.library.register_fake(f"buddy::{_name}", _shapes, lib=_library)
+for _name, _backward in (
+    ("lstm_layer.saving", _lstm_gradients), ("gru_layer.saving", _gru_gradients), ("rnn_layer.saving", _rnn_gradients),
+):  # fmt: skip
+    torch.library.register_autograd(f"buddy::{_name}", _backward, setup_context=_save, lib=_library)
