@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from buddy.compiler.codegen import llvm_ir
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.support.stderr_capture import capture_stderr
-from buddy.compiler.support.target import Target, host
+from buddy.compiler.support.target import Target, host, missing_instructions
 
 if TYPE_CHECKING:
     from llvmlite.binding import ContextRef, ModuleRef, TargetMachine
@@ -67,6 +67,35 @@ define bfloat @probe(float %x) {
   ret bfloat %r
 }
 """
+# Sums of products of bytes, and of products of 16 bits: LLVM selects the instructions for dot products that the
+# processor has, on vectors as wide as its registers.
+_DOT_PROBE = """
+declare i32 @llvm.vector.reduce.add.v64i32(<64 x i32>)
+
+define i32 @bytes(ptr %p, ptr %q) {
+  %a = load <64 x i8>, ptr %p
+  %b = load <64 x i8>, ptr %q
+  %x = zext <64 x i8> %a to <64 x i32>
+  %y = sext <64 x i8> %b to <64 x i32>
+  %products = mul <64 x i32> %x, %y
+  %sum = call i32 @llvm.vector.reduce.add.v64i32(<64 x i32> %products)
+  ret i32 %sum
+}
+
+define i32 @words(ptr %p, ptr %q) {
+  %a = load <64 x i16>, ptr %p
+  %b = load <64 x i16>, ptr %q
+  %x = sext <64 x i16> %a to <64 x i32>
+  %y = sext <64 x i16> %b to <64 x i32>
+  %products = mul <64 x i32> %x, %y
+  %sum = call i32 @llvm.vector.reduce.add.v64i32(<64 x i32> %products)
+  ret i32 %sum
+}
+"""
+# The fastest ones first. Rates decide whether bfloat16 is worth it, so none is used for processors that are not here;
+# tiles need a permission of the operating system.
+_PROBED_DOT_INSTRUCTIONS = ("vpdpbusd", "vpmaddwd")
+_REGISTERS_BY_BYTES = {64: "zmm", 32: "ymm"}
 _ROUNDING_INSTRUCTION = re.compile(r"\bv?cvtneps2bf16|\bbfcvt|\bfcvt\.bf16\.s")
 
 
@@ -137,7 +166,10 @@ def codegen_version() -> str:
 
 
 def check_runs_here(target: str) -> None:
-    """Raises `MachineError` if code for `target` has another architecture than this machine, or wider vectors."""
+    """Raises `MachineError` if this CPU cannot run code for `target`.
+
+    That is code for another architecture, with wider vectors, or with instructions for dot products that it lacks.
+    """
     if not target:
         return
     host_architecture = _ARCHITECTURES.get(platform.machine(), platform.machine())
@@ -148,6 +180,9 @@ def check_runs_here(target: str) -> None:
     if vector_bytes > host().vector_bytes:
         what = f"code for {target} has vectors of {vector_bytes} bytes, wider than those of this CPU"
         raise MachineError(f"{what} ({host().name})", todo)
+    if missing := missing_instructions(target_of(target)):
+        what = f"code for {target} multiplies integers by {', '.join(missing)}, which this CPU does not have"
+        raise MachineError(f"{what} on vectors of {vector_bytes} bytes", todo)
 
 
 def object_of(text: str, opt_level: int, machine: Machine) -> bytes:
@@ -241,11 +276,21 @@ def _unsupported_part(machine: Machine) -> tuple[str, str]:
 
 @lru_cache(maxsize=64)
 def _vector_target(machine: Machine) -> Target:
-    """Returns the vector registers that LLVM uses for a vector of 64 bytes, and whether it rounds to bfloat16."""
+    """Returns the registers that LLVM uses for a vector of 64 bytes, and the instructions for narrow elements."""
     vector_code = target_machine(machine).emit_assembly(parse_module(_VECTOR_PROBE, machine))
     rounding_code = target_machine(machine).emit_assembly(parse_module(_ROUNDING_PROBE, machine))
     rounds = _ROUNDING_INSTRUCTION.search(rounding_code) is not None
-    return replace(_registers(machine, vector_code), rounds_to_bfloat16=rounds)
+    target = _registers(machine, vector_code)
+    return replace(target, rounds_to_bfloat16=rounds, dot_instructions=_dot_instructions(machine, target))
+
+
+def _dot_instructions(machine: Machine, target: Target) -> tuple[str, ...]:
+    """Returns the instructions for dot products of bytes that LLVM selects, on whole registers of `target`."""
+    register = _REGISTERS_BY_BYTES.get(target.vector_bytes)
+    if machine.architecture != "x86_64" or register is None:
+        return ()
+    code = target_machine(machine).emit_assembly(parse_module(_DOT_PROBE, machine))
+    return tuple(name for name in _PROBED_DOT_INSTRUCTIONS if re.search(rf"\b{name}\b.*%{register}", code))
 
 
 def _registers(machine: Machine, text: str) -> Target:

@@ -10,6 +10,7 @@ from buddy.compiler.mlir.walk import collect
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.emit import element_of
 from buddy.compiler.passes.kernels.functions.activations import Activation, activation_around
+from buddy.compiler.passes.kernels.functions.roundings import ByteRounding, byte_rounding_of
 from buddy.compiler.passes.kernels.functions.table import DOUBLE_EXPANSIONS, EXPANSIONS
 from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 
@@ -19,14 +20,20 @@ from buddy.compiler.passes.kernels.structured import VECTOR_MATH
 class ExpandMathToPolynomials(MlirPass):
     """Expands functions on f32, on f16 and bf16 through f32, and exponentials and logarithms on f64.
 
-    Other functions are left to the math library.
+    Other functions are left to the math library. Roundings to 8-bit integers become additions.
     """
 
     name: ClassVar[str] = "expand-math-to-polynomials"
-    summary: ClassVar[str] = "replace exponentials, logarithms, powers, sines and similar functions by arithmetic"
+    summary: ClassVar[str] = (
+        "replace exponentials, logarithms, powers, sines and similar functions, and roundings to 8 bits, by arithmetic"
+    )
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
         for op in collect(root):
+            if op.name == "math.roundeven" and (rounding := byte_rounding_of(op)):
+                context.remark(self.name, op.location, "math.roundeven of 8-bit integers became an addition")
+                _replace(rounding)
+                continue
             if op.name not in EXPANSIONS:
                 if op.name.startswith("math.") and op.name not in VECTOR_MATH:
                     context.remark(self.name, op.location, f"{op.name} left to the math library")
@@ -39,14 +46,19 @@ class ExpandMathToPolynomials(MlirPass):
 
 def _replace_activation(activation: Activation, name: str) -> str:
     """Replaces the activation that contains the function `name`; returns the text of the remark."""
-    with ir.InsertionPoint(activation.replaced), activation.replaced.location:
-        result = activation.emit(activation.argument)
-    activation.replaced.results[0].replace_all_uses_with(result)
-    activation.replaced.erase()
-    for op in activation.dead:
+    _replace(activation)
+    return f"{name}, as part of {activation.name}, became a polynomial"
+
+
+def _replace(found: Activation | ByteRounding) -> None:
+    """Replaces the result of several ops by code that computes all of it."""
+    with ir.InsertionPoint(found.replaced), found.replaced.location:
+        result = found.emit(found.argument)
+    found.replaced.results[0].replace_all_uses_with(result)
+    found.replaced.erase()
+    for op in found.dead:
         if not any(True for _ in op.results[0].uses):
             op.erase()
-    return f"{name}, as part of {activation.name}, became a polynomial"
 
 
 def _expand(op: ir.Operation) -> str:

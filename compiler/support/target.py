@@ -67,6 +67,13 @@ def _dot_instructions(features: set[str], instructions: dict[str, set[str]]) -> 
     return [name for name, flags in instructions.items() if flags <= features]
 
 
+def missing_instructions(target: Target) -> list[str]:
+    """Returns the dot-product instructions of `target` that this CPU does not have, on vectors of its width."""
+    instructions = _OF_AVX512 if target.vector_bytes == CACHE_LINE else _OF_AVX2
+    present = _dot_instructions(_cpu_flags(), instructions)
+    return [name for name in target.dot_instructions if name not in present]
+
+
 def from_features(features: set[str], machine: str, l1: int = 32 << 10, l2: int = 1 << 20) -> Target:
     """Returns the target with the CPU flags `features`, named as in Linux, and the data cache sizes `l1` and `l2`.
 

@@ -18,11 +18,12 @@ from torch import nn
 
 from buddy.compiler.codegen import machines
 from buddy.compiler.codegen.llvm_ir import for_older_llvm
-from buddy.compiler.codegen.machines import MachineError, machine_of, parse_module, target_of
+from buddy.compiler.codegen.machines import MachineError, check_runs_here, machine_of, parse_module, target_of
 from buddy.compiler.driver.compilation import CompilationError
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.runtime import LoadedProgram
-from buddy.compiler.support.target import Target, host
+from buddy.compiler.support import target
+from buddy.compiler.support.target import Target, host, host_features, missing_instructions
 from tests.programs import Line
 from tests.tools.export.written import errors, examples, program, run, write
 
@@ -66,6 +67,42 @@ def test_registers_are_no_wider_than_the_machines(network: Line, tmp_path: Path)
     assert "ymm" in text
     assert "zmm" not in text
     assert "%k1" not in text
+
+
+@pytest.mark.parametrize(
+    ("name", "instructions"),
+    [
+        ("x86-64-v2", ()),
+        ("x86-64:bdver2", ()),  # vectors of 32 bytes, but only for floats
+        ("x86-64-v3", ("vpmaddwd",)),
+        ("x86-64:alderlake", ("vpdpbusd", "vpmaddwd")),
+        ("x86-64-v4", ("vpmaddwd",)),
+        ("x86-64:icelake-server", ("vpdpbusd", "vpmaddwd")),
+        ("aarch64", ()),
+    ],
+)
+def test_dot_products_of_bytes_are_those_of_the_machine(name: str, instructions: tuple[str, ...]) -> None:
+    assert target_of(name).dot_instructions == instructions
+
+
+@pytest.mark.skipif(host().vector_bytes < 32, reason="this CPU has no AVX2")
+def test_code_with_an_instruction_that_the_cpu_lacks_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_runs_here("x86-64-v3")
+    flags = set(host_features().split()) - {"avx_vnni", "avx512_vnni"}
+    monkeypatch.setattr(target, "_cpu_flags", lambda: flags)
+    check_runs_here("x86-64-v3")
+    with pytest.raises(MachineError, match="by vpdpbusd, which this CPU does not have on vectors of 32 bytes"):
+        check_runs_here("x86-64:alderlake")
+
+
+@pytest.mark.parametrize(("name", "instruction"), [("x86-64-v3", "vpmaddwd"), ("x86-64:icelake-server", "vpdpbusd")])
+def test_integers_are_multiplied_by_the_machines_instruction(name: str, instruction: str) -> None:
+    a, b = torch.randint(-128, 128, (9, 70), dtype=torch.int8), torch.randint(-128, 128, (70, 40), dtype=torch.int8)
+    product = Line(torch._int_mm, a, b)
+    artifact = program(product, for_machine(name)).artifact
+    assert instruction in product.text("codegen")
+    if target_of(name).vector_bytes <= host().vector_bytes and not missing_instructions(target_of(name)):
+        assert torch.equal(LoadedProgram(artifact)([a, b])[0], torch._int_mm(a, b))
 
 
 def test_the_stage_of_machine_code_is_the_machines(network: Line) -> None:

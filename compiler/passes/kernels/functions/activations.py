@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from buddy.compiler.mlir.bindings import arith, ir, math
-from buddy.compiler.passes.kernels.functions.polynomials import FloatArithmetic, exp_or_infinity
+from buddy.compiler.passes.kernels.functions.polynomials import ROUND, FloatArithmetic, exp_or_infinity
 
 # -log2(2 Φ(-t)) = t P(t), where Φ is the normal distribution, for t up to _TAIL_END, where 2 Φ(-t) is 2^-124. The
 # relative error of Φ is 2e-8 up to t = 3; from there on, the error is 2e-8 of Φ(-3). `polynomials.py` says how the
@@ -27,7 +27,6 @@ _HALF_EXP2 = (
     0.5, 0.34657359123229980, 0.12011323869228363, 0.027751661837100983, 0.004809218458831310, 0.00066994375083595515,
     7.6766802521888167e-05,
 )  # fmt: skip
-_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _MANTISSA_BITS = 23
 _SQRT_HALF = 0.7071067811865476
 
@@ -41,8 +40,8 @@ def gelu(x: ir.Value) -> ir.Value:
     t = s.clamped(math.absf(x), None, _TAIL_END)
     p = s.horner(t, _TAIL)
     minus_t = arith.negf(t)
-    rounded = s.fma(minus_t, p, s.number(_ROUND))
-    fraction = s.fma(minus_t, p, arith.subf(s.number(_ROUND), rounded))
+    rounded = s.fma(minus_t, p, s.number(ROUND))
+    fraction = s.fma(minus_t, p, arith.subf(s.number(ROUND), rounded))
     power = s.horner(fraction, _HALF_EXP2)
     tail = s.from_bits(arith.addi(s.bits(power), arith.shli(s.bits(rounded), s.integer(_MANTISSA_BITS))))
     # Not max(x, 0): -∞ has to result in NaN, as in eager.
@@ -78,7 +77,7 @@ class Activation:
 
 def activation_around(op: ir.Operation) -> Activation | None:
     """Returns the activation that the single-precision function `op` is part of, or `None`."""
-    total = _only_user(op, "arith.addf")
+    total = only_user(op, "arith.addf")
     if total is None or not _adds_constant(total, op.results[0], 1.0):
         return None
     argument = op.operands[0]
@@ -93,7 +92,7 @@ def activation_around(op: ir.Operation) -> Activation | None:
 
 def _gelu(erf: ir.Operation, total: ir.Operation) -> Activation | None:
     """Matches x * 0.5 * (1 + erf(x * √½)), with the products in any order."""
-    product = _only_user(total, "arith.mulf")
+    product = only_user(total, "arith.mulf")
     x = _scaled(erf.operands[0], _SQRT_HALF)
     if product is None or x is None:
         return None
@@ -105,7 +104,7 @@ def _gelu(erf: ir.Operation, total: ir.Operation) -> Activation | None:
     return Activation("GELU", x, product, (total, erf, half.owner.operation, erf.operands[0].owner.operation), gelu)
 
 
-def _only_user(op: ir.Operation, name: str) -> ir.Operation | None:
+def only_user(op: ir.Operation, name: str) -> ir.Operation | None:
     """Returns the only user of the result of `op`, if it is an op called `name`."""
     users = [use.owner.operation for use in op.results[0].uses]
     return users[0] if len(users) == 1 and users[0].name == name else None

@@ -34,7 +34,7 @@ _ERF_FAR = (
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # ln(2) = high + low; products of high with exponents are exact
 _LN2, _LOG10_2, _LOG10_E = 0.6931471805599453, 0.3010299956639812, 0.4342944819032518
-_ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
+ROUND = 12582912.0  # 1.5 * 2²³: adding it rounds to an integer in the low bits
 _ROUND_BITS = 0x4B400000
 _SQRT_HALF_BITS = 0x3F3504F3
 _MANTISSA_BITS, _EXPONENT_BIAS = 23, 127
@@ -111,8 +111,8 @@ def exp2(x: ir.Value) -> ir.Value:
     """2 to the power of x; at most 1.1 ULP."""
     s = FloatArithmetic(x.type)
     x = s.clamped(x, -151.0, 129.0)
-    rounded = arith.addf(x, s.number(_ROUND))
-    r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(_ROUND))), s.number(_LN2))
+    rounded = arith.addf(x, s.number(ROUND))
+    r = arith.mulf(arith.subf(x, arith.subf(rounded, s.number(ROUND))), s.number(_LN2))
     mantissa = arith.addf(_exp_tail(s, r), s.number(1.0))
     return _scaled(s, mantissa, arith.subi(s.bits(rounded), s.integer(_ROUND_BITS)))
 
@@ -135,8 +135,8 @@ def _exp_tail(s: FloatArithmetic, r: ir.Value) -> ir.Value:
 
 def _exp_parts(s: FloatArithmetic, x: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Returns `(t, n)` with exp(x) = (1 + t) * 2**n, t between -0.3 and 0.42, for |x| up to about 100."""
-    rounded = s.fma(x, s.number(_LOG2_E), s.number(_ROUND))
-    n = arith.subf(rounded, s.number(_ROUND))
+    rounded = s.fma(x, s.number(_LOG2_E), s.number(ROUND))
+    n = arith.subf(rounded, s.number(ROUND))
     r = s.fma(n, s.number(-_LN2_HIGH), x)
     r = s.fma(n, s.number(-_LN2_LOW), r)
     return _exp_tail(s, r), arith.subi(s.bits(rounded), s.integer(_ROUND_BITS))
