@@ -141,7 +141,8 @@ class Headless:
 
     `graphs` are the graphs of the opened program, `files` are its files, `presets` the presets that it may use.
     `step_seconds` is the time limit of each step of a compilation. If it `reopens`, compilations of earlier sessions
-    are used. `times` are those of all requests.
+    are used; if it `reuses`, so is a captured graph that still gives the model's results. `times` are those of all
+    requests.
     """
 
     def __init__(self, client: EngineClient, console: Console, step_seconds: float = math.inf) -> None:
@@ -149,7 +150,7 @@ class Headless:
         self.graphs: tuple[GraphInfo, ...] = ()
         self.presets: tuple[Preset, ...] = ()
         self.files: tuple[str, ...] = ()
-        self.reopens = False
+        self.reopens = self.reuses = False
         self.times = PartTimes()
 
     async def open_program(self, options: argparse.Namespace, arguments: tuple[str, ...]) -> list[Recipe]:
@@ -167,7 +168,9 @@ class Headless:
         request, shapes = self.client.next_request(), shapes_of(options)
         trusts = getattr(options, "trust", False)
         folder, reopens = working_folder(options), self.reopens
-        frame = Open(request, options.source, arguments, folder, plugins, shapes, frontend, trusts, reopens)
+        frame = Open(
+            request, options.source, arguments, folder, plugins, shapes, frontend, trusts, reopens, reuses=self.reuses
+        )
         captured = await self._open(frame, options.timeout)
         for note in captured.notes:
             self.console.note(f"note: {note}")

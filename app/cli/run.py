@@ -14,7 +14,7 @@ from buddy.app.cli.recipes import inputs_of
 from buddy.app.reports.run_report import as_json, as_text, failure_json, in_eager, part_seconds, times_text
 from buddy.compiler.protocol import Assignment, Diagnostic, GraphInfo, RunReport
 from buddy.compiler.protocol.recipe import EAGER, Recipe
-from buddy.compiler.protocol.run_report import RUNTIMES, Mark
+from buddy.compiler.protocol.run_report import OWN_INPUTS, RUNTIMES, Mark
 
 
 def make_parser() -> arguments.Parser:
@@ -60,6 +60,8 @@ async def _run(engine: Headless, options: argparse.Namespace, script: tuple[str,
     """Run the graphs one after another. A failure does not stop the others."""
     results = _Results(options, script)
     engine.reopens = True
+    # With other inputs, results would be those of the graph, which is known to equal the model on its own inputs only.
+    engine.reuses = inputs_of(options) == OWN_INPUTS
     try:
         for recipe in await engine.open_program(options, script):
             await _run_graph(engine, options, recipe, results)

@@ -117,7 +117,8 @@ class Host:
             notes = (*map(str, problems), *self._program.notes)
             own = _hash_registrations(self._program, before)
             files, texts = self._program.files, _python_texts(self._program, started_at)
-            return ProgramLoaded(graphs, notes, time.perf_counter() - started, own, files, texts)
+            seconds, known = time.perf_counter() - started, self._program.known
+            return ProgramLoaded(graphs, notes, seconds, own, files, texts, known, self._program.is_reused)
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             source = request.source
@@ -239,7 +240,9 @@ def _load_program(request: LoadProgram, progress: Callable[[str], None]) -> Capt
     from buddy.compiler.importers.sources import load_program
 
     shapes, frontend, trusts = request.shapes, request.frontend, request.trusts
-    return load_program(request.source, request.arguments, request.directory, progress, shapes, frontend, trusts=trusts)
+    return load_program(
+        request.source, request.arguments, request.directory, progress, shapes, frontend, trusts, request.known
+    )
 
 
 def _python_texts(program: CapturedProgram, started_at: float) -> tuple[PythonText, ...]:

@@ -54,9 +54,10 @@ _START_SECONDS = 0.3
 
 
 class WorkerStart:
-    """Decides when the workers start: they import torch and MLIR, which takes seconds on all cores.
+    """Decides when the host starts, which imports torch: that takes seconds on all cores.
 
-    They wait while a program of an earlier session is drawn.
+    It waits while a program of an earlier session is drawn. The compiler starts with the first request that needs it,
+    or that opens a new program: what an earlier session has compiled needs no compiler.
     """
 
     def __init__(self, start: Callable[[], None]) -> None:
@@ -66,7 +67,7 @@ class WorkerStart:
         self._may_start.set()
 
     def soon(self) -> None:
-        """Starts the workers in a moment, so that they are warm when needed."""
+        """Starts the host in a moment, so that it is warm when needed."""
         self._timer = asyncio.get_running_loop().call_later(_START_SECONDS, self.now)
 
     def now(self) -> None:

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
+import msgspec
+
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
 from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
@@ -88,17 +90,15 @@ class EngineSession:
         self.compiler = EngineWorker("compiler", "buddy.compiler.engine.compiler:serve", CompilerMessage, listener)
         self.backends = BackendWorkers(send, listener)
         self._in_host: tuple[int, ProgramKey | None] = (0, None)
+        # Whether the host's program is one that an earlier session captured, which can only be run.
+        self._is_reused = False
         self._in_compiler = CompilerPlugins()
         self._saved = SavedPrograms(store)
         # Held by a compilation, so that the texts of the latest one are pinned last. Taken before a worker's lock.
         self._compiling = asyncio.Lock()
         # Set when the latest request to open a program has ended.
         self._openings: dict[ProgramKey, asyncio.Event] = {}
-        self.starting = WorkerStart(self._start_workers)
-
-    def _start_workers(self) -> None:
-        self.compiler.start()
-        self.host.start()
+        self.starting = WorkerStart(self.host.start)
 
     def give_up_starts(self) -> None:
         """Replaces workers that have not started in time."""
@@ -118,14 +118,18 @@ class EngineSession:
         plugins, changed = resolve_plugins(frame.plugins, frame.directory)
         shapes, frontend, trusts = frame.shapes, frame.frontend, frame.trusts
         key = ProgramKey(frame.source, frame.arguments, frame.directory, plugins, shapes, frontend, trusts)
-        has_ended = self._openings[key] = asyncio.Event()
+        has_ended, known = asyncio.Event(), b""
+        self._openings[key] = has_ended
         try:
             if frame.reopens and self._programs.latest(key) is None:
-                await self._restore(key, job)
+                known = await self._restore(key, job)
+            if (restored := self._programs.latest(key)) is None or not restored.is_restored:
+                self.compiler.start()
             self.starting.now()
             async with self.host.lock:
                 job.started = True
-                program = replace(await self._load(key, job, saves=frame.reopens), reopens=frame.reopens)
+                loaded = await self._load(key, job, frame.reopens, known if frame.reuses else b"")
+                program = replace(loaded, reopens=frame.reopens)
             self._forget(self._programs.add(program), program)
         finally:
             has_ended.set()
@@ -134,15 +138,16 @@ class EngineSession:
         notes = (*changed, *program.notes)
         self._send(Captured(job.request, graphs, notes, program.seconds, plugins, program.files))
 
-    async def _restore(self, key: ProgramKey, job: Job) -> None:
+    async def _restore(self, key: ProgramKey, job: Job) -> bytes:
         """Adds the program that an earlier session has saved, unless a file has changed, and sends its graphs.
 
-        Then gives the client time to draw it, before the workers start.
+        Then gives the client time to draw it, before the workers start. Returns the description of the graph for a load
+        without a capture, or b"".
         """
         with self.starting.held():
             saved = await self._saved.find(key)
             if saved is None:
-                return
+                return b""
             self._keep_texts(saved.loaded.graphs)
             program = replace(program_of(key, saved.loaded), reopens=True, is_restored=True)
             self._pin_graph_texts(program)
@@ -150,6 +155,7 @@ class EngineSession:
             graphs = tuple(record.info for record in program.graphs)
             self._send(Reopened(job.request, graphs, program.notes, program.files, saved.saved_at))
             await asyncio.sleep(_SHOW_SECONDS)
+        return saved.loaded.known
 
     def _forget(self, old: OpenedProgram | None, new: OpenedProgram) -> None:
         """Unpins the texts of the graphs of `old` that `new` does not have."""
@@ -161,8 +167,11 @@ class EngineSession:
                     self._store.unpin((kind, record.key))
                     self._store.unpin((kind, imported.key))
 
-    async def _load(self, key: ProgramKey, job: Job, saves: bool = False) -> OpenedProgram:
-        """Loads the program in the host, and `saves` it; a host that has loaded a program before is replaced."""
+    async def _load(self, key: ProgramKey, job: Job, saves: bool = False, known: bytes = b"") -> OpenedProgram:
+        """Loads the program in the host, and `saves` it; a host that has loaded a program before is replaced.
+
+        The graph that `known` describes is not captured again if the program still computes the same.
+        """
         if self._in_host[0] == self.host.generation and self.host.is_ready:
             await self.host.restart("new host for the next program")
         await self._wait_for_host(job)
@@ -170,15 +179,16 @@ class EngineSession:
         self._progress(job, "running the script", part="script")
         started_at = time.time()
         try:
-            loaded = await self._ask_host(_load_of(key), _describe_load_crash(key), job)
+            request = msgspec.structs.replace(_load_of(key), known=known)
+            loaded = await self._ask_host(request, _describe_load_crash(key), job)
         except JobFailed:
             self._replace_host()
             raise
-        self._in_host = (self.host.generation, key)
+        self._in_host, self._is_reused = (self.host.generation, key), loaded.is_reused
         self._keep_texts(loaded.graphs)
         program = program_of(key, loaded)
         self._pin_graph_texts(program)
-        if saves:
+        if saves and not loaded.is_reused:
             self._saved.save(key, loaded, started_at)
         return program
 
@@ -422,7 +432,8 @@ class EngineSession:
         result = await self._compile(program, recipe, job, kind="beside" if frame.beside else "good")
         native = None if recipe.runs_passes else await self._compile_native(program, recipe, job)
         async with self.host.lock:
-            await self._reload_in_host(program, recipe, job)
+            only_runs = recipe.runs_passes and not frame.runtimes
+            await self._reload_in_host(program, recipe, job, only_runs)
             self._progress(job, "running", part="run")
             folder = self.values.new_folder() if frame.keep else None
             request = Execute(
@@ -505,12 +516,15 @@ class EngineSession:
             store_text(self._store, data.fx.text)
             store_text(self._store, data.code)
 
-    async def _reload_in_host(self, program: OpenedProgram, recipe: Recipe, job: Job) -> None:
+    async def _reload_in_host(
+        self, program: OpenedProgram, recipe: Recipe, job: Job, only_runs: bool = False
+    ) -> None:  # fmt: skip
         """Makes sure that the current host has loaded the program: a new host loads it again.
 
-        Raises `JobFailed` if the graph of `recipe` is another one in the host.
+        Unless the request `only_runs` compiled code, the host must have captured the program itself. Raises `JobFailed`
+        if the graph of `recipe` is another one in the host.
         """
-        if self._in_host == (self.host.generation, program.key):
+        if self._in_host == (self.host.generation, program.key) and (only_runs or not self._is_reused):
             self._check_same_graph(self._programs.latest(program.key) or program, program, recipe)
             return
         reloaded = await self._load(program.key, job)

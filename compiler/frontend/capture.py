@@ -231,13 +231,18 @@ def callable_name(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
+# The name of the result of a call that returns one tensor, which gives it no name.
+LONE_RESULT = "output"
+
+
 def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor]]], result: object) -> None:
     """Give the results of graphs the names that `result`, the result of the call that ran them, has for the tensors.
 
-    A Dynamo graph that was cut, or whose ATen graph also returns tensors that it writes, keeps the names of its nodes.
+    A call that returns one tensor has the result `LONE_RESULT`. A Dynamo graph that was cut, or whose ATen graph also
+    returns tensors that it writes, keeps the names of its nodes.
     """
-    names: dict[int, str] = {}
-    for name, tensor in _named_tensors(result):
+    names: dict[int, str] = {id(result): LONE_RESULT} if isinstance(result, torch.Tensor) else {}
+    for name, tensor in named_tensors(result):
         names.setdefault(id(tensor), name)
     for graphs, values in runs:
         if len(graphs) == 1 and len(graphs[0].graph.results) == len(values):
@@ -245,7 +250,7 @@ def name_results(runs: Sequence[tuple[list[CapturedGraph], Sequence[torch.Tensor
             graphs[0].result_names = tuple(names.get(id(value)) or node for value, node in pairs)
 
 
-def _named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
+def named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The tensors in dicts, dataclasses, tuples and lists, with their keys; "" for those with positions only."""
     if isinstance(value, torch.Tensor):
         yield name if any(part and not part.isdigit() for part in name.split(".")) else "", value
@@ -260,7 +265,7 @@ def _named_tensors(value: object, name: str = "") -> Iterator[tuple[str, torch.T
     elif isinstance(value, list | tuple):
         entries = enumerate(value)
     for key, entry in entries:
-        yield from _named_tensors(entry, f"{name}.{key}" if name else str(key))
+        yield from named_tensors(entry, f"{name}.{key}" if name else str(key))
 
 
 def _compute_gradients(results: object) -> None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import torch
+import torch.fx._pytree
 
 from buddy.compiler.frontend.aten import AtenGraph, description_index
 from buddy.compiler.frontend.random_numbers import draws_seeds, restores_states
@@ -88,6 +90,61 @@ class _DynamoProgram:
             outputs = self._module(*inputs)
         sources = {"output": outputs, "input": inputs}
         return [sources[kind][index] for kind, index in self._mapping]
+
+
+class EagerCode(msgspec.Struct, frozen=True):
+    """The Python code of a Dynamo graph, as the source of a function `forward(self, ...)` of its inputs.
+
+    `order[i]` is the position of its input `i` among the tensors of the graph, `outputs[i]` the number of its output
+    that is result `i`.
+    """
+
+    source: str
+    order: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+# The names in the code of a graph that calls only functions of `torch`, with their values.
+_NAMES = {
+    "inf": math.inf,
+    "nan": math.nan,
+    "NoneType": type(None),
+    "torch": torch,
+    "device": torch.device,
+    "fx_pytree": torch.fx._pytree,
+    "pytree": torch.utils._pytree,
+}
+_OPCODES = {"placeholder", "call_function", "call_method", "output"}
+
+
+def code_of(program: Eager | None) -> EagerCode | None:
+    """Returns the code of a program of `eager_program`.
+
+    `None` if it does not run a Dynamo graph, or if that has modules, constants or functions of its own, writes to its
+    inputs, or runs in an autocast context.
+    """
+    if not isinstance(program, _DynamoProgram) or program._mutated or program._autocast is not None:
+        return None
+    graph = program._module.graph
+    code = graph.python_code("self")
+    is_plain = {node.op for node in graph.nodes} <= _OPCODES and all(
+        value is _NAMES.get(name) or (name == "nan" and value != value) for name, value in code.globals.items()
+    )
+    outputs = tuple(index for _, index in program._mapping)
+    return EagerCode(code.src, tuple(program._order), outputs) if is_plain else None
+
+
+def program_of(code: EagerCode) -> Eager:
+    """Returns the program whose code `code_of` has returned."""
+    names: dict[str, Any] = dict(_NAMES)
+    exec(code.source, names)
+    module = type("Graph", (torch.nn.Module,), {"forward": names["forward"]})()
+
+    def run(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        results = module(*(tensors[position] for position in code.order))
+        return [results[index] for index in code.outputs]
+
+    return run
 
 
 def _output_mapping(aten: AtenGraph) -> list[tuple[str, int]] | None:

@@ -30,6 +30,9 @@ class Open(Request["Captured"], frozen=True):
     If it `reopens`, graphs and compilations are saved on disk, and those of earlier sessions are used. `Reopened` comes
     first if an earlier session has opened the same program and none of its files has changed.
 
+    With `reuses`, the graph of an earlier session is not captured again if the model, when it is called, still gives
+    the graph's results bit by bit: for a client that runs the program and asks nothing else of it.
+
     A dump of another compiler is indexed. If that takes a while, `Reopened` comes first with the graphs known so far.
     With `follows`, a log is read on whenever it has grown, and `Captured` comes again each time.
     """
@@ -43,6 +46,7 @@ class Open(Request["Captured"], frozen=True):
     trusts: bool = False
     reopens: bool = False
     follows: bool = False
+    reuses: bool = False
 
 
 class Compile(Request["Compiled"], frozen=True):

@@ -66,7 +66,10 @@ class StageData(msgspec.Struct, frozen=True):
 
 
 class LoadProgram(Message, frozen=True):
-    """Load plug-ins, run a source and capture its graphs; answered by `ProgramLoaded`."""
+    """Load plug-ins, run a source and capture its graphs; answered by `ProgramLoaded`.
+
+    `known` is that of an earlier load: if the program still computes the same, its graph is not captured again.
+    """
 
     source: str
     arguments: tuple[str, ...]
@@ -75,6 +78,7 @@ class LoadProgram(Message, frozen=True):
     shapes: tuple[str, ...] = ()
     frontend: Frontend = "dynamo"
     trusts: bool = False
+    known: bytes = b""
 
 
 class ImportGraph(Message, frozen=True):
@@ -347,6 +351,9 @@ class ProgramLoaded(Reply, frozen=True):
 
     `own` is a hash of the code by which the script added to the registries, "" if it added nothing. `files` are the
     source files of the program, `texts` the Python code that nodes of the graphs come from.
+
+    `known` describes the graph for later loads, b"" if it must be captured each time. If it `is_reused`, it was not
+    captured: requests that need more than to run it are not possible.
     """
 
     graphs: tuple[CapturedGraphData, ...]
@@ -355,6 +362,8 @@ class ProgramLoaded(Reply, frozen=True):
     own: str = ""
     files: tuple[str, ...] = ()
     texts: tuple[PythonText, ...] = ()
+    known: bytes = b""
+    is_reused: bool = False
 
 
 class GraphImported(Reply, frozen=True):

@@ -14,16 +14,19 @@ import pytest
 from buddy.compiler.protocol import (
     Cancel,
     Captured,
+    CompareNodes,
     Compile,
     Compiled,
     Failed,
     FetchText,
+    NodesCompared,
     Open,
     Progress,
     Ran,
     Reopened,
     Run,
     Text,
+    WorkerState,
 )
 from buddy.compiler.protocol.recipe import PluginFile
 from buddy.compiler.support import disk_cache
@@ -233,3 +236,68 @@ async def test_each_recipe_has_its_own_compilation(script: Path) -> None:
         edited = msgspec.structs.replace(recipe, steps=(*steps, *recipe.steps[1:]), dialect="tosa")
         compiled = await bench.ask(Compile(bench.client.next_request(), edited))
         assert compiled.reused < len(compiled.stages)
+
+
+# ---- graphs that are not captured again -----------------------------------------------------------------------------
+
+MODULE = """\
+import pathlib
+import torch
+
+
+class Model(torch.nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.linear, self.factor = torch.nn.Linear(3, 3), factor
+
+    def forward(self, x):
+        return self.linear(x) * self.factor
+
+
+model = Model(float(pathlib.Path({data!r}).read_text()))
+example_inputs = (torch.ones(4, 3),)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, data: Path) -> Path:
+    path = tmp_path / "module.py"
+    path.write_text(MODULE.format(data=str(data)))
+    os.utime(path, (1e9, 1e9))
+    return path
+
+
+async def run_of(bench: Bench, script: Path) -> Ran:
+    ran = await bench.ask(Run(bench.client.next_request(), await bench.recipe(script), repeats=1))
+    assert isinstance(ran, Ran)
+    return ran
+
+
+async def test_a_run_uses_the_graph_of_an_earlier_session_without_a_compiler(module: Path) -> None:
+    async with earlier_session(module) as captured, started() as bench:
+        before, now = await opened(bench, module, reuses=True)
+        assert before is not None
+        assert now.graphs == captured.graphs
+        assert any("not captured again" in note for note in now.notes)
+        assert (await run_of(bench, module)).report.outputs[0].verdict == "ok"
+        assert not any(isinstance(frame, WorkerState) and frame.worker == "compiler" for frame in bench.seen)
+
+
+async def test_a_request_that_needs_the_capture_captures(module: Path) -> None:
+    async with earlier_session(module), started() as bench:
+        await opened(bench, module, reuses=True)
+        recipe = await bench.recipe(module)
+        compared = await bench.ask(CompareNodes(bench.client.next_request(), recipe))
+        assert isinstance(compared, NodesCompared)
+        assert sum(isinstance(frame, Progress) and frame.what == "running the script" for frame in bench.seen) == 2
+
+
+async def test_a_model_that_computes_something_else_is_captured(module: Path, data: Path) -> None:
+    async with earlier_session(module) as captured:
+        data.write_text("7")
+        async with started() as bench:
+            before, now = await opened(bench, module, reuses=True)
+            assert before is not None
+            assert now.graphs != captured.graphs
+            assert not any("not captured again" in note for note in now.notes)
+            assert (await run_of(bench, module)).report.outputs[0].verdict == "ok"

@@ -74,7 +74,7 @@ model, example_inputs = Model(), (torch.randn(3),)
         ("Pair(z, y)", ["mean", "spread"]),
         ("(y, {'last': z})", ["add", "1.last"]),
         ("(y, z)", ["add", "mul"]),
-        ("y", ["add"]),
+        ("y", ["output"]),
     ],
 )
 def test_results_have_the_names_that_the_program_gives_them(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,20 @@ import msgspec
 import torch
 from torch._dynamo.exc import TorchDynamoException
 
-from buddy.compiler.importers.sources.inputs import INPUTS, MODEL, apply_shapes, call_of, defines_both, shape_error
+from buddy.compiler.importers.sources.inputs import (
+    INPUTS,
+    MODEL,
+    Call,
+    apply_shapes,
+    call_of,
+    defines_both,
+    shape_error,
+)
 from buddy.compiler.importers.sources.mlir_file import find_module, program_of_module
 from buddy.compiler.importers.sources.opening import Opening, open_file
 from buddy.compiler.importers.sources.pretrained import offline_models
 from buddy.compiler.importers.sources.program import CapturedProgram, program_files
+from buddy.compiler.importers.sources.reuse import describe, restore, structure_of
 from buddy.compiler.importers.sources.script import (
     execute,
     import_module,
@@ -46,6 +55,7 @@ def load_program(
     shapes: tuple[str, ...] = (),
     frontend: Frontend = "dynamo",
     trusts: bool = False,
+    known: bytes = b"",
 ) -> CapturedProgram:
     """Runs `source` and captures its graphs, or opens it if it is a model file.
 
@@ -54,7 +64,8 @@ def load_program(
     Otherwise they are the first of these that exist: the graphs that the script itself compiles (`torch.compile`,
     `DynamoCompiler`); those of its `model` on its `example_inputs`; those of its outermost module calls. `shapes`
     (`x=4x128`) replace the shapes of the tensors that a defined or named model is called with. With the frontend
-    `export`, called, defined and named models are captured by `torch.export`.
+    `export`, called, defined and named models are captured by `torch.export`. `known` are those of an earlier load of
+    the same source: a model that still computes the same is not captured again.
 
     The kind of a file that is not a script is determined by its content (`opening.py`); nothing in it is executed
     unless the user `trusts` it. Raises `SourceError`.
@@ -66,7 +77,7 @@ def load_program(
             title = source.removesuffix(f":{location.name}") if location.name else source
             opening = Opening(location.path, location.name, title, shapes, frontend, trusts, report)
             return open_file(opening, file_kind)
-        return _Loading(location, source, arguments, report, shapes, frontend).run()
+        return _Loading(location, source, arguments, report, shapes, frontend, known).run()
 
 
 @contextmanager
@@ -87,7 +98,7 @@ class _Loading:
 
     def __init__(
         self, location: Location, source: str, arguments: tuple[str, ...], report: OnProgress, shapes: tuple[str, ...],
-        frontend: Frontend,
+        frontend: Frontend, known: bytes,
     ) -> None:  # fmt: skip
         self._shapes, self._has_applied_shapes = shapes, False
         self._location = location
@@ -95,6 +106,9 @@ class _Loading:
         self._arguments = arguments
         self._report = report
         self._names: Mapping[str, Any] = {}
+        self._known, self._is_reused = known if frontend == "dynamo" else b"", False
+        # The call that was captured at the end of the script, and the structure of its module before it.
+        self._call: tuple[Call, str] | None = None
         self._tape = Tape(skip_calls=lambda: defines_both(self._names), frontend=frontend)
 
     def run(self) -> CapturedProgram:
@@ -118,7 +132,14 @@ class _Loading:
                 self._where(),
                 "define `model` and `example_inputs`, or name the model (script.py:name)",
             )
-        return CapturedProgram(self._graphs(), list(dict.fromkeys(notes)), program_files(self._location.path))
+        graphs = self._graphs()
+        if self._is_reused:
+            notes.append(
+                f"{graphs[0].info.name} was not captured again: it gives the results of its known graph exactly"
+            )
+        known = self._known if self._is_reused else self._describe(graphs)
+        files = program_files(self._location.path)
+        return CapturedProgram(graphs, list(dict.fromkeys(notes)), files, known, self._is_reused)
 
     def _open_module(self, module: ir.Module, notes: list[str]) -> CapturedProgram:
         """Opens an MLIR module that the script has made."""
@@ -174,6 +195,14 @@ class _Loading:
             function, args, kwargs = call_of(target, inputs, where)
             if self._shapes:
                 args, kwargs = self._change_shapes(function, args, kwargs)
+            if self._known and not self._tape.requested:
+                with self._tape.pause_recording():
+                    graph = restore(self._known, function, args, kwargs)
+                if graph is not None:
+                    self._tape.requested.append(graph)
+                    self._is_reused = True
+                    return
+            self._call = (function, args, kwargs), structure_of(function)
             try:
                 self._tape.capture(function, args, kwargs)
             except TorchDynamoException as error:
@@ -182,6 +211,13 @@ class _Loading:
                 raise source_error(
                     f"TorchDynamo cannot capture {where}: {error}", where, "simplify its forward"
                 ) from error
+
+    def _describe(self, graphs: Sequence[CapturedGraph]) -> bytes:
+        """Describes the only graph of the call at the end of the script; b"" if there are others, or another call."""
+        if self._call is None or len(graphs) != 1 or graphs[0].info.break_reason or self._tape.exports:
+            return b""
+        (function, args, kwargs), structure = self._call
+        return describe(graphs[0], function, args, kwargs, structure)
 
     def _change_shapes(
         self, function: Callable[..., object], args: tuple[object, ...], kwargs: dict[str, object]

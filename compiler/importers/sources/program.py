@@ -20,11 +20,17 @@ from buddy.compiler.runtime.captured import CapturedGraph
 
 @dataclass
 class CapturedProgram:
-    """The graphs of a program in the order in which they ran, notes for the user, and the program's files."""
+    """The graphs of a program in the order in which they ran, notes for the user, and the program's files.
+
+    `known` describes its graph for a later load that need not capture it (`reuse.py`), b"" if that is impossible; the
+    graph `is_reused` if it was described so.
+    """
 
     graphs: list[CapturedGraph] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     files: tuple[str, ...] = ()
+    known: bytes = b""
+    is_reused: bool = False
 
 
 _INSTALLATION_PATHS = ("stdlib", "platstdlib", "purelib", "platlib")

@@ -149,7 +149,7 @@ class Tape:
     """
 
     def __init__(self, skip_calls: Callable[[], bool] = lambda: False, frontend: Frontend = "dynamo") -> None:
-        self._exports = frontend == "export"
+        self.exports = frontend == "export"
         self.requested: list[CapturedGraph] = []
         self.called: list[CapturedGraph] = []
         self.notes: list[str] = []
@@ -175,7 +175,7 @@ class Tape:
             stack.enter_context(patch.object(torch.autograd, "backward", self._note_backward(torch.autograd.backward)))
             stack.enter_context(patch.object(torch.autograd, "grad", self._note_backward(torch.autograd.grad)))
             backend = self._backend("compiled", self.requested)
-            stack.enter_context(listening(self._on_import, self._pause_recording, backend))
+            stack.enter_context(listening(self._on_import, self.pause_recording, backend))
             stack.enter_context(_quiet_logs())
             try:
                 yield
@@ -187,11 +187,11 @@ class Tape:
 
     def capture(self, function: Callable[..., object], args: Sequence[torch.Tensor], kwargs: dict[str, object]) -> None:
         """Runs `function` once under `no_grad`, or exports it, and adds its graphs to `requested`."""
-        if self._exports:
-            with self._pause_recording():
+        if self.exports:
+            with self.pause_recording():
                 self._export(function, args, kwargs, self.requested)
             return
-        with self._pause_recording(), torch.no_grad():
+        with self.pause_recording(), torch.no_grad():
             backend = self._backend(callable_name(function), self.requested)
             self._call_and_name(_real_compile(function, backend=backend, dynamic=False), args, kwargs)
 
@@ -200,7 +200,7 @@ class Tape:
     def _compile(self, model: Callable[..., object] | None = None, **options: Any) -> object:
         if model is None:
             return functools.partial(self._compile, **options)
-        if self._exports:
+        if self.exports:
             self._note_once("graphs that the script compiles itself are captured by TorchDynamo, not by torch.export")
         from buddy.compiler.frontend import DynamoCompiler
 
@@ -216,7 +216,7 @@ class Tape:
     def _wrap_compiled(self, function: Callable[..., object]) -> Callable[..., object]:
         @functools.wraps(function)
         def call(*args: object, **kwargs: object) -> object:
-            with self._pause_recording():
+            with self.pause_recording():
                 return self._call_and_name(function, args, kwargs)
 
         return call
@@ -224,7 +224,7 @@ class Tape:
     def _on_module_call(self, module: torch.nn.Module, *args: torch.Tensor, **kwargs: object) -> torch.Tensor:
         if torch.compiler.is_compiling():
             return _real_call(module, *args, **kwargs)  # part of a function that was passed to `torch.compile` before
-        with self._pause_recording():
+        with self.pause_recording():
             if isinstance(module, OptimizedModule):
                 return self._call_and_name(functools.partial(_real_call, module), args, kwargs)
             if self._skip_calls() or _is_tracing() or any_lazy(args, kwargs):
@@ -243,7 +243,7 @@ class Tape:
         self.requested.append(graph)
 
     @contextmanager
-    def _pause_recording(self) -> Iterator[None]:
+    def pause_recording(self) -> Iterator[None]:
         """Restores PyTorch's own `Module.__call__`: calls inside are part of the graph that is being captured."""
         break_at_ops_without_fake()  # for ops that the script has defined so far
         patched_call = torch.nn.Module.__call__
@@ -280,7 +280,7 @@ class Tape:
         self._captured_calls[signature] = module  # kept alive, so that its id is not reused
         backend = self._backend(type(module).__name__, self.called)
         try:
-            if self._exports:
+            if self.exports:
                 self._export(module, args, kwargs, self.called)
                 return _real_call(module, *args, **kwargs)
             return self._call_and_name(_real_compile(module, backend=backend, dynamic=False), args, kwargs)

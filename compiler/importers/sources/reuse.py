@@ -1,0 +1,219 @@
+"""Graphs of an earlier capture: a model whose graph is known, and which still computes the same, is not captured again.
+
+A capture depends on more than can be listed: files that the script reads as data, settings of libraries, globals. So a
+known graph is used only if the module has the same structure, its tensors have the same forms, and the graph gives
+the results of a call of the module bit by bit. What holds for the graph on these inputs then holds for the module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import torch
+from torch.utils._pytree import tree_leaves
+
+from buddy.compiler.frontend.capture import named_tensors
+from buddy.compiler.frontend.eager_program import EagerCode, code_of, program_of
+from buddy.compiler.graph import serialize
+from buddy.compiler.graph.types import NodeType
+from buddy.compiler.protocol import GraphInfo
+from buddy.compiler.protocol.recipe import digest
+from buddy.compiler.runtime.captured import CapturedGraph
+from buddy.compiler.runtime.torch_values import dense_bytes
+
+_log = logging.getLogger("buddy.host")
+_SIMPLE = (bool, int, float, str, type(None))
+
+
+class _Tensor(msgspec.Struct, frozen=True):
+    """Where a tensor of a graph comes from, and its form.
+
+    It is the parameter or buffer `state` of the module or, if that is "", tensor number `argument` of its arguments.
+    """
+
+    state: str
+    argument: int
+    form: str
+
+
+class KnownGraph(msgspec.Struct, frozen=True):
+    """A captured graph without its tensors. `structure` is a hash of the module, `arguments` of its other arguments."""
+
+    graph: bytes
+    info: GraphInfo
+    table: str
+    code: str
+    eager: EagerCode
+    tensors: tuple[_Tensor, ...]
+    parameters: tuple[int, ...]
+    result_names: tuple[str, ...]
+    structure: str
+    arguments: str
+
+
+def describe(
+    captured: CapturedGraph, module: object, args: Sequence[object], kwargs: Mapping[str, object], structure: str
+) -> bytes:
+    """Returns what `restore` needs to make `captured`, the only graph of a call of `module`, again.
+
+    `structure` is the module's `structure_of` before the call.
+
+    b"" if that is impossible: for functions, whose tensors have no names, and for graphs with constants, numbers,
+    random ops, mutated inputs or lowerings of the script.
+    """
+    eager = code_of(captured.eager)
+    is_plain = not (captured.numbers or captured.graph.mutated or captured.info.strict or captured.user_lowerings())
+    if eager is None or not is_plain or captured.seed is not None or not isinstance(module, torch.nn.Module):
+        return b""
+    states, arguments = _states(module), _tensors_of(args, kwargs)
+    by_place = {_place(tensor): name for name, tensor in states.items()}
+    sources = []
+    for tensor, kind, op in zip(captured.tensors, captured.graph.kinds, captured.graph.placeholders, strict=False):
+        state = by_place.get(_place(tensor), "") if kind is NodeType.FakeNode else ""
+        # A capture copies buffers.
+        if not state and op.stable in states and _is_same(tensor, states[op.stable]):
+            state = op.stable
+        number = -1 if state else _index_of(tensor, arguments)
+        if not state and number < 0:
+            return b""
+        sources.append(_Tensor(state, number, _form(tensor)))
+    if len(sources) < len(captured.tensors):
+        return b""
+    known = KnownGraph(
+        serialize.to_bytes(captured.graph),
+        captured.info,
+        captured.table,
+        captured.code,
+        eager,
+        tuple(sources),
+        tuple(sorted(captured.parameters)),
+        captured.result_names,
+        structure,
+        _other_arguments(args, kwargs),
+    )
+    return msgspec.msgpack.encode(known)
+
+
+def restore(data: bytes, module: object, args: Sequence[object], kwargs: Mapping[str, object]) -> CapturedGraph | None:
+    """Returns the graph that `describe` has described, with the tensors of this call of `module`.
+
+    Calls the module once, without gradients. Returns `None` if the graph may not be that of the call.
+    """
+    try:
+        known = msgspec.msgpack.decode(data, type=KnownGraph)
+    except msgspec.MsgspecError:
+        return None
+    if not isinstance(module, torch.nn.Module) or structure_of(module) != known.structure:
+        return None
+    if _other_arguments(args, kwargs) != known.arguments:
+        return None
+    states, arguments = _states(module), _tensors_of(args, kwargs)
+    tensors = []
+    for source in known.tensors:
+        tensor = states.get(source.state) if source.state else next(iter(arguments[source.argument :]), None)
+        if tensor is None or _form(tensor) != source.form:
+            return None
+        tensors.append(tensor.detach() if source.state else tensor.detach().clone())
+    captured = CapturedGraph(
+        serialize.from_bytes(known.graph),
+        known.info,
+        tensors,
+        program_of(known.eager),
+        known.table,
+        frozenset(known.parameters),
+        code=known.code,
+        result_names=known.result_names,
+    )
+    return captured if _gives_results_of(captured, module, args, kwargs) else None
+
+
+def _gives_results_of(
+    captured: CapturedGraph, module: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> bool:
+    """Whether the graph returns exactly the tensors that a call of `module` returns, under the same names."""
+    try:
+        with torch.random.fork_rng(), torch.no_grad():
+            expected = list(named_tensors(module(*args, **kwargs)))
+            assert captured.eager is not None
+            results = captured.eager(captured.tensors)
+    except Exception as error:  # the capture reports errors of the module, and the saved code may be of another one
+        _log.debug("the known graph does not run", exc_info=error)
+        return False
+    names = captured.names_of_results()
+    found = [
+        (name, value)
+        for name, value in expected
+        if any(name in ("", known) and _is_same(value, result) for known, result in zip(names, results, strict=True))
+    ]
+    used = [any(_is_same(value, result) for _, value in found) for result in results]
+    return len(found) == len(expected) and all(used)
+
+
+def _is_same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return _form(one) == _form(other) and bytes(dense_bytes(one)) == bytes(dense_bytes(other))
+
+
+def _states(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The parameters and buffers by name; a shared one has its first name."""
+    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+
+
+def _place(tensor: torch.Tensor) -> tuple[object, ...]:
+    return tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+
+
+def _form(tensor: torch.Tensor) -> str:
+    """The class, element type, shape and strides; a parameter counts as a plain tensor."""
+    kind = torch.Tensor if isinstance(tensor, torch.nn.Parameter) else type(tensor)
+    return f"{kind.__name__} {tensor.dtype} {tuple(tensor.shape)} {tensor.layout} {tensor.device} {_strides(tensor)}"
+
+
+def _strides(tensor: torch.Tensor) -> tuple[int, ...] | None:
+    return tensor.stride() if tensor.layout is torch.strided else None
+
+
+def _tensors_of(args: Sequence[object], kwargs: Mapping[str, object]) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves((tuple(args), dict(kwargs))) if isinstance(leaf, torch.Tensor)]
+
+
+def _other_arguments(args: Sequence[object], kwargs: Mapping[str, object]) -> str:
+    """A hash of the names of the arguments, of those that are not tensors, and of the forms of the tensors."""
+    leaves = [
+        _form(leaf) if isinstance(leaf, torch.Tensor) else _text(leaf)
+        for leaf in tree_leaves((tuple(args), dict(kwargs)))
+    ]
+    return digest(len(args), list(kwargs), leaves)
+
+
+def _text(value: object) -> str:
+    return repr(value) if isinstance(value, _SIMPLE) else f"{type(value).__module__}.{type(value).__qualname__}"
+
+
+def _index_of(tensor: torch.Tensor, arguments: Sequence[torch.Tensor]) -> int:
+    """The position of the first argument with these elements, or -1."""
+    return next((index for index, argument in enumerate(arguments) if _is_same(tensor, argument)), -1)
+
+
+def structure_of(module: object) -> str:
+    """A hash of a module's submodules with their classes and settings, and of the forms of their tensors.
+
+    "" for a function. Calls may change settings, so it is that before the first call.
+    """
+    if not isinstance(module, torch.nn.Module):
+        return ""
+    modules = [(name, _text(part), part.training, _settings(part)) for name, part in module.named_modules()]
+    states = [(name, _form(tensor), tensor.requires_grad) for name, tensor in _states(module).items()]
+    return digest(modules, states)
+
+
+def _settings(module: torch.nn.Module) -> list[tuple[str, Any]]:
+    """The attributes of a module that are numbers, texts or tuples of these, such as a stride."""
+    attributes = sorted(vars(module).items())
+    return [(name, repr(value)) for name, value in attributes if _is_setting(value)]
+
+
+def _is_setting(value: object) -> bool:
+    return isinstance(value, _SIMPLE) or (isinstance(value, tuple) and all(map(_is_setting, value)))
