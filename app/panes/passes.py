@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
-from collections.abc import Collection, Sequence
 from dataclasses import replace
-from itertools import accumulate, groupby
+from itertools import accumulate
 from typing import ClassVar
 
 import msgspec
@@ -16,6 +14,7 @@ from buddy.app.actions import Pane as PaneId
 from buddy.app.actions import key_of
 from buddy.app.panes.context import WorkbenchContext
 from buddy.app.panes.pane import Column, TablePane, cells_text
+from buddy.app.panes.pass_rows import fold_disabled, insertion_index, new_step, pass_rows, row_keys
 from buddy.app.reports import formatting
 from buddy.app.reports.searches import candidates
 from buddy.app.reports.text.search_hits import Pattern, matching_lines
@@ -25,8 +24,8 @@ from buddy.app.session.state import Topic
 from buddy.app.widgets.background import pane_bindings
 from buddy.app.widgets.look import Cell, Cells
 from buddy.app.widgets.search import Found
-from buddy.compiler.protocol import COMPILER_NAMES, PHASES_OF_COMPILERS, PassInfo, Stage
-from buddy.compiler.protocol.recipe import NATIVE, OptionValue, PassStep, Recipe
+from buddy.compiler.protocol import COMPILER_NAMES, PassInfo
+from buddy.compiler.protocol.recipe import OptionValue, PassStep, Recipe
 
 # The steps that are not passes of the recipe, each with its description.
 BUILT_IN_STEPS = {
@@ -40,8 +39,6 @@ BUILT_IN_STEPS = {
 BAR_WIDTH = 16
 # The width of the pane from which it has a column with options, in cells.
 OPTIONS_WIDTH = 76
-# Fewer disabled passes in a row than this are not folded.
-MIN_FOLDED = 2
 # The ops on which MLIR passes can run.
 ANCHORS = ("builtin.module", "func.func")
 
@@ -448,103 +445,5 @@ class PassesPane(TablePane[PassRow]):
         return row.step.spelling() if row and row.step else (row.name if row else "")
 
 
-def pass_rows(recipe: Recipe, stages: list[StageRow]) -> list[PassRow]:
-    """The rows of the built-in steps and of the recipe's passes, each with its newest stage."""
-    if recipe.is_dump:
-        return [PassRow(row.stage.name, row.stage.step, _dump_step(row.stage), row) for row in stages]
-    # `stages` has outdated stages after current ones, so the first one with a key is the newest.
-    by_step = {(row.stage.step, row.stage.name): row for row in reversed(stages) if row.stage.step >= 0}
-    built_in = {row.stage.name: row for row in reversed(stages) if row.stage.step < 0}
-
-    def built_in_rows(*names: str) -> list[PassRow]:
-        return [PassRow(name, -1, None, built_in.get(name)) for name in names]
-
-    def step_rows(*, of_graph: bool) -> list[PassRow]:
-        return [
-            PassRow(step.name, index, step, by_step.get((index, step.name)) if step.enabled else None)
-            for index, step in enumerate(recipe.steps)
-            if (step.level == "graph") == of_graph
-        ]
-
-    rows = [*built_in_rows("fx", "graph"), *step_rows(of_graph=True), *built_in_rows("lower")]
-    if not recipe.runs_passes:
-        phases = PHASES_OF_COMPILERS[recipe.backend]
-        # A compiler whose first phase is no MLIR takes the captured graph.
-        before = rows if phases[0][1] == "mlir" else built_in_rows("fx")
-        return [*before, *built_in_rows(*(name for name, _ in phases))]
-    code_steps: tuple[str, ...] = ("translate", "codegen")
-    if recipe.backend != NATIVE:
-        # The stages of a plug-in's backend are known only after a compilation.
-        names = [name for name in reversed(built_in) if built_in[name].stage.language not in ("fx", "buddy", "mlir")]
-        code_steps = tuple(names) or code_steps
-    return [*rows, *step_rows(of_graph=False), *built_in_rows(*code_steps)]
-
-
-def _dump_step(stage: Stage) -> PassStep | None:
-    """The step of a dump's stage; `None` if the dump does not name its pass, so that it cannot be run again."""
-    if stage.step < 0:
-        return None
-    return PassStep(stage.name, anchor=stage.anchor, enabled=stage.state != "skipped")
-
-
-def fold_disabled(
-    rows: list[PassRow], preset: Recipe | None, is_dump: bool = False, shown_passes: Collection[Key] = ()
-) -> list[PassRow]:
-    """The rows, with neighbouring passes that are disabled, also in `preset`, as one row.
-
-    A pass that the user has disabled keeps its row. Of a dump, the passes that changed nothing are folded. Neighbours
-    of which one is in `shown_passes` are not folded.
-    """
-    steps = preset.steps if preset else ()
-    disabled = {step.name for step in steps if not step.enabled} - {step.name for step in steps if step.enabled}
-    shown: list[PassRow] = []
-
-    def is_foldable(row: PassRow) -> bool:
-        step = row.step
-        if is_dump:
-            return row.stage is not None and not row.stage.stage.changed and row.stage.stage.state == "done"
-        return step is not None and not step.enabled and step.name in disabled
-
-    keys = row_keys(rows) if shown_passes else []
-    first = 0
-    for foldable, group in groupby(rows, is_foldable):
-        members = list(group)
-        is_shown = any(key in shown_passes for key in keys[first : first + len(members)])
-        first += len(members)
-        if foldable and len(members) >= MIN_FOLDED and not is_shown:
-            names = tuple(row.name for row in members)
-            what = "changed nothing" if is_dump else "off"
-            shown.append(PassRow(f"{len(names)} passes {what}", -1, None, None, names))
-        else:
-            shown += members
-    return shown
-
-
-def row_keys(rows: Sequence[PassRow]) -> list[Key]:
-    """The name of each row, and the number of earlier rows with that name."""
-    counts: Counter[str] = Counter()
-    keys = []
-    for row in rows:
-        keys.append((row.name, counts[row.name]))
-        counts[row.name] += 1
-    return keys
-
-
 def _options_text(step: PassStep | None) -> str:
     return " ".join(f"{key}={value}" for key, value in step.options) if step else ""
-
-
-def insertion_index(steps: list[PassStep], after: int, level: str) -> int:
-    """The index for a new pass of `level`: after step `after` if possible. Graph passes are before all others."""
-    graph_passes = sum(step.level == "graph" for step in steps)
-    return min(after + 1, graph_passes) if level == "graph" else max(after + 1, graph_passes)
-
-
-def new_step(info: PassInfo, steps: list[PassStep], index: int) -> PassStep:
-    """A step for a pass of the catalogue at `index`, in the phase of the step before it; without one, after it."""
-    level = info.level if info.level in ("graph", "mlir", "llvm") else "mlir"
-    before = [step.phase for step in steps[:index] if step.phase and (step.level == "graph") == (level == "graph")]
-    after = [step.phase for step in steps[index:] if step.phase and (step.level == "graph") == (level == "graph")]
-    phase = before[-1] if before else next(iter(after), "")
-    anchor = "" if level == "graph" else info.anchor
-    return PassStep(info.name, level, anchor, phase=phase)  # type: ignore[arg-type]

@@ -22,7 +22,8 @@ from buddy.compiler.graph.sizes import plain_size
 from buddy.compiler.graph.types import DeviceType, NodeType, TensorMeta
 from buddy.compiler.mlir.bindings import ir
 from buddy.compiler.ops.func import eager_calls
-from buddy.compiler.ops.lowering import NodeError, lower, new_context, pack_parameters
+from buddy.compiler.ops.lowering import NodeError, lower, new_context
+from buddy.compiler.ops.parameter_packing import pack_parameters
 from buddy.compiler.protocol.artifact import Artifact, ArtifactSymbol, TensorSpec
 from buddy.compiler.protocol.plain_values import Assignment, Stage
 from buddy.compiler.protocol.presets import default_recipe, without_packing

@@ -1,8 +1,7 @@
-"""Lowers a Buddy graph to top-level IR, one function on tensors per function of the partition; packs parameters."""
+"""Lowers a Buddy graph to top-level IR, one function on tensors per function of the partition."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -25,8 +24,8 @@ from buddy.compiler.graph.partition import (
 )
 from buddy.compiler.graph.plugins import is_built_in
 from buddy.compiler.graph.sizes import Dim, UnknownSizeError, is_dynamic, symbol, symbols_in
-from buddy.compiler.graph.types import TensorDType, TensorMeta
-from buddy.compiler.mlir.bindings import func, ir, tensor
+from buddy.compiler.graph.types import TensorDType
+from buddy.compiler.mlir.bindings import func, ir
 from buddy.compiler.mlir.provenance import LocationSets
 from buddy.compiler.ops import registries, torch_mlir
 from buddy.compiler.ops.bounds import value_checks
@@ -42,8 +41,8 @@ from buddy.compiler.ops.sizes import (
     sizes_attribute,
     symbol_attributes,
 )
-from buddy.compiler.ops.structured import cast_shape, empty, reshape
-from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type, tensor_type
+from buddy.compiler.ops.structured import cast_shape, empty
+from buddy.compiler.ops.utils import LoweringError, TransientLoweringError, meta_type
 from buddy.compiler.protocol import BY_HAND, Assignment
 from buddy.compiler.protocol.errors import BuddyError
 from buddy.compiler.protocol.recipe import EAGER, F32, TORCH_MLIR, Recipe
@@ -509,100 +508,3 @@ def lower_top_level(
     """
     recipe = Recipe(dialect=dialect, partition=partition)
     return lower(graph, recipe, context or new_context(), LocationSets(), first).module
-
-
-# On an argument of a public function: the index of the placeholder or pack that a call passes for it.
-_SOURCE = "buddy.source"
-
-# An index and an element type. The index is that of a placeholder, or in `packed` that of a function's argument.
-Parameter = tuple[int, TensorDType]
-
-
-def pack_parameters(
-    module: ir.Module, name: str, parameters: Sequence[Parameter], inputs: Sequence[int]
-) -> tuple[TensorMeta, ...]:
-    """Rewrites the public function `name` of a top-level module to take packs, then inputs. Returns the packs' metas.
-
-    A pack contains all parameters of one element type, in the order of `parameters`, without gaps. Packs are sorted by
-    the names of their types, as in Buddy-MLIR. `parameters` and `inputs` have the indices of placeholders, as in
-    `buddy.source`; afterwards, `buddy.source` numbers the packs and then the inputs.
-    """
-    with module.context, ir.Location.unknown():
-        old = next(op for op in module.body if op.operation.name == "func.func" and _symbol_name(op) == name)
-        attributes = [ir.DictAttr(attribute) for attribute in ir.ArrayAttr(old.arg_attrs)]
-        position_of_source = {_source(entry): i for i, entry in enumerate(attributes) if _SOURCE in entry}
-        packed = [(position_of_source[source], dtype) for source, dtype in parameters if source in position_of_source]
-        dtypes = sorted({dtype for _, dtype in packed}, key=lambda dtype: dtype.name)
-        packs = [TensorMeta((_pack_size(old, packed, dtype),), dtype) for dtype in dtypes]
-        new_sources = {
-            position_of_source[source]: len(packs) + i
-            for i, source in enumerate(inputs)
-            if source in position_of_source
-        }
-        # Symbolic sizes are arguments without a source, which remain the last ones.
-        new_sources |= {i: -1 for i, entry in enumerate(attributes) if _SOURCE not in entry}
-        new = _add_function_with_packs(old, [tensor_type(pack.shape, pack.dtype) for pack in packs], new_sources)
-        values = list(new.entry_block.arguments)
-        with ir.InsertionPoint(new.entry_block):
-            for pack, value in zip(packs, values, strict=False):
-                _unpack(old, [i for i, dtype in packed if dtype is pack.dtype], value, pack.dtype)
-        for i, value in zip(new_sources, values[len(packs) :], strict=True):
-            old.arguments[i].replace_all_uses_with(value)
-        for op in list(old.entry_block.operations):
-            op.operation.detach_from_parent()
-            new.entry_block.append(op)
-        old.operation.erase()
-    return tuple(packs)
-
-
-def _symbol_name(op: ir.OpView) -> str:
-    return ir.StringAttr(op.operation.attributes["sym_name"]).value
-
-
-def _source(attributes: ir.Attribute) -> int:
-    return ir.IntegerAttr(ir.DictAttr(attributes)[_SOURCE]).value
-
-
-def _pack_size(function: ir.OpView, packed: Sequence[Parameter], dtype: TensorDType) -> int:
-    """Returns the number of elements of the pack of `dtype`; `packed` has positions of arguments."""
-    return sum(math.prod(function.arguments[i].type.shape) for i, other in packed if other is dtype)
-
-
-def _add_function_with_packs(old: ir.OpView, pack_types: list[ir.Type], new_sources: Mapping[int, int]) -> ir.OpView:
-    """Creates an empty function before `old` that takes packs, and then some arguments of `old`.
-
-    `new_sources` has the positions of these arguments and their new `buddy.source`, or -1 for none.
-    """
-    attributes, location = ir.ArrayAttr(old.arg_attrs), old.operation.location
-    input_types = [*pack_types, *(old.arguments[i].type for i in new_sources)]
-    pack = ir.DictAttr.get({"bufferization.writable": ir.BoolAttr.get(False), "buddy.parameter": ir.UnitAttr.get()})
-    new_attributes = [_with_source(pack, source) for source in range(len(pack_types))]
-    new_attributes += [
-        attributes[i] if source < 0 else _with_source(attributes[i], source) for i, source in new_sources.items()
-    ]
-    with ir.InsertionPoint(old):
-        new = func.FuncOp(_symbol_name(old), ir.FunctionType.get(input_types, list(old.type.results)), loc=location)
-    new.arg_attrs = ir.ArrayAttr.get(new_attributes)
-    if RESULT_SIZES in old.attributes:
-        new.attributes[RESULT_SIZES] = old.attributes[RESULT_SIZES]
-    new.add_entry_block([location] * len(pack_types) + [old.arguments[i].location for i in new_sources])
-    return new
-
-
-def _with_source(attributes: ir.Attribute, source: int) -> ir.DictAttr:
-    """Returns an argument's attributes with `buddy.source` set to `source`."""
-    others = {entry.name: entry.attr for entry in ir.DictAttr(attributes)}
-    return ir.DictAttr.get({**others, _SOURCE: ir.IntegerAttr.get(ir.IntegerType.get_signless(64), source)})
-
-
-def _unpack(function: ir.OpView, positions: Sequence[int], pack: ir.Value, dtype: TensorDType) -> None:
-    """Replaces the arguments at `positions` by consecutive slices of `pack`."""
-    offset = 0
-    for position in positions:
-        argument = function.arguments[position]
-        count = math.prod(argument.type.shape)
-        with argument.location:
-            flat = ir.RankedTensorType.get([count], argument.type.element_type)
-            piece = tensor.extract_slice(flat, pack, [], [], [], [offset], [count], [1])
-            argument.replace_all_uses_with(reshape(piece, tuple(argument.type.shape), dtype))
-        offset += count

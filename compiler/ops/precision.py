@@ -41,12 +41,10 @@ _F32, _BF16, _INT8, _INT32 = TensorDType.Float32, TensorDType.BFloat16, TensorDT
 LIMIT = 127
 # The largest 4-bit integer that is used, for the same reason.
 LIMIT_OF_4_BITS = 7
-# With at most this many rows of activations, 4-bit weights are read as they are: the time is that of reading them.
-_FEW_ROWS = 4
-# The largest number of products of two such integers whose sum fits into 32 bits.
+# The largest number of products of two 8-bit integers whose sum fits into 32 bits.
 MAX_TERMS = (2**31 - 1) // LIMIT**2
-
-# A product with an operand of at most this many rows is as fast as the other operand is read.
+# A product with an operand of at most this many rows takes the time of reading the other operand. Its 4-bit weights are
+# therefore read as they are.
 _FEW_ROWS = 4
 # The letter of the dim that `bf16x3` adds to both operands, over which their products are added.
 _PART = "p"

@@ -80,7 +80,7 @@ RENAMED = {
     "onnx_files": "importers.onnx_files",
     "op_documentation": "mlir.op_documentation",
     "own_programs": "driver.observation",
-    "packed_parameters": "ops.lowering",
+    "packed_parameters": "ops.parameter_packing",
     "pipeline": "passes.pass_runner",
     "plain_values": "protocol.plain_values",
     "plugins": "graph.plugins",

@@ -70,12 +70,12 @@ class GemmBlocking:
 
     @property
     def group(self) -> int:
-        """Returns the steps of K of one step of the kernel."""
+        """Returns the number of steps of K that one step of the kernel computes."""
         return self.instruction.group if self.instruction else 1
 
     @property
     def depth_multiple(self) -> int:
-        """Returns the number of steps of K of which panels have a multiple."""
+        """Returns the number of which the steps of K in a panel are a multiple."""
         if self.instruction and self.instruction.on_tiles:
             return self.instruction.group * TILE_ROW_BYTES // WORD_BYTES
         return self.group
@@ -145,7 +145,7 @@ def _widens_rows(contraction: Contraction, lanes: int) -> bool:
 def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction | None:
     """Returns the fastest instruction of `target` for products of narrow elements, or `None` if none fits.
 
-    None is used for few rows: the time is then that of reading B.
+    Few rows use no such instruction: their time is that of reading B.
     """
     c = contraction
     if len(c.k) != 1 or c.m.size <= _FEW_ROWS or c.n.size == 0 or c.depth == 0:

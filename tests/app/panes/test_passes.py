@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from buddy.app.panes.passes import fold_disabled, pass_rows
+from buddy.app.panes.pass_rows import fold_disabled, pass_rows
 from buddy.compiler.protocol.presets import default_recipe
 from buddy.compiler.protocol.recipe import Recipe
 
