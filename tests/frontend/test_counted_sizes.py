@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -153,3 +154,13 @@ def test_the_graphs_of_both_sides_are_there_to_look_at() -> None:
     assert [graph.info.name for graph in found] == ["<lambda> (part 1)", "<lambda> (part 3)"]
     assert "reads a number out of a tensor" in found[0].info.break_reason
     assert "nonzero_static.default" in [op.target for op in found[1].graph.operations]
+
+
+def test_slices_of_complex_numbers_to_positions_in_a_tensor_run() -> None:
+    """The parts of such a slice have sizes of their own, not known to be the slice's: all ran in eager."""
+    z, at = torch.complex(FULL, FULL + 1), torch.tensor([1, 2])
+    with torch._dynamo.config.patch(CAPTURED), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        parts = torch.compile(torch.tensor_split, backend="buddy", fullgraph=True)(z, at)
+    assert [part.tolist() for part in parts] == [part.tolist() for part in torch.tensor_split(z, at)]
+    assert any("compiled in" in str(one.message) for one in caught)

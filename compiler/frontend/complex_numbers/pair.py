@@ -11,6 +11,7 @@ from typing import Any, Union
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx import Graph, Node
+from torch.fx.experimental.symbolic_shapes import CallMethodKey, rebind_unbacked
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -246,6 +247,7 @@ class ComplexEmitter(TorchDispatchMode):
         args, kwargs = tree_map_only(torch.Tensor, self._to_registered_fake, (args, kwargs))
         value = op(*args, **kwargs)
         node = self.emit(op, args, kwargs, value)
+        self._keep_sizes(node, value)
         if isinstance(value, torch.Tensor):
             self._nodes[id(value)] = (value, node)
             return value
@@ -255,6 +257,20 @@ class ComplexEmitter(TorchDispatchMode):
             self._emitted.append(item_node)
             self._nodes[id(item)] = (item, item_node)
         return value
+
+    def _keep_sizes(self, node: Node, value: object) -> None:
+        """Equates the data-dependent sizes of a part, for which PyTorch makes new symbols, with those of the origin.
+
+        Offsets differ: they count the elements of parts.
+        """
+        assert self._origin is not None
+        bindings = self._origin.meta.get("unbacked_bindings") or {}
+        if node.target is not self._origin.target or not isinstance(value, torch.Tensor):
+            return
+        sizes = {symbol: path for symbol, path in bindings.items() if path and path[0] == CallMethodKey("size")}
+        if sizes:
+            node.meta["unbacked_bindings"] = sizes
+            rebind_unbacked(self.fake_mode.shape_env, node, value)
 
     def _to_registered_fake(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a fake tensor unchanged; for a constant, adds a `get_attr` node and returns a fake tensor for it."""
