@@ -89,6 +89,16 @@ def test_the_environment_asks_for_verification_and_the_option_goes_first(
     assert [BackendSettings.of({"verify": value}).verify for value in (True, "warn", False)] == ["error", "warn", "off"]
 
 
+def test_another_word_for_a_summary_or_a_verification_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in (1, "yes", None, ["warn"]):
+        refused({"verify": value}, f"verify is {value!r}; it may be True (raise an error if compiled code is wrong)")
+    monkeypatch.setenv(VERIFY_VARIABLE, "often")
+    refused({}, f"{VERIFY_VARIABLE} is 'often' in the environment; it may be 1, warn or 0")
+    monkeypatch.setenv(VERIFY_VARIABLE, "")
+    monkeypatch.setenv(SUMMARY_VARIABLE, "often")
+    refused({}, f"{SUMMARY_VARIABLE} is 'often' in the environment; it may be 1 or 0")
+
+
 def test_threads_are_those_of_the_option_of_the_recipe_or_of_torch() -> None:
     three = replace(default_recipe(), threads=3)
     assert BackendSettings.of({"recipe": three}).recipe().threads == 3
@@ -113,9 +123,9 @@ def test_a_search_takes_the_seconds_of_the_option_of_the_mode_or_of_the_error() 
     assert (exact.max_error, exact.tune, exact.has_precision) == (0, 0, True), "nothing may be lost: nothing to search"
     none = BackendSettings.of({"max_error": None}, "max-autotune")
     assert (none.max_error, none.tune) == (None, TUNE_SECONDS)
-    for seconds in (-1, float("inf"), float("nan"), True, None):
+    for seconds in (-1, float("inf"), float("nan"), True, None, "1"):
         refused({"tune": seconds}, f"tune is {seconds!r}; give the number of seconds")
-    for error in (-0.1, float("inf"), False):
+    for error in (-0.1, float("inf"), False, "1e-2"):
         refused({"max_error": error, "freeze": True}, f"max_error is {error!r}; give the largest error")
     refused({}, "the buddy backend has no mode 'fast'; it has default and max-autotune", mode="fast")
 
@@ -232,6 +242,15 @@ def test_a_recipe_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     refused({"recipe": tmp_path}, f"recipe: {tmp_path} cannot be read: Is a directory")
     (tmp_path / "bytes.toml").write_bytes(b"\xff")
     refused({"recipe": tmp_path / "bytes.toml"}, f"recipe: {tmp_path / 'bytes.toml'} is ")
+
+
+def test_a_value_of_another_type_is_refused_with_what_it_may_be() -> None:
+    refused({"recipe": 3}, "recipe is 3; it may be a Recipe, or the path of one in TOML")
+    refused({"dialect": "mhlo"}, "dialect is 'mhlo': it may be 'linalg' or 'tosa'")
+    refused({"recipe": replace(default_recipe(), dialect="stablehlo")}, "dialect is 'stablehlo': it may be 'linalg'")
+    refused({"recipe": replace(default_recipe(), backend="iree")}, "recipe: backend is 'iree'; torch.compile only")
+    refused({"opt_level": 4}, "opt_level is 4: Expected `int` <= 3")
+    refused({"partition": "int8"}, "partition is 'int8': it may be 'layers' or 'whole'")
 
 
 def test_a_backend_of_a_plug_in_is_an_option(monkeypatch: pytest.MonkeyPatch) -> None:
