@@ -47,7 +47,9 @@ def refused(parameters: Mapping[str, inspect.Parameter], schema: Any, known: set
 
 def test_decompositions_take_every_argument_of_their_op() -> None:
     wrong = {str(op): refused(parameters_of(rule), op._schema, {"generator"}) for op, rule in OVERLOADS.items()}
-    assert {op: names for op, names in wrong.items() if names} == {}
+    # In PyTorch 2.11 and 2.12 TorchDynamo itself refuses a side, with any backend: no graph has one.
+    known = {"aten.pad_sequence.default": ["padding_side"]} if torch.__version__ < (2, 13) else {}
+    assert {op: names for op, names in wrong.items() if names} == known
 
 
 def test_expressions_take_every_argument_of_their_op() -> None:

@@ -126,6 +126,13 @@ CONVOLUTIONS = {name: function for name, function in WINDOWS.items() if name.sta
 _ROUNDED_TWICE = ("addbmm", "addmv", "bilinear")
 PRODUCTS_OF_HALVES = {name: function for name, function in PRODUCTS.items() if name not in _ROUNDED_TWICE}
 
+PRODUCTS_OF_BYTES: dict[str, Callable[..., Any]] = {"int_mm": lambda a, b, u: torch._int_mm(a, b)}
+if torch.__version__ >= (2, 12):  # eager in 2.11 refuses bytes without a sign
+    PRODUCTS_OF_BYTES |= {
+        "int_mm without a sign": lambda a, b, u: torch._int_mm(u, b),
+        "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
+    }
+
 GROUPS: dict[str, Group] = {
     "products": Group((normal(2, 7, 5), normal(2, 5, 9)), PRODUCTS),
     "products of float64": Group(
@@ -143,11 +150,7 @@ GROUPS: dict[str, Group] = {
             whole(-128, 127, 24, 8).to(torch.int8),
             whole(0, 256, 17, 24).to(torch.uint8),
         ),
-        {
-            "int_mm": lambda a, b, u: torch._int_mm(a, b),
-            "int_mm without a sign": lambda a, b, u: torch._int_mm(u, b),
-            "int_mm by a transpose": lambda a, b, u: torch._int_mm(u, a.t()),
-        },
+        PRODUCTS_OF_BYTES,
     ),
     # Scales as those of a layer's weights, so that results have the magnitude of its activations.
     "products with 4-bit weights": Group(
