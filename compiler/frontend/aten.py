@@ -16,10 +16,8 @@ from traceback import extract_tb
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
-from torch import Tag
 from torch._dynamo.backends.common import aot_autograd
 from torch._functorch.aot_autograd import make_boxed_func
-from torch._functorch.partitioners import default_partition
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.fx import GraphModule, Node
@@ -30,6 +28,7 @@ import buddy.compiler.graph.operations  # noqa: F401  (defines the op classes)
 from buddy.compiler.frontend import (
     counted_sizes,
     formulas,
+    joint_graphs,
     linear_algebra,
     memory_formats,
     quantisation,
@@ -288,7 +287,7 @@ def run_aot(
             read_in_eager = copy_graph(aten) if offsets else aten
             rebase_strided(aten)
             if kind == "backward":
-                _remove_repeated_draws(aten)
+                joint_graphs.remove_repeated_draws(aten)
             drawing = None if fallback_random else random_numbers.decompose_random(aten, table)
             if kind == "inference" and not fallback_random:
                 random_numbers.decompose_random_in_bodies(aten, table)
@@ -306,7 +305,7 @@ def run_aot(
         bw_compiler=compiler("backward"),
         inference_compiler=compiler("inference"),
         decompositions=dict(table),
-        partition_fn=functools.partial(_partition, fallback_random),
+        partition_fn=functools.partial(joint_graphs.partition, fallback_random),
     )
     # Otherwise an unused random op would be removed, so that later ones draw other numbers than eager; and the tokens
     # of ops with effects would be inputs.
@@ -399,41 +398,6 @@ def target_key(target: Callable[..., object] | str) -> str:
         return text.removeprefix("aten.")
     short = text.removeprefix("prims.")
     return text if hasattr(torch.ops.aten, short.split(".")[0]) and short != text else short
-
-
-def _partition(
-    keep_draws: bool, joint: GraphModule, inputs: object, **options: object
-) -> tuple[GraphModule, GraphModule]:
-    """Splits a joint graph into forward and backward graph, without unused ops.
-
-    PyTorch rejects graphs with an unused op of several results, but keeps such an op if it may draw numbers. With
-    `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
-    """
-    for node in reversed(joint.graph.nodes):
-        unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
-        if unused and not (keep_draws and _draws(node)):
-            joint.graph.erase_node(node)
-    joint.graph.eliminate_dead_code()
-    parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
-    return parts
-
-
-def _may_draw(node: Node) -> bool:
-    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
-
-
-def _draws(node: Node) -> bool:
-    """Whether a random op draws numbers: attention draws none if its fourth argument, the dropout probability, is 0."""
-    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-    return node.target is not attention or node.args[3:4] not in ((), (0.0,))
-
-
-def _remove_repeated_draws(backward: GraphModule) -> None:
-    """Removes the random ops that the forward graph has already run: AOTAutograd copies them into both graphs."""
-    for node in reversed(backward.graph.nodes):
-        if _may_draw(node) and not node.users and node.meta.get("partitioner_tag") == "is_forward":
-            backward.graph.erase_node(node)
-    backward.recompile()
 
 
 def _placeholders(module: GraphModule) -> list[Node]:

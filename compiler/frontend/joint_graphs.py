@@ -1,0 +1,158 @@
+"""Joint graphs of AOTAutograd, which compute results and gradients, split into a forward and a backward graph."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from operator import getitem
+from typing import Any
+
+import torch
+from torch import Tag
+from torch._functorch.partitioners import default_partition
+from torch._ops import OpOverload
+from torch.fx import GraphModule, Node
+
+from buddy.compiler.frontend.memory_formats import storage_of
+
+
+def partition(
+    keep_draws: bool, joint: GraphModule, inputs: object, **options: object
+) -> tuple[GraphModule, GraphModule]:
+    """Splits a joint graph into forward and backward graph, without unused ops and without views between them.
+
+    PyTorch rejects graphs with an unused op of several results, but keeps such an op if it may draw numbers. With
+    `keep_draws`, ops that draw stay, so that later ones draw the same numbers as in eager.
+    """
+    for node in reversed(joint.graph.nodes):
+        unused = not node.users and _may_draw(node) and isinstance(node.meta.get("val"), (tuple, list))
+        if unused and not (keep_draws and _draws(node)):
+            joint.graph.erase_node(node)
+    joint.graph.eliminate_dead_code()
+    repeat_views(joint)
+    parts: tuple[GraphModule, GraphModule] = default_partition(joint, inputs, **options)
+    return parts
+
+
+def _may_draw(node: Node) -> bool:
+    return Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
+
+
+def _draws(node: Node) -> bool:
+    """Whether a random op draws numbers: attention draws none if its fourth argument, the dropout probability, is 0."""
+    attention = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
+    return node.target is not attention or node.args[3:4] not in ((), (0.0,))
+
+
+def remove_repeated_draws(backward: GraphModule) -> None:
+    """Removes the random ops that the forward graph has already run: AOTAutograd copies them into both graphs."""
+    for node in reversed(backward.graph.nodes):
+        if _may_draw(node) and not node.users and node.meta.get("partitioner_tag") == "is_forward":
+            backward.graph.erase_node(node)
+    backward.recompile()
+
+
+# ---- views between the two graphs ------------------------------------------------------------------------------------
+
+
+def repeat_views(joint: GraphModule) -> None:
+    """Lets backward ops read copies of the forward views that they use, so that the tensor below the views is saved.
+
+    A view that the forward graph returned would be a result that is computed, copied to memory of its own, and often
+    read with other strides: the weight of a linear layer is transposed in the forward graph, and transposed back in the
+    backward graph. As part of the backward graph, a view costs nothing. Views of a tensor that is larger than all of
+    them stay in the forward graph, unless it is kept for another reason, so that no more memory is kept than before.
+    """
+    forward = _forward_nodes(joint)
+    readers: dict[Node, list[Node]] = {}
+    for user in joint.graph.nodes:
+        for source in user.all_input_nodes if user not in forward and user.op != "output" else ():
+            if source in forward:
+                readers.setdefault(source, []).append(user)
+    copies: dict[Node, Node] = {}
+    # Copies are before all readers, and after all forward nodes: nodes up to the last of these are the forward graph.
+    behind = _first_behind(forward, joint)
+    for source, views in _views_to_repeat(readers).items():
+        for view in reversed(views):
+            if view not in copies:
+                with joint.graph.inserting_before(behind):
+                    copies[view] = joint.graph.node_copy(view, lambda node: copies.get(node, node))
+                copies[view].meta = dict(view.meta) | {"partitioner_tag": "is_backward"}
+        for user in readers[source]:
+            user.replace_input_with(source, copies[source])
+    if copies:
+        joint.recompile()
+
+
+def _first_behind(forward: set[Node], joint: GraphModule) -> Node:
+    last = max((index for index, node in enumerate(joint.graph.nodes) if node in forward), default=-1)
+    return list(joint.graph.nodes)[last + 1]
+
+
+def _forward_nodes(joint: GraphModule) -> set[Node]:
+    """The nodes up to the last one that AOTAutograd traced in the forward pass, without tangents.
+
+    PyTorch's default partitioner puts the same nodes into the forward graph.
+    """
+    nodes = list(joint.graph.nodes)
+    is_last = [_is_primal(node) or node.meta.get("partitioner_tag") == "is_forward" for node in nodes]
+    end = max((index + 1 for index, found in enumerate(is_last) if found), default=0)
+    return {node for node in nodes[:end] if node.op != "placeholder" or _is_primal(node)}
+
+
+def _is_primal(node: Node) -> bool:
+    return node.op == "placeholder" and "tangents" not in str(node.target)
+
+
+def _views_to_repeat(readers: Mapping[Node, Sequence[Node]]) -> dict[Node, list[Node]]:
+    """For nodes in `readers`, the views from each to the farthest tensor that may be saved in its place, nearest first.
+
+    `readers` has the forward nodes that backward nodes read.
+    """
+    chains = {node: list(_views_from(node)) for node in readers}
+    n_read: dict[Node, Any] = {}  # the elements of all views that are read, by the tensor below them
+    for node, chain in chains.items():
+        for _, base in chain:
+            n_read[base] = n_read.get(base, 0) + node.meta["val"].numel()
+    found = {}
+    for node, chain in chains.items():
+        for count in range(len(chain), 0, -1):
+            base = chain[count - 1][1]
+            if base.op == "placeholder" or base in readers or _is_at_most(base.meta["val"].numel(), n_read[base]):
+                found[node] = [view for views, _ in chain[:count] for view in views]
+                break
+    return found
+
+
+def _views_from(node: Node) -> Iterator[tuple[list[Node], Node]]:
+    """The views below `node`, as long as each is of one tensor and has constant arguments, with the tensors below them.
+
+    A view is one node, or an item with the op that returns it.
+    """
+    while node.op == "call_function":
+        (op, views) = (node.args[0], [node, node.args[0]]) if node.target is getitem else (node, [node])
+        if not isinstance(op, Node) or not isinstance(op.target, OpOverload) or len(op.all_input_nodes) != 1:
+            return
+        (base,) = op.all_input_nodes
+        value, base_value = node.meta.get("val"), base.meta.get("val")
+        storage = storage_of(value)
+        if storage is None or storage != storage_of(base_value) or not _is_plain_view(value, base_value):
+            return
+        if op.target is not torch.ops.aten._unsafe_view.default and not _returns_view(op.target):
+            return
+        yield views, base
+        node = base
+
+
+def _is_plain_view(value: torch.Tensor, base: torch.Tensor) -> bool:
+    flags = (value.is_conj(), value.is_neg(), base.is_conj(), base.is_neg())
+    return value.dtype == base.dtype and not any(flags)
+
+
+def _returns_view(op: OpOverload) -> bool:
+    aliases = [argument.alias_info for argument in op._schema.arguments if argument.alias_info is not None]
+    return bool(aliases) and not any(alias.is_write for alias in aliases)
+
+
+def _is_at_most(count: object, other: object) -> bool:
+    """Whether a number of elements is at most another one; not if one of them is symbolic."""
+    return isinstance(count, int) and isinstance(other, int) and count <= other

@@ -1,0 +1,59 @@
+"""What a compiled forward graph saves for its backward graph: tensors rather than views of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from buddy.compiler.frontend import joint_graphs
+from tests.programs import assert_same
+
+pytestmark = pytest.mark.usefixtures("fresh_dynamo")
+
+
+def saved_strides(
+    monkeypatch: pytest.MonkeyPatch, function: Callable[..., torch.Tensor], *inputs: torch.Tensor
+) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Shapes and strides of what is saved, after a check that results and gradients are eager's."""
+    found = []
+    partition = joint_graphs.default_partition
+
+    def record(*args: object, **options: object) -> tuple[torch.fx.GraphModule, torch.fx.GraphModule]:
+        forward, backward = partition(*args, **options)
+        values = [n.meta["val"] for n in backward.graph.nodes if n.op == "placeholder" and "tangents" not in n.name]
+        found.extend((tuple(value.shape), value.stride()) for value in values)
+        return forward, backward
+
+    monkeypatch.setattr(joint_graphs, "default_partition", record)
+    compiled = torch.compile(function, backend="buddy", dynamic=False, options={"fallback": "error"})
+    assert_same(_step(compiled, inputs), _step(function, inputs))
+    return found
+
+
+def _step(function: Callable[..., torch.Tensor], inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    copies = [x.detach().clone().requires_grad_() for x in inputs]
+    result = function(*copies)
+    return [result, *torch.autograd.grad(result, copies, torch.linspace(0.5, 2, result.numel()).reshape(result.shape))]
+
+
+def test_weights_are_saved_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = saved_strides(monkeypatch, lambda x, w: torch.relu(x @ w.T), torch.randn(4, 8), torch.randn(6, 8))
+    assert sorted(found) == [((4, 6), (6, 1)), ((4, 8), (8, 1)), ((6, 8), (8, 1))]
+
+
+def test_parts_that_are_all_read_are_saved_as_one_tensor(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        first, second = x.exp().split(4, -1)
+        return first * second
+
+    assert set(saved_strides(monkeypatch, gated, torch.randn(3, 8))) == {((3, 8), (8, 1))}
+
+
+def test_a_part_of_a_larger_tensor_is_saved_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def squared(x: torch.Tensor) -> torch.Tensor:
+        return (x + 1)[:, :2].square()
+
+    ((shape, _),) = saved_strides(monkeypatch, squared, torch.randn(3, 8))
+    assert shape == (3, 2)
