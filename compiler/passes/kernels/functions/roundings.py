@@ -61,7 +61,8 @@ def byte_rounding_of(op: ir.Operation) -> ByteRounding | None:
     """
     if str(op.results[0].type) != "f32":
         return None
-    chain, constants = [op], []
+    chain: list[Any] = [op]
+    constants: list[int] = []
     for name in ("arith.addf", "arith.maximumf", "arith.minimumf"):
         user = only_user(chain[-1], name)
         number = None if user is None else _integer_beside(user, chain[-1].results[0])
@@ -123,7 +124,7 @@ def _only_used(value: ir.Value, name: str) -> Any:
     return value.owner.operation if is_result and len(list(value.uses)) == 1 else None
 
 
-def _beside_zero(maximum: Any) -> ir.Value | None:
+def _beside_zero(maximum: Any) -> Any:
     """Returns the operand of a maximum whose other operand is 0, or `None`."""
     left, right = maximum.operands
     if _constant(right) == 0:
