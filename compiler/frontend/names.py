@@ -14,7 +14,9 @@ from buddy.compiler.graph.node import Parameter, Schema
 from buddy.compiler.graph.serialize import to_plain
 from buddy.compiler.runtime.torch_values import plain_argument
 
-_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(Path(__file__).resolve().parent.parent))
+# This package's folder may be reached through a link.
+_OWN_FOLDER = Path(__file__).parent.parent
+_LIBRARY_FOLDERS = (str(Path(torch.__file__).parent), str(_OWN_FOLDER), str(_OWN_FOLDER.resolve()))
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _ROOT = re.compile(r"^[LG]\['[^']*'\]\.?")
 _PATH_PART = re.compile(r"\['([^']*)'\]|\[(\d+)\]|\.(\w+)")
