@@ -69,7 +69,6 @@ def repeat_views(joint: GraphModule) -> None:
             if source in forward:
                 readers.setdefault(source, []).append(user)
     copies: dict[Node, Node] = {}
-    # Copies are before all readers, and after all forward nodes: nodes up to the last of these are the forward graph.
     behind = _first_behind(forward, joint)
     for source, views in _views_to_repeat(readers).items():
         for view in reversed(views):
@@ -79,6 +78,10 @@ def repeat_views(joint: GraphModule) -> None:
                 copies[view].meta = dict(view.meta) | {"partitioner_tag": "is_backward"}
         for user in readers[source]:
             user.replace_input_with(source, copies[source])
+    # Views next to their readers are in the same repeated layer. Farther away, the layer would take the view as an
+    # argument, and a function of MLIR takes contiguous tensors: a copy for each layer, all made at the beginning.
+    for copy in reversed(copies.values()):
+        min(copy.users).prepend(copy)
     if copies:
         joint.recompile()
 
