@@ -112,7 +112,7 @@ def _layer_of(node: Op, table: SymbolTable) -> _Layer:
     )  # fmt: skip
 
 
-def _input_sums(layer: _Layer, steps: Any) -> Any:
+def _input_sums(layer: _Layer, steps: ir.Value) -> ir.Value:
     """Multiplies all steps [..., inputs] by the weights of the inputs, and adds their bias: [..., gates * width]."""
     (*outer, depth), dtype = st.shape_of(steps), layer.dtype
     wide = accumulator_type(dtype)
@@ -136,7 +136,7 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     width = columns // layer.gates
     shape, bias = [batch, width], layer.weights[3]
 
-    def part(value: Any, gate: int, value_type: TensorDType) -> Any:
+    def part(value: ir.Value, gate: int, value_type: TensorDType) -> ir.Value:
         offset = gate * width
         if value is bias:
             return st.slice_of(value, [offset], [width], [1], [width], value_type)
@@ -150,7 +150,7 @@ def _next_states(layer: _Layer, inputs: Any, states: Sequence[Any], active: Any 
     outs = [st.empty(shape, dtype) if layer.projection is not None else states[0], *states[1:]]
     outs += [st.empty(shape, dtype) for _ in range(layer.saves)]
 
-    def body(*values: Any) -> list[Any]:
+    def body(*values: ir.Value) -> list[ir.Value]:
         types = [*(t for _, t in operands), *[dtype] * len(outs)]
         scalars = [cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=True)]
         of_inputs, of_states = scalars[: layer.gates], scalars[layer.gates : 2 * layer.gates]
@@ -187,7 +187,7 @@ def own_buffers(states: Sequence[ir.Value]) -> list[ir.Value]:
     return [bufferization.alloc_tensor(state.type, [], copy=state) for state in states]
 
 
-def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
+def _run(layer: _Layer, steps: ir.Value, unroll: bool) -> list[ir.Value]:
     """Emits a layer over steps of one length. Returns the output, the last states, and what the layer saves."""
     count, batch, _ = st.shape_of(steps)
     inputs, dtype, wide = _input_sums(layer, steps), layer.dtype, accumulator_type(layer.dtype)
@@ -196,7 +196,7 @@ def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
     of_steps = [st.empty([count, batch, size], dtype) for size in widths]
     state = LoopState([*own_buffers(layer.states), *of_steps])
 
-    def step(i: Any) -> None:
+    def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
         states, kept = state.tensors[:first], state.tensors[first:]
         row = st.slice_of(inputs, [index, 0, 0], [1, batch, columns], [1, 1, 1], [batch, columns], wide)
@@ -217,7 +217,7 @@ def _run(layer: _Layer, steps: Any, unroll: bool) -> list[Any]:
     return [out, *states, *reversed(kept)]
 
 
-def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: Any) -> ir.Value:
+def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: ir.Value) -> ir.Value:
     """Returns `into` [time, batch, columns] with `parts` [batch, width] beside each other in the columns of a step."""
     batch, width = st.shape_of(parts[0])
     for number, part in enumerate(parts):
@@ -225,7 +225,7 @@ def insert_parts(parts: Sequence[ir.Value], into: ir.Value, index: Any) -> ir.Va
     return into
 
 
-def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
+def _run_packed(layer: _Layer, steps: ir.Value, sizes: ir.Value) -> list[ir.Value]:
     """Emits a layer over packed sequences, whose rows [rows, inputs] are sorted by step: those of a step are adjacent.
 
     Each step computes a row for every sequence; sequences that lack the step keep their states. So that the rows of
@@ -239,7 +239,7 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
     first = position(rows if layer.reverse else 0)
     state = LoopState([*own_buffers(layer.states), st.filled(0, [rows + batch, width], dtype), first])
 
-    def step(i: Any) -> None:
+    def step(i: ir.Value) -> None:
         index = minus(minus(count, 1), i) if layer.reverse else i
         *states, out, bound = state.tensors
         active = index_position(element(sizes, [index], size_dtype))
@@ -257,10 +257,10 @@ def _run_packed(layer: _Layer, steps: Any, sizes: Any) -> list[Any]:
     return [st.slice_of(out, [0, 0], [rows, width], [1, 1], [rows, width], dtype), *states]
 
 
-def _merge(new: Any, old: Any, active: Any) -> Any:
+def _merge(new: ir.Value, old: ir.Value, active: ir.Value) -> ir.Value:
     """Returns the first `active` rows of `new`, and the other rows of `old`, in its memory."""
 
-    def body(x: Any, y: Any) -> list[Any]:
+    def body(x: ir.Value, y: ir.Value) -> list[ir.Value]:
         return [arith.select(compare("slt", st.loop_index(0), active).value, x, y)]
 
     return st.generic([new], [[0, 1]], [old], [[0, 1]], [st.PARALLEL] * 2, body)[0]

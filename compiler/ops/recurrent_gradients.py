@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from buddy.compiler.graph.node import Op
 from buddy.compiler.graph.types import TensorDType
@@ -103,7 +102,7 @@ def loop_backwards(node: Op, table: SymbolTable) -> list[ir.Value]:
     sums = [st.empty([count, batch, kind.gates * width], dtype) for _ in range(kind.sums)]
     state = LoopState([*own_buffers(carried), *sums])
 
-    def step(i: Any) -> None:
+    def step(i: ir.Value) -> None:
         index = i if reverse else minus(minus(count, 1), i)
         states, sums = state.tensors[: kind.states], state.tensors[kind.states :]
         rows = [
@@ -148,7 +147,7 @@ def _gradients_of_step(
     operands = [*((row, dtype) for row in rows), *((state, wide) for state in states[:read])]
     outs = [*states[read:], *[st.empty(shape, dtype) for _ in range(kind.gates * kind.sums)]]
 
-    def body(*values: Any) -> list[Any]:
+    def body(*values: ir.Value) -> list[ir.Value]:
         types = [*(t for _, t in operands), *[wide] * kind.skips]
         output, *scalars = (cast(Scalar(value, t), wide) for value, t in zip(values, types, strict=False))
         saved, after = scalars[: len(rows) - 1], scalars[len(rows) - 1 :]
