@@ -52,6 +52,7 @@ CORE = (
     "special values", "folds, scans and positions", "sorting", "sorting of int64", "writes by index", "moves", "bits",
     "random bits",
     "gradients of convolutions", "pools", "resampling", "linear algebra", "recurrent layers",
+    "gradients of recurrent layers",
 )  # fmt: skip
 
 # Of the others, those with a type or a shape that TOSA's own lowerings meet.
