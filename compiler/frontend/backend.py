@@ -496,9 +496,12 @@ class SpecialisedGraph:
     ) -> None:
         self._module = module
         self._compile = compile_static
+        self._floats = _positions_of_floats(module)
         self._versions: OrderedDict[object, Callable[..., Any]] = OrderedDict()
 
-    def __call__(self, *args: object) -> Sequence[torch.Tensor]:
+    def __call__(self, *args: Any) -> Sequence[torch.Tensor]:
+        if self._floats:
+            args = tuple(value.item() if index in self._floats else value for index, value in enumerate(args))
         key = (torch.is_grad_enabled(), *map(_version_key, args))
         if key not in self._versions:
             self._versions[key] = self._compile(*_specialise(self._module, args))
@@ -518,7 +521,19 @@ def _has_symbols(value: object) -> bool:
     return isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool))
 
 
-def _version_key(value: torch.Tensor | int) -> object:
+def _positions_of_floats(module: torch.fx.GraphModule) -> frozenset[int]:
+    """The inputs that are floats of the program: Dynamo passes each as a tensor of rank 0, which only `item` reads."""
+    placeholders = [node for node in module.graph.nodes if node.op == "placeholder"]
+    return frozenset(index for index, node in enumerate(placeholders) if node.users and all(map(_is_float, node.users)))
+
+
+def _is_float(node: torch.fx.Node) -> bool:
+    return (node.op, node.target) == ("call_method", "item") and isinstance(
+        node.meta.get("example_value"), torch.SymFloat
+    )
+
+
+def _version_key(value: torch.Tensor | float) -> object:
     if isinstance(value, torch.Tensor):
         return (tuple(value.shape), value.stride(), value.dtype, value.requires_grad)
     return value
@@ -532,7 +547,9 @@ def _specialise(
     placeholders = [node for node in static.graph.nodes if node.op == "placeholder"]
     for node, value in zip(placeholders, args, strict=True):
         if not isinstance(value, torch.Tensor):
-            node.replace_all_uses_with(value)
-            static.graph.erase_node(node)
+            items = list(node.users) if isinstance(value, float) and all(map(_is_float, node.users)) else []
+            for number in (*items, node):
+                number.replace_all_uses_with(value)
+                static.graph.erase_node(number)
     static.recompile()
     return static, [value for value in args if isinstance(value, torch.Tensor)]

@@ -174,6 +174,26 @@ def test_images_of_any_size_are_compiled_one_by_one(made: list[Artifact]) -> Non
     assert len(made) == 2
 
 
+def test_graphs_that_are_compiled_for_each_size_take_floats() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.convolution, self.factor = nn.Conv2d(1, 2, 3), 2.5
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.convolution(x) * self.factor
+
+    model = Scaled().eval()
+    compiled = torch.compile(model, backend="buddy", dynamic=True, options={"fallback": "error"})
+    x = torch.randn(1, 1, 8, 8)
+    with torch.no_grad():
+        with pytest.warns(UserWarning, match="images of a size known only at the call"):
+            torch.testing.assert_close(compiled(x), model(x))
+        for model.factor in (2.5, -0.5):
+            x = torch.randn(1, 1, 9, 9)
+            torch.testing.assert_close(compiled(x), model(x))
+
+
 def test_what_a_call_tells_is_symbols_in_the_order_of_inputs(made: list[Artifact]) -> None:
     agree(lambda x, y: x @ y, lambda a, b: (torch.randn(a, 6), torch.randn(6, b)))
     (artifact,) = made

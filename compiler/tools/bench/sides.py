@@ -29,6 +29,7 @@ from buddy.compiler.tools.bench.plan import (
     TORCHSCRIPT,
     ZENTORCH,
     BenchPrecision,
+    Task,
 )
 from buddy.compiler.tools.bench.subjects import (
     FlatModel,
@@ -104,10 +105,10 @@ def _prepare_ours(side: str, loaded: LoadedModel, precision: BenchPrecision) -> 
     else:
         loaded = in_precision(loaded, precision, side)
     timer = _CompileTimer()
-    prepared = _compile_by_torch(loaded, timer, _our_backend(timer, options))
+    prepared = _compile_by_torch(loaded, timer, _our_backend(timer, options, loaded.task))
     torch._dynamo.reset()
     second_timer = _CompileTimer()
-    second = _compile_by_torch(loaded, second_timer, _our_backend(second_timer, options))
+    second = _compile_by_torch(loaded, second_timer, _our_backend(second_timer, options, loaded.task))
     return replace(prepared, warm_seconds=second.compile_seconds, warm_aten_seconds=second.aten_seconds)
 
 
@@ -138,7 +139,19 @@ class _CompileTimer:
             setattr(self, name, getattr(self, name) + time.perf_counter() - start)
 
 
-def _our_backend(timer: _CompileTimer, options: dict[str, Any]) -> Any:
+def _our_backend(timer: _CompileTimer, options: dict[str, Any], task: Task) -> Any:
+    """Returns the backend with a `timer`, whose `inner` time is that of Dynamo's graph too for the task "dynamic".
+
+    A graph with symbolic sizes is compiled once for all of them only if nothing replaces its compilation.
+    """
+
+    def timed_for_all_sizes(module: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
+        with timer.running("whole"), timer.running("inner"):
+            return backend.buddy_backend(module, inputs, options=options)
+
+    if task == "dynamic":
+        return timed_for_all_sizes
+
     def compiled_aten(aten: Any, settings: backend.BackendSettings) -> Any:
         with timer.running("inner"):
             return backend.compile_aten(aten, settings)
