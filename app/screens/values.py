@@ -250,10 +250,13 @@ class ValuesScreen(ListScreen[None]):
         return next(((pages.height, pages.width) for pages in pages_of_sides if pages and pages.known), (0, 0))
 
     def _update_titles(self) -> None:
-        box, side = self.query_one("#box"), "difference map" if self._grid.map is not None else self._grid.side
+        box = self.query_one("#box")
+        # A lone result has the name `output`, so its compiled side is not called that.
+        named = "compiled" if self._grid.side == "output" else self._grid.side
+        side = "difference map" if self._grid.map is not None else named
         position = f" ({self._number + 1} of {len(self._tensors)})"
         slices = f"[{self._slices}]" if self._slices else ""
-        box.border_title = f"{side} of {self.current_tensor.title}{slices}{position}"
+        box.border_title = f"{side}: {self.current_tensor.title}{slices}{position}"
         keys = ["tab side", "n p tensors", ": slice", "m map", "h l < > columns", "y copies", "q closes"]
         box.border_subtitle = formatting.join_fitting(keys, ", ", max(self.app.size.width - 8, 20))
 
