@@ -46,7 +46,7 @@ def test_without_options_nothing_is_special() -> None:
 
 def test_a_misspelt_variable_of_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BUDDY_VERIFYY", "1")
-    refused({}, "BUDDY_VERIFYY in the environment is no variable of buddy-tui")
+    refused({}, "BUDDY_VERIFYY in the environment is not a variable of buddy-tui")
 
 
 # ---- single options --------------------------------------------------------------------------------------------------

@@ -98,6 +98,6 @@ async def test_the_values_of_a_run_are_paged_sliced_and_compared(workbench: Call
         await bench.press("m")
         await bench.until(lambda: bench.shows("only outputs can be compared with eager"), "no map of an input")
         await bench.press("p", "m")
-        await bench.until(lambda: bench.shows("difference map of "), "the map")
+        await bench.until(lambda: bench.shows("difference map: "), "the map")
         await bench.press("q")
         assert not isinstance(app.screen, ValuesScreen)
