@@ -222,7 +222,8 @@ def _prepare() -> tuple[int, str]:
     symbols = _symbols()
     missing = sorted(name for name, address in symbols.items() if not address)
     if missing:
-        return 0, f"this build of PyTorch has no {missing[0]}"
+        provider = "Python" if missing[0].lstrip("_").startswith("Py") else "PyTorch"
+        return 0, f"this build of {provider} has no {missing[0]}"
     layout = _layout()
     if layout is None:
         return 0, "this build of PyTorch or Python lays tensors out in an unknown way"
