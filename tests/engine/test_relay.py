@@ -298,12 +298,13 @@ if sys.argv[3] == "stay":
 
 
 @pytest.fixture
-def listener(relay: Relay) -> Iterator[Callable[[str, str], subprocess.Popen[bytes]]]:
+def listener(relay: Relay) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     processes = []
 
-    def start(name: str, how: str) -> subprocess.Popen[bytes]:
-        words = [sys.executable, "-c", LISTENER, name, str(relay.path), how]
-        processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True))
+    def start(name: str, how: str, path: Path = relay.path) -> subprocess.Popen[bytes]:
+        words = [sys.executable, "-c", LISTENER, name, str(path), how]
+        folder = relay.path.parent
+        processes.append(subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True, cwd=folder))
         assert processes[-1].stdout.readline() == b"ready\n"
         return processes[-1]
 
@@ -315,7 +316,7 @@ def listener(relay: Relay) -> Iterator[Callable[[str, str], subprocess.Popen[byt
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the process of a socket's peer is only known on Linux")
 def test_an_engine_that_does_not_end_is_killed_with_its_files(
-    relay: Relay, listener: Callable[[str, str], subprocess.Popen[bytes]]
+    relay: Relay, listener: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     engine = listener(ENGINE, "stay")
     relay.log.write_text("something")
@@ -326,7 +327,7 @@ def test_an_engine_that_does_not_end_is_killed_with_its_files(
 
 
 def test_an_engine_that_ends_in_time_is_not_killed(
-    relay: Relay, listener: Callable[[str, str], subprocess.Popen[bytes]]
+    relay: Relay, listener: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     engine = listener(ENGINE, "exit")
     assert relay.start("end").wait(LONG) == 0
@@ -334,9 +335,17 @@ def test_an_engine_that_ends_in_time_is_not_killed(
 
 
 def test_another_process_at_that_place_is_left_alone(
-    relay: Relay, listener: Callable[[str, str], subprocess.Popen[bytes]]
+    relay: Relay, listener: Callable[..., subprocess.Popen[bytes]]
 ) -> None:
     other = listener("another.program", "stay")
+    assert relay.start("end", last=0.3).wait(LONG) == 0
+    assert other.poll() is None
+
+
+def test_an_engine_that_was_started_for_another_place_is_left_alone(
+    relay: Relay, listener: Callable[..., subprocess.Popen[bytes]]
+) -> None:
+    other = listener(ENGINE, "stay", Path(relay.path.name))
     assert relay.start("end", last=0.3).wait(LONG) == 0
     assert other.poll() is None
 
