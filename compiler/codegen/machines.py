@@ -69,29 +69,20 @@ define bfloat @probe(float %x) {
 """
 # Sums of products of bytes, and of products of 16 bits: LLVM selects the instructions for dot products that the
 # processor has, on vectors as wide as its registers.
-_DOT_PROBE = """
-declare i32 @llvm.vector.reduce.add.v64i32(<64 x i32>)
-
-define i32 @bytes(ptr %p, ptr %q) {
-  %a = load <64 x i8>, ptr %p
-  %b = load <64 x i8>, ptr %q
-  %x = zext <64 x i8> %a to <64 x i32>
-  %y = sext <64 x i8> %b to <64 x i32>
+_DOT_PROBE = "declare i32 @llvm.vector.reduce.add.v64i32(<64 x i32>)" + "".join(
+    f"""
+define i32 @{name}(ptr %p, ptr %q) {{
+  %a = load <64 x {element}>, ptr %p
+  %b = load <64 x {element}>, ptr %q
+  %x = {extension} <64 x {element}> %a to <64 x i32>
+  %y = sext <64 x {element}> %b to <64 x i32>
   %products = mul <64 x i32> %x, %y
   %sum = call i32 @llvm.vector.reduce.add.v64i32(<64 x i32> %products)
   ret i32 %sum
-}
-
-define i32 @words(ptr %p, ptr %q) {
-  %a = load <64 x i16>, ptr %p
-  %b = load <64 x i16>, ptr %q
-  %x = sext <64 x i16> %a to <64 x i32>
-  %y = sext <64 x i16> %b to <64 x i32>
-  %products = mul <64 x i32> %x, %y
-  %sum = call i32 @llvm.vector.reduce.add.v64i32(<64 x i32> %products)
-  ret i32 %sum
-}
+}}
 """
+    for name, element, extension in (("bytes", "i8", "zext"), ("words", "i16", "sext"))
+)
 # The fastest ones first. Rates decide whether bfloat16 is worth it, so none is used for processors that are not here;
 # tiles need a permission of the operating system.
 _PROBED_DOT_INSTRUCTIONS = ("vpdpbusd", "vpmaddwd")

@@ -25,12 +25,12 @@ class ByteRounding:
     `dead` has the ops that may be unused once `replaced` is erased, the last one of the program first.
     """
 
-    argument: Any
+    argument: ir.Value
     zero: int
     low: int
     high: int
-    replaced: Any
-    dead: tuple[Any, ...]
+    replaced: ir.Operation
+    dead: tuple[ir.Operation, ...]
 
     def emit(self, x: ir.Value) -> ir.Value:
         """Emits the numbers in another order: limits that are integers can be applied before the rounding.
@@ -82,13 +82,13 @@ def byte_rounding_of(op: ir.Operation) -> ByteRounding | None:
     x = op.operands[0]
     # max(y, 0) * c, where c is positive, is below the limit if and only if y * c is.
     if low >= zero and (found := _scaled_maximum(x)):
-        product, number, maximum = found
-        product.operands[number] = _beside_zero(maximum)
+        product, number, maximum, y = found
+        product.operands[number] = y
         dead.append(maximum)
     return ByteRounding(x, zero, low, high, chain[-1], tuple(dead))
 
 
-def _integer_beside(op: Any, value: ir.Value) -> int | None:
+def _integer_beside(op: ir.Operation, value: ir.Value) -> int | None:
     """Returns the constant with which `op` combines `value`, if it is an integer."""
     left, right = op.operands
     number = _constant(right if left == value else left)
@@ -102,29 +102,30 @@ def _constant(value: ir.Value) -> float | None:
     return float(attribute.value) if isinstance(attribute, ir.FloatAttr) else None
 
 
-def _scaled_maximum(value: ir.Value) -> tuple[Any, int, Any] | None:
+def _scaled_maximum(value: ir.Value) -> tuple[ir.Operation, int, ir.Operation, ir.Value] | None:
     """Returns the ops of `maximumf(y, 0) * c`, each with one use, for a positive finite c; or `None`.
 
-    These are the product, the number of its operand that is the maximum, and the maximum.
+    These are the product, the number of its operand that is the maximum, the maximum, and y.
     """
     product = _only_used(value, "arith.mulf")
-    for number in (0, 1) if product is not None else ():
-        factor, maximum = (
-            _constant(product.operands[1 - number]),
-            _only_used(product.operands[number], "arith.maximumf"),
-        )
-        if factor is not None and 0 < factor < math.inf and maximum is not None and _beside_zero(maximum) is not None:
-            return product, number, maximum
+    if product is None:
+        return None
+    for number in (0, 1):
+        factor = _constant(product.operands[1 - number])
+        maximum = _only_used(product.operands[number], "arith.maximumf")
+        y = None if maximum is None else _beside_zero(maximum)
+        if factor is not None and 0 < factor < math.inf and maximum is not None and y is not None:
+            return product, number, maximum, y
     return None
 
 
-def _only_used(value: ir.Value, name: str) -> Any:
+def _only_used(value: ir.Value, name: str) -> ir.Operation | None:
     """Returns the op with the result `value` if it is called `name` and has one use; else `None`."""
     is_result = isinstance(value, ir.OpResult) and value.owner.name == name
     return value.owner.operation if is_result and len(list(value.uses)) == 1 else None
 
 
-def _beside_zero(maximum: Any) -> Any:
+def _beside_zero(maximum: ir.Operation) -> ir.Value | None:
     """Returns the operand of a maximum whose other operand is 0, or `None`."""
     left, right = maximum.operands
     if _constant(right) == 0:
