@@ -99,7 +99,7 @@ def by_file(suffix: str, save: Callable[[Model, Path], None]) -> Callable[[Model
         sizes = {name: "x".join(map(str, value.shape)) for name, value in model.inputs.items()}
         said = [f"{n}={sizes[name]}x{types[model.inputs[name].dtype]}" for n, name in enumerate(model.inputs)]
         graphs = load_program(str(path), shapes=tuple(said) if suffix == ".pt" else ()).graphs
-        return graphs, adapt_to_phase(default_recipe(), graphs[0].info.enters, graphs[0].info.dialects)
+        return graphs, adapt_to_phase(default_recipe(), graphs[0].info.entry_phase, graphs[0].info.dialects)
 
     return load
 

@@ -74,8 +74,8 @@ def _timed(captured: CapturedGraph, repeats: int) -> dict[str, Any]:
     return {
         "nodes": len(report.nodes),
         "wrong": report.first,
-        "alone": sum(found.own is not None for found in report.nodes),
-        "programs": len(program.own),
+        "alone": sum(found.own_error is not None for found in report.nodes),
+        "programs": len(program.node_programs),
         "compile_seconds": round(program.seconds, 2),
         "seconds": {what: spread(found) for what, found in seconds.items()},
     }

@@ -199,7 +199,7 @@ class Headless:
     def with_preset(self, preset: Recipe, recipe: Recipe) -> Recipe:
         """`recipe` with the passes of a preset, like `from_preset`, without those of phases before its graph's."""
         graph = self.graphs[recipe.graph]
-        return adapt_to_phase(from_preset(recipe, preset), graph.enters, graph.dialects)
+        return adapt_to_phase(from_preset(recipe, preset), graph.entry_phase, graph.dialects)
 
     async def open_graph(
         self, options: argparse.Namespace, arguments: tuple[str, ...], nodes: Collection[str] = ()

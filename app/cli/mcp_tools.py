@@ -135,7 +135,7 @@ class Tools:
         client = self._program.engine.client
         window = await client.fetch_lines(found.text, first - 1, min(count, _MAX_LINES))
         lines = [_clip(line) for line in window.lines]
-        result = {"stage": found.index, "name": found.name, "first": window.start + 1, "total": window.total}
+        result = {"stage": found.index, "name": found.name, "first": window.start + 1, "total": window.line_count}
         if nodes:
             names = [[window.names[index] for index in line[:8]] for line in window.nodes]
             return {**result, "lines": [{"text": text, "nodes": own} for text, own in zip(lines, names, strict=False)]}
@@ -215,7 +215,7 @@ class Tools:
             if found_lines is not None and found_lines.lines and one.changed:
                 pairs = zip(found_lines.lines, found_lines.excerpts, strict=True)
                 lines.append({
-                    "stage": one.index, "name": one.name, "lines": found_lines.own + found_lines.derived,
+                    "stage": one.index, "name": one.name, "lines": found_lines.direct + found_lines.derived,
                     "first": [{"line": number + 1, "text": _clip(text, 160)} for number, text in pairs][:2],
                 })  # fmt: skip
         return {"node": node_json(row), "stages": lines}
@@ -346,8 +346,9 @@ class Tools:
         report, info = (await engine.request(frame)).report, self._program.info
         rows = numerics.rows_of(info)
         nodes = [
-            {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.seen, "ok": one.ok,
-             "error": numerics.error_text(one.error), "of_tolerance": numerics.tolerance_multiple_text(one.error),
+            {"node": rows[one.node].display_name if one.node in rows else one.node, "value": one.value_state,
+             "ok": one.ok, "error": numerics.error_text(one.error),
+             "of_tolerance": numerics.tolerance_multiple_text(one.error),
              "alone_of_tolerance": numerics.tolerance_multiple_text(one.own_error)}
             for one in numerics.worst_nodes(report, min(top, 50))
         ]  # fmt: skip

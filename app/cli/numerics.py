@@ -76,7 +76,7 @@ async def _compare_graph(
     The first node out of tolerance is written to `script_path`, if there are both.
     """
     info = engine.graphs[recipe.graph]
-    report = await _compare_nodes(engine, options, recipe, own=not (options.no_own or options.nans))
+    report = await _compare_nodes(engine, options, recipe, own_errors=not (options.no_own or options.nans))
     result = numerics.as_json(report, info)
     if not options.json:
         print(f"graph {report.graph}, {info.name}")
@@ -89,12 +89,12 @@ async def _compare_graph(
 
 
 async def _compare_nodes(
-    engine: Headless, options: argparse.Namespace, recipe: Recipe, own: bool, every: bool | None = None
+    engine: Headless, options: argparse.Namespace, recipe: Recipe, own_errors: bool, every: bool | None = None
 ) -> NumericsReport:
     """Compare every node with the reference. `own` and `every` are as in `CompareNodes`; `None` means `--every`."""
     request = engine.client.next_request()
     every = options.every if every is None else every
-    frame = CompareNodes(request, recipe, options.reference, own, every, options.timeout, inputs_of(options))
+    frame = CompareNodes(request, recipe, options.reference, own_errors, every, options.timeout, inputs_of(options))
     return (await engine.request(frame)).report
 
 
@@ -133,7 +133,7 @@ def _report_lines(report: NumericsReport, info: GraphInfo, top: int) -> list[str
         result = f"{row.dtype}[{row.shape}]"
         own = f"{numbers.own_error.relative:.1e}" if numbers.precision and numbers.own_error is not None else ""
         precision = [numbers.precision, own] * has_precisions
-        facts = [row.display_name, row.target.removesuffix(".default"), result, numbers.seen]
+        facts = [row.display_name, row.target.removesuffix(".default"), result, numbers.value_state]
         cells.append([*facts, *errors, " / ".join(shares), *precision])
     return [*numerics.summary_lines(report, info), table(heading, cells, _LEFT_ALIGNED)]
 
@@ -149,7 +149,7 @@ async def _compare_without_passes(
     variants: list[dict[str, Any]] = []
     for variant in variants_without(recipe):
         try:
-            comparison = await _compare_nodes(engine, options, variant.recipe, own=False, every=False)
+            comparison = await _compare_nodes(engine, options, variant.recipe, own_errors=False, every=False)
             error = numerics.results_error(comparison)
             result: dict[str, Any] = {"error": error, "accounts_for": numerics.explained_share(full_error, error)}
         except Failure as failure:

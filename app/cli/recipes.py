@@ -100,7 +100,7 @@ def disable_earlier_phases(recipe: Recipe, options: argparse.Namespace, graph: G
     """
     if options.recipe or options.pipeline is not None:
         return recipe
-    return _set_enabled(adapt_to_phase(recipe, graph.enters, graph.dialects), options.enable, True)
+    return _set_enabled(adapt_to_phase(recipe, graph.entry_phase, graph.dialects), options.enable, True)
 
 
 def graph_recipes(bases: Sequence[Recipe], numbers: Iterable[int]) -> list[Recipe]:

@@ -110,7 +110,7 @@ async def _compare_pipelines(
     rows = find_nodes(info, options.selector)
     if not rows:
         raise UsageError(_no_node(options.selector, recipe))
-    if info.enters:
+    if info.entry_phase:
         raise UsageError(
             f"graph {recipe.graph} was given as IR, so it has no FX nodes: choose another graph with --graph"
         )
@@ -235,7 +235,7 @@ class _NodeLines:
     def _stages_json(self, traces: dict[str, NodeTrace]) -> list[dict[str, object]]:
         return [
             {
-                "stage": stage.name, "phase": stage.phase, "own": trace.own, "derived": trace.derived,
+                "stage": stage.name, "phase": stage.phase, "own": trace.direct, "derived": trace.derived,
                 "lines": [
                     {"line": line + 1, "derived": is_derived, "text": excerpt}
                     for line, is_derived, excerpt in zip(trace.lines, trace.marks, trace.excerpts, strict=True)
@@ -260,7 +260,7 @@ class _NodeLines:
     def _node_table(self, row: NodeRow, traces: dict[str, NodeTrace]) -> str:
         pairs = [(stage, traces[stage.text]) for stage in self._stages if stage.text in traces]
         rows = [
-            [stage.index, stage.name, stage.phase, trace.own or "", trace.derived or "", *_first_line(trace)]
+            [stage.index, stage.name, stage.phase, trace.direct or "", trace.derived or "", *_first_line(trace)]
             for stage, trace in pairs
         ]
         heading = ["#", "stage", "phase", "direct", "derived", "line", "text"]
@@ -317,12 +317,12 @@ class _LineNodes:
     def __init__(self, info: GraphInfo, stage: Stage, lines: tuple[int, int], answer: OriginsFound) -> None:
         self._rows = {row.stable: row for row in info.rows}
         self._stage, self._lines, self._origins = stage, lines, answer.origins
-        if not 1 <= lines[0] <= lines[1] or lines[0] > answer.total:
-            raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {answer.total}")
+        if not 1 <= lines[0] <= lines[1] or lines[0] > answer.line_count:
+            raise UsageError(f"no such lines: stage {stage.name} has lines 1 to {answer.line_count}")
 
     def as_json(self) -> dict[str, object]:
         nodes = [
-            {**node_json(self._rows[origin.node]), "own": origin.own, "derived": origin.derived}
+            {**node_json(self._rows[origin.node]), "own": origin.direct, "derived": origin.derived}
             for origin in self._origins
             if origin.node in self._rows
         ]
@@ -342,7 +342,7 @@ class _LineNodes:
     def _node_row(self, origin: LineOrigins) -> list[object]:
         row = self._rows.get(origin.node)
         name, *description = [row.display_name, row.target, row.location] if row else [origin.node, "", ""]
-        return [name, origin.own or "", origin.derived or "", *description]
+        return [name, origin.direct or "", origin.derived or "", *description]
 
 
 def node_json(row: NodeRow) -> dict[str, str]:

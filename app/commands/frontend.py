@@ -248,7 +248,7 @@ class FrontendCommands:
         from buddy.app.screens.follow import FrontendComparisonScreen
 
         info = self._context.state.info
-        if info is not None and info.enters:
+        if info is not None and info.entry_phase:
             self._context.say(f"{info.name} was given as IR, so it has no FX nodes to compare")
             return
         self._provenance.with_node(

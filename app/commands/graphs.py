@@ -60,7 +60,7 @@ def graph_break_text(info: GraphInfo) -> str:
 
 
 def graph_cells(state: State, workspace: Workspace, width: int, glyphs: formatting.Glyphs) -> Cells:
-    """The line of graph tabs. Each tab has the number, the name if there is room, and the status of a graph."""
+    """The line of graph tabs. Each tab has the number, the name if it fits, and the status of a graph."""
     return [(label, role) for label, role, _ in _tab_parts(state, workspace, width, glyphs)]
 
 

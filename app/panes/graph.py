@@ -148,7 +148,7 @@ class GraphPane(NodeTable):
             return ("", "text")
         deviation = _deviation_of(numbers, which)
         if deviation is None:
-            return (numbers.seen if which == "error" and numbers.seen == "fused" else "", "dim")
+            return (numbers.value_state if which == "error" and numbers.value_state == "fused" else "", "dim")
         compared = self.state.graph_state.numerics
         is_stale = compared is not None and compared[0] != self.workspace.recipe
         role = "dim" if is_stale else "number" if deviation.ok else "bad"

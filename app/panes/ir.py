@@ -295,8 +295,8 @@ class IrPane(LinkedPane):
         ]
         left: Cells = [(" ", "text"), (stage.name, "title"), ("  ", "text")]
         right = [*self.comparison.state_cells(), *self.stages.problem_cells()]
-        room = width - length(left) - length(right) - 1
-        left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", room), "dim"))
+        columns = width - length(left) - length(right) - 1
+        left.append((formatting.join_fitting([part for part in parts if part], f" {glyphs.dot} ", columns), "dim"))
         return align_both_ends(left, right, width)
 
     def foot(self, width: int) -> list[Cells]:

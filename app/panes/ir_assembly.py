@@ -124,17 +124,17 @@ class AssemblyGutter:
         code, width = line.machine if line is not None else "", self._code_width
         return code if len(code) <= width else f"{code[: width - 3]} {self._context.glyphs.ellipsis}"
 
-    def function_note(self, number: int, room: int) -> Cells:
+    def function_note(self, number: int, columns: int) -> Cells:
         """The note on the first line of a function: the nodes that the function comes from."""
         function = self._function_of(number) if self._is_assembly else None
         if function is None or function.first != number or not function.nodes:
             return []
-        text = formatting.clip(self._nodes_text(function.nodes), max(room // 2, 16), self._context.glyphs)
+        text = formatting.clip(self._nodes_text(function.nodes), max(columns // 2, 16), self._context.glyphs)
         return [(f" {text} ", "linked")]
 
     def _nodes_text(self, origins: Sequence[LineOrigins]) -> str:
         """`for addmm_1, gelu (+2)`: the nodes that instructions come from directly; without any, the derived nodes."""
-        direct = [origin.node for origin in origins if origin.own]
+        direct = [origin.node for origin in origins if origin.direct]
         nodes = direct or [origin.node for origin in origins]
         names = ", ".join(map(self._context.selection.name_of, nodes[:2]))
         more = f" (+{len(nodes) - 2})" if len(nodes) > 2 else ""

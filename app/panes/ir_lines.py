@@ -119,10 +119,10 @@ class IrTypes:
         cells: Cells = [(" ", "text")]
         for name, text in (self._names.types_on(line.text) if line is not None else {}).items():
             gap: Cells = [("  ", "text")] if len(cells) > 1 else []
-            room = width - sum(len(part) for part, _ in (*cells, *gap)) - len(name) - 3
-            if room < len(text) and gap:
+            columns = width - sum(len(part) for part, _ in (*cells, *gap)) - len(name) - 3
+            if columns < len(text) and gap:
                 break
-            clipped = formatting.clip(text, max(room, 0), self._context.glyphs)
+            clipped = formatting.clip(text, max(columns, 0), self._context.glyphs)
             cells += [*gap, (name, "accent"), (" = ", "dim"), (clipped, "text")]
         return [cells]
 
@@ -151,8 +151,8 @@ class IrLines:
         if characters is None:
             return
         lines: list[Cells] = [[(characters.content.strip(), "text")]]
-        if characters.total > len(characters.content):
-            rest = characters.total - len(characters.content)
+        if characters.line_length > len(characters.content):
+            rest = characters.line_length - len(characters.content)
             todo = f"press {key_of('ir.write')} to write the stage to a file"
             lines += [[], [(f"{formatting.count(rest)} more characters: {todo}", "dim")]]
         info = self._context.state.info
@@ -204,7 +204,7 @@ class IrLines:
             characters = await self._context.queries.characters(text, number, gap.start, count)
             if characters is None:
                 return
-            total = characters.total - gap.start if gap.at_end else gap.missing
+            total = characters.line_length - gap.start if gap.at_end else gap.missing
             rest = total - len(characters.content)
             expansions.fill(text, number, index, characters.content, rest)
             of_total = (

@@ -26,7 +26,7 @@ from buddy.app.widgets.search import Matches
 # The maximum number of drawn screen lines in the cache.
 MAX_CACHED_LINES = 600
 # The Python line of a node is shown if a row has at least this many columns.
-MIN_ROOM_FOR_LOCATION = 60
+MIN_COLUMNS_FOR_LOCATION = 60
 # The number of characters that are lexed beyond the edge of the screen, so that a token at the edge keeps its colour.
 LEXED_BEYOND_EDGE = 64
 # The sign before a line of a diff, by its kind.
@@ -88,43 +88,43 @@ class LinePainter:
             _, oldest = self._drawn.popitem(last=False)
             self._cached_line_count -= len(oldest)
 
-    def strips(self, text_line: TextLine, room: int, note: Cells, label: Cells) -> list[Strip]:
-        """The screen lines of a line, each with `room` columns. The last one ends with `note` and `label`.
+    def strips(self, text_line: TextLine, columns: int, note: Cells, label: Cells) -> list[Strip]:
+        """The screen lines of a line, each with `columns` columns. The last one ends with `note` and `label`.
 
         If lines are wrapped, `label` is omitted unless it fits after the text.
         """
         wrapped = self._view.wrapped
-        body = self._text_strips(text_line, room - (0 if wrapped else length(note) + length(label)))
-        if wrapped and body[-1].cell_length + length(note) > room:
+        body = self._text_strips(text_line, columns - (0 if wrapped else length(note) + length(label)))
+        if wrapped and body[-1].cell_length + length(note) > columns:
             body = [*body, Strip.blank(0)]
         *others, last = body
-        room_before_note = room - length(note)
-        label = label if not wrapped or length(label) < room_before_note - last.cell_length else []
-        last = last.adjust_cell_length(max(room_before_note - length(label), 0))
+        columns_before_note = columns - length(note)
+        label = label if not wrapped or length(label) < columns_before_note - last.cell_length else []
+        last = last.adjust_cell_length(max(columns_before_note - length(label), 0))
         end = [Segment(text, self._view.look.style(role)) for text, role in (*note, *label)]
-        return [*(strip.adjust_cell_length(room) for strip in others), Strip.join([last, Strip(end)])]
+        return [*(strip.adjust_cell_length(columns) for strip in others), Strip.join([last, Strip(end)])]
 
     def drawn_text(self, line: AnnotatedLine) -> str:
         """The text that is drawn for a line, which may have abbreviated types."""
         return self._types.drawn_text(line)
 
-    def _text_strips(self, text_line: TextLine, room: int) -> list[Strip]:
+    def _text_strips(self, text_line: TextLine, columns: int) -> list[Strip]:
         """The segments of a wrapped line, or the part of a line that is on the screen; from the cache if possible."""
         line, view = text_line.line, self._view
-        if line is None or room <= 0:
-            return [Strip.blank(max(room, 0))]
+        if line is None or columns <= 0:
+            return [Strip.blank(max(columns, 0))]
         cells = tuple(text_line.cells) if text_line.cells is not None else ()
         value = self._names.value if self._names.value and self._names.value in line.text else ""
         pattern = self._matches.pattern if text_line.has_match else None
-        shape = (view.left, room, view.wrapped, line.full, len(line.text))
+        shape = (view.left, columns, view.wrapped, line.full, len(line.text))
         key = (text_line.text, text_line.number, *shape, view.look.name, pattern, cells, value)
         drawn = self._drawn.get(key)
         if drawn is None:
-            drawn = [(list(strip), strip.cell_length) for strip in self._paint(text_line, line, room)]
+            drawn = [(list(strip), strip.cell_length) for strip in self._paint(text_line, line, columns)]
             self.add(key, drawn)
         return [Strip(*drawn_line) for drawn_line in drawn]
 
-    def _paint(self, text_line: TextLine, line: AnnotatedLine, room: int) -> list[Strip]:
+    def _paint(self, text_line: TextLine, line: AnnotatedLine, columns: int) -> list[Strip]:
         cells, left = text_line.cells, self._view.left
         language, has_match = text_line.language, text_line.has_match
         if cells is not None:
@@ -132,13 +132,13 @@ class LinePainter:
         text = self.drawn_text(line) if cells is None else "".join(part for part, _ in cells)
         if self._view.wrapped:
             strip = self._style(text, language, cells, has_match)
-            segments = wrap_segments(text, room)
+            segments = wrap_segments(text, columns)
             return [_indent(strip.crop(segment.start, segment.end), segment.indent) for segment in segments]
-        is_cut = len(text) > left + room
-        end = left + room - is_cut
+        is_cut = len(text) > left + columns
+        end = left + columns - is_cut
         strip = self._style(text[: end + LEXED_BEYOND_EDGE], language, cells, has_match).crop(left, end)
         ellipsis = Segment(self._ellipsis * is_cut, self._view.look.style("faint"))
-        return [strip.adjust_cell_length(room - is_cut) + Strip([ellipsis])]
+        return [strip.adjust_cell_length(columns - is_cut) + Strip([ellipsis])]
 
     def _style(self, text: str, language: str, cells: Cells | None, has_match: bool) -> Strip:
         """The text in its syntax, or `cells`, with matches highlighted and the current name underlined."""
@@ -200,12 +200,12 @@ class RowPainter:
         assembly_cells, continuation_cells = self._assembly.cells(number, line)
         gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), *assembly_cells]
         blank = (" " * (length(gutter) - length(continuation_cells)), role)
-        room = width - length(gutter)
-        function = self._assembly.function_note(number, room)
+        columns = width - length(gutter)
+        function = self._assembly.function_note(number, columns)
         note = [*function, *self._fold_note(number)]
-        label = [] if function else self._node_note(row, line, room)
+        label = [] if function else self._node_note(row, line, columns)
         text_line = TextLine(document.text, document.language, number, line, None, number in self._matches)
-        strips = self._lines.strips(text_line, room, note, label)
+        strips = self._lines.strips(text_line, columns, note, label)
         return self._with_gutter(gutter, [blank, *continuation_cells], strips)
 
     def _with_gutter(self, gutter: Cells, continuation_gutter: Cells, strips: list[Strip]) -> list[Strip]:
@@ -238,17 +238,17 @@ class RowPainter:
         count = self._document.folds.hidden_count(number)
         return [(f" {self._dots} {formatting.count(count)} lines ", "fold")] if count else []
 
-    def _node_note(self, row: int, line: AnnotatedLine | None, room: int) -> Cells:
+    def _node_note(self, row: int, line: AnnotatedLine | None, columns: int) -> Cells:
         """The nodes of the cursor's line; if `with_sources` is set, the nodes of any line, with its Python line."""
         if row == self._view.cursor:
-            return self._nodes_label(line, room)
+            return self._nodes_label(line, columns)
         if not self.with_sources or line is None or not line.nodes:
             return []
-        label = [(text, "dim") for text, _ in self._nodes_label(line, room)]
-        location = self._context.selection.short_location(line.nodes[0]) if room >= MIN_ROOM_FOR_LOCATION else ""
+        label = [(text, "dim") for text, _ in self._nodes_label(line, columns)]
+        location = self._context.selection.short_location(line.nodes[0]) if columns >= MIN_COLUMNS_FOR_LOCATION else ""
         return [*label, (f"{location} ", "faint")] if location else label
 
-    def _nodes_label(self, line: AnnotatedLine | None, room: int) -> Cells:
+    def _nodes_label(self, line: AnnotatedLine | None, columns: int) -> Cells:
         """The selected or first node of a line, and the number of its other nodes: `mm_3 (+11)`, `mm_3 (derived)`."""
         if line is None or not line.nodes:
             return []
@@ -256,7 +256,7 @@ class RowPainter:
         node = selection.node if selection.node in line.node_set else line.nodes[0]
         suffix = f" (+{len(line.nodes) - 1})" if len(line.nodes) > 1 else ""
         suffix += " (derived)" if node in line.derived else ""
-        name = formatting.clip(selection.name_of(node), max(room // 3, 8), self._context.glyphs)
+        name = formatting.clip(selection.name_of(node), max(columns // 3, 8), self._context.glyphs)
         return [(f" {name}{suffix} ", "linked")]
 
     @property
@@ -284,12 +284,12 @@ class RowPainter:
         widths = (left, width - left - 1)
         bar = Strip([Segment(self._context.glyphs.line, self._view.look.style("faint"))])
         sides = [
-            self._side(row, diff_row, side, "beside", room)
-            for side, room in zip(("before", "after"), widths, strict=True)
+            self._side(row, diff_row, side, "beside", columns)
+            for side, columns in zip(("before", "after"), widths, strict=True)
         ]
         height = max(map(len, sides))
-        for side, room in zip(sides, widths, strict=True):
-            side += [Strip.blank(room)] * (height - len(side))
+        for side, columns in zip(sides, widths, strict=True):
+            side += [Strip.blank(columns)] * (height - len(side))
         return [Strip.join([before, bar, after]) for before, after in zip(*sides, strict=True)]
 
     def _side(self, row: int, diff_row: DiffRow, side: str, layout: Layout, width: int) -> list[Strip]:
@@ -305,13 +305,13 @@ class RowPainter:
             role = kind
         sign = (SIGNS[kind], kind if kind != "same" else "dim")
         gutter: Cells = [(f"{mark}{number + 1:>{document.digits}} ", role), sign]
-        room = width - length(gutter)
-        label = self._nodes_label(line, room) if row == self._view.cursor and (after or diff_row.after < 0) else []
+        columns = width - length(gutter)
+        label = self._nodes_label(line, columns) if row == self._view.cursor and (after or diff_row.after < 0) else []
         note = self._folded_note(diff_row) if after or layout != "beside" else []
         source = document if after or document.other is None else document.other
         cells = self._changed_cells(diff_row, after, kind, line)
         text_line = TextLine(source.text, source.language, number, line, cells, after and number in self._matches)
-        strips = self._lines.strips(text_line, room, note, label)
+        strips = self._lines.strips(text_line, columns, note, label)
         return self._with_gutter(gutter, [(" " * (length(gutter) - 1), role), sign], strips)
 
     def _folded_note(self, diff_row: DiffRow) -> Cells:

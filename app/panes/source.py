@@ -111,9 +111,9 @@ class SourcePane(Pane, CodeView):
     def head(self, width: int) -> list[Cells]:
         opened = self._files.get(self._path)
         note = DISK_NOTES.get(opened.on_disk, "") if opened is not None else ""
-        room = max(width - len(note) - 4, 12)
+        columns = max(width - len(note) - 4, 12)
         path = self.context.session.display_path(self._path or (self._place.path if self._place else ""))
-        path = path if len(path) <= room else f"{self.glyphs.ellipsis}{path[1 - room :]}"
+        path = path if len(path) <= columns else f"{self.glyphs.ellipsis}{path[1 - columns :]}"
         return [align_both_ends([(f" {path}", "dim")], [(f"{note} ", "warn")] if note else [], width)]
 
     def empty(self, width: int) -> list[Cells]:

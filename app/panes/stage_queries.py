@@ -40,7 +40,7 @@ class StageQueries(Requester):
         """The first line of `text` that comes from `node` (0 if none does), and the number of lines of `text`."""
         page = await self.request(p.FetchLines(0, text, 0, 1))
         answer = await self.request(p.FindNode(0, text, node)) if node and page else None
-        return ((answer.lines[0] if answer and answer.lines else 0), page.total) if page else None
+        return ((answer.lines[0] if answer and answer.lines else 0), page.line_count) if page else None
 
     async def lines_of_node(self, text: str, node: str) -> tuple[int, ...]:
         """The lines of `text` that come from `node`."""

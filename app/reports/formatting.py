@@ -185,9 +185,9 @@ def _level(value: int, greatest: int, top_level: int) -> int:
     return max(1, round(value / greatest * top_level)) if value else 0
 
 
-def join_fitting(texts: list[str], separator: str, room: int) -> str:
-    """Joins the first texts, as many as fit into `room` characters."""
-    while texts and len(separator.join(texts)) > room:
+def join_fitting(texts: list[str], separator: str, columns: int) -> str:
+    """Joins the first texts, as many as fit into `columns` characters."""
+    while texts and len(separator.join(texts)) > columns:
         texts = texts[:-1]
     return separator.join(texts)
 

@@ -105,7 +105,7 @@ def _origin_text(origin: NanOrigin, report: NumericsReport, names: dict[str, str
 
 
 def _node_count_lines(report: NumericsReport) -> list[str]:
-    counts = Counter(node.seen for node in report.nodes)
+    counts = Counter(node.value_state for node in report.nodes)
     alone = sum(node.own_error is not None for node in report.nodes)
     parts = [f"{counts[seen]} {seen}" for seen in ("observed", "fused", "materialised", "folded") if counts[seen]]
     return [
@@ -120,7 +120,7 @@ def node_details(node: NodeNumbers | None) -> dict[str, str]:
         return {}
     error, own = node.error, node.own_error
     return {
-        "value": node.seen,
+        "value": node.value_state,
         "err": f"{error_text(error)}, {tolerance_multiple_text(error)} the tolerance" if error is not None else "",
         "own": f"{error_text(own)}, {tolerance_multiple_text(own)} the tolerance" if own is not None else node.why,
         "tolerance": node.tolerance,
@@ -248,7 +248,7 @@ def _node_json(node: NodeNumbers, row: NodeRow | None) -> dict[str, object]:
     return {
         "node": node.node,
         "name": row.name if row is not None else "",
-        "seen": node.seen,
+        "seen": node.value_state,
         "ok": node.ok,
         "error": _deviation_json(node.error),
         "own": _deviation_json(node.own_error),

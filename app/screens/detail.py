@@ -140,8 +140,8 @@ def diagnostic_lines(problem: Diagnostic, width: int) -> list[Cells]:
 
 def wrap_text(text: str, width: int) -> list[str]:
     """`text` wrapped to `width`, with its line breaks preserved."""
-    room = max(width, 10)
-    wrapped_lines = (textwrap.wrap(line, room, break_on_hyphens=False) or [""] for line in text.splitlines())
+    columns = max(width, 10)
+    wrapped_lines = (textwrap.wrap(line, columns, break_on_hyphens=False) or [""] for line in text.splitlines())
     return [piece for pieces in wrapped_lines for piece in pieces]
 
 
@@ -159,13 +159,13 @@ def wrap_line(line: Cells, width: int) -> list[Cells]:
 def _split_ranges(text: str, width: int, indent: int) -> list[tuple[int, int]]:
     """The start and end of each piece of `text`. The first `indent` characters stay together; spaces at breaks drop."""
     ranges: list[tuple[int, int]] = []
-    start, room, unbroken = 0, width, indent
-    while len(text) - start > room:
-        space = text.rfind(" ", start + unbroken + 1, start + room + 1)
-        end = space if space > 0 else start + room
+    start, columns, unbroken = 0, width, indent
+    while len(text) - start > columns:
+        space = text.rfind(" ", start + unbroken + 1, start + columns + 1)
+        end = space if space > 0 else start + columns
         ranges.append((start, end))
-        # The next pieces are indented, so they have less room.
-        start, room, unbroken = end + (space > 0), width - indent, 0
+        # The next pieces are indented, so they have fewer columns.
+        start, columns, unbroken = end + (space > 0), width - indent, 0
     return [*ranges, (start, len(text))]
 
 

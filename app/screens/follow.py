@@ -67,13 +67,13 @@ def _text_cell(step: ProvenanceStep) -> Cell:
 
 def _line_count_cell(step: ProvenanceStep) -> Cell:
     derived = f" +{formatting.count(step.trace.derived)}" if step.trace.derived else ""
-    return (f"{formatting.count(step.trace.own)}{derived}", "number")
+    return (f"{formatting.count(step.trace.direct)}{derived}", "number")
 
 
 _STAGE_COLUMNS: tuple[Column[ProvenanceStep], ...] = (
     Column("stage", 26, lambda step: (step.row.stage.name, "accent" if step.row.stage.changed else "dim")),
     Column("phase", 9, lambda step: (step.row.stage.phase, "dim"), min_pane_width=100),
-    Column("lines", 9, _line_count_cell, right=True, key=lambda step: step.trace.own + step.trace.derived),
+    Column("lines", 9, _line_count_cell, right=True, key=lambda step: step.trace.direct + step.trace.derived),
     Column("line", 7, lambda step: (str(step.trace.lines[0] + 1) if step.trace.lines else "", "number"), right=True),
     Column("text", 0, _text_cell),
 )
@@ -229,7 +229,7 @@ class FrontendComparisonScreen(ListScreen["StagePosition | ComparedStages | None
                 pairs = sorted(zip(trace.lines, trace.marks, strict=True))
                 lines = [NodeLine(line, await self._fetch_line(stage.text, line), derived) for line, derived in pairs]
                 main_line = await self._session.find_main_line(stage.text, node)
-                hidden_count = trace.own + trace.derived - len(lines)
+                hidden_count = trace.direct + trace.derived - len(lines)
                 compared.append(ComparedStage(key, stage, lines, hidden_count, main_line))
         return compared
 

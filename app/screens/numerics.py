@@ -62,7 +62,7 @@ class NumericsScreen(TableScreen[NodeNumbers]):
             Column("node", 0, lambda row: (self._node_name(row), "text" if row.ok else "bad")),
             Column("target", 20, lambda row: (short_target(self._rows[row.node].target), "dim"), min_pane_width=92),
             Column("shape", 13, lambda row: (self._rows[row.node].shape, "syntax:number"), min_pane_width=72),
-            Column("value", 12, lambda row: (row.seen, "dim")),
+            Column("value", 12, lambda row: (row.value_state, "dim")),
             Column("err", 7, lambda row: _error_cell(row.error), right=True, key=lambda row: _size(row.error)),
             Column("own", 7, lambda row: _error_cell(row.own_error), right=True, key=lambda row: _size(row.own_error)),
             Column(

@@ -20,7 +20,7 @@ from buddy.compiler.protocol import HotSpot, Sampling
 MIN_SHARE = 0.01
 # The width of the marker and of the columns "ms" and "share" with the space after them, in cells.
 _NUMBERS_WIDTH = 19
-# The least number of entries for which the box has room, and the lines of its frame and head.
+# The least number of entries for which the box is high enough, and the lines of its frame and head.
 _MIN_ENTRIES, _FRAME_LINES = 4, 3
 
 
@@ -68,13 +68,13 @@ class FlameTree(CursorView):
         share = flame.seconds / self._root.seconds if self._root.seconds else 0.0
         sign = " " if not flame.inside else "+" if id(flame) in self._folded else "-"
         name = f"{'  ' * depth}{sign} {flame.name}"
-        room = max((width - _NUMBERS_WIDTH) // 2, 8)
-        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - room - 1, 4), self.glyphs)
+        columns = max((width - _NUMBERS_WIDTH) // 2, 8)
+        bar = formatting.progress_bar(share, max(width - _NUMBERS_WIDTH - columns - 1, 4), self.glyphs)
         return [
             (">" if row == self.cursor else " ", "key"),
             (f"{milliseconds(flame.seconds):>9}", "number"),
             (f"{share:>7.1%}  ", "dim"),
-            (formatting.clip(name, room, self.glyphs).ljust(room), "text" if flame.node else "title"),
+            (formatting.clip(name, columns, self.glyphs).ljust(columns), "text" if flame.node else "title"),
             (f" {bar}", "accent" if flame.node else "ok"),
         ]
 

@@ -65,22 +65,22 @@ class ResultRows(CursorView):
 
     def rows_at(self, width: int) -> list[_Row]:
         """All rows, for a view of `width` cells."""
-        result, room = self.result, max(width - 1, 20)
+        result, columns = self.result, max(width - 1, 20)
         rows = [
             _Row([(piece, "title" if not number else "text")])
             for number, line in enumerate(result.conclusions)
-            for piece in wrap_text(line, room)
+            for piece in wrap_text(line, columns)
         ]
         if result.next:
-            rows += [_Row([]), *(_Row(self._next_cells(entry, room), entry) for entry in result.next)]
+            rows += [_Row([]), *(_Row(self._next_cells(entry, columns), entry) for entry in result.next)]
         for section in result.sections:
             rows += [_Row([]), _Row([(section.title, "title")])]
-            rows += [_Row(self._entry_cells(entry, room), entry) for entry in section.entries]
+            rows += [_Row(self._entry_cells(entry, columns), entry) for entry in section.entries]
             rows += [] if section.entries else [_Row([("  none", "dim")])]
         for title, text in result.texts:
             rows += [_Row([]), _Row([(title, "title")])]
             rows += [
-                _Row(line) for each in text.splitlines() for line in wrap_line([(each.expandtabs(), "text")], room)
+                _Row(line) for each in text.splitlines() for line in wrap_line([(each.expandtabs(), "text")], columns)
             ]
         return rows
 

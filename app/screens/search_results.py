@@ -68,8 +68,8 @@ class SearchResultList(CursorView):
             return align_both_ends(name, [(stage_note(found, is_first=entry.stage_index == 0) + " ", "accent")], width)
         number, text = found.hits.lines[entry.hit] + 1, found.hits.excerpts[entry.hit]
         number_cell = f"  {number:>6} "
-        room = width - len(number_cell) - 1
-        return [marker, (number_cell, "number"), (formatting.clip(text, room, self.glyphs), "text")]
+        columns = width - len(number_cell) - 1
+        return [marker, (number_cell, "number"), (formatting.clip(text, columns, self.glyphs), "text")]
 
     def toggle(self) -> None:
         """Fold or unfold the stage under the cursor."""

@@ -103,8 +103,8 @@ class ValueGrid(CursorView):
     @property
     def visible_columns(self) -> int:
         """The number of columns that fit on the screen."""
-        room = max(self.width - _NAME_WIDTH - 2, CELL_WIDTH)
-        return room if self.map is not None else room // CELL_WIDTH
+        width = max(self.width - _NAME_WIDTH - 2, CELL_WIDTH)
+        return width if self.map is not None else width // CELL_WIDTH
 
     def head(self, width: int) -> list[Cells]:
         if self.map is not None:

@@ -94,7 +94,7 @@ class LineCache:
         self._missed: set[tuple[str, int]] = set()
         self._loading: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._totals: dict[str, int] = {}
+        self._line_counts: dict[str, int] = {}
         self._prefetch_lines = PREFETCH_LINES
 
     def get(self, text: str, index: int) -> AnnotatedLine | None:
@@ -110,7 +110,7 @@ class LineCache:
 
     def _prefetch_around(self, text: str, number: int, index: int) -> None:
         """Prefetch the pages that scrolling would reach before they arrive. The nearest, enqueued last, is first."""
-        last = min(index + self._prefetch_lines, self._totals[text] - 1) // PAGE_LINES
+        last = min(index + self._prefetch_lines, self._line_counts[text] - 1) // PAGE_LINES
         first = max(0, index - self._prefetch_lines) // PAGE_LINES
         for other in (*range(first, number), *range(last, number, -1)):
             self._enqueue((text, other))
@@ -186,12 +186,12 @@ class LineCache:
     def _store(self, key: tuple[str, int], lines: Lines) -> None:
         """Store a page, and drop the oldest pages beyond `MAX_PAGES`."""
         self._pages[key] = _annotated_lines(lines)
-        self._totals[lines.text] = lines.total
+        self._line_counts[lines.text] = lines.line_count
         self._pages.move_to_end(key)
         while len(self._pages) > MAX_PAGES:
             (dropped_text, _), _ = self._pages.popitem(last=False)
             if all(text != dropped_text for text, _ in self._pages):
-                self._totals.pop(dropped_text, None)
+                self._line_counts.pop(dropped_text, None)
 
 
 def _annotated_lines(frame: Lines) -> list[AnnotatedLine]:

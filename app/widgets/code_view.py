@@ -65,16 +65,16 @@ class CodeView(CursorView):
         at_cursor = row == self.cursor
         return [(f"{'>' if at_cursor else ' '}{row + 1:>5} ", "key" if at_cursor else "number")]
 
-    def _code_cells(self, row: int, line: str, room: int) -> Cells:
+    def _code_cells(self, row: int, line: str, columns: int) -> Cells:
         """The part of a line's code that is on the screen. It is cached, because lexing takes most of the time."""
         from buddy.themes.lexers import python_spans
 
-        key = (self._text, row, self.left, room, self._quotes_before(row))
+        key = (self._text, row, self.left, columns, self._quotes_before(row))
         if key not in self._drawn:
             code, prefix, path = line.partition(_FILE_PREFIX)
-            text = (code + prefix + relative_to_current(path)).expandtabs()[: self.left + room + LEXED_BEYOND_EDGE]
+            text = (code + prefix + relative_to_current(path)).expandtabs()[: self.left + columns + LEXED_BEYOND_EDGE]
             cells: Cells = [(part, f"syntax:{name}") for name, part in python_spans(text, key[-1])]
-            self._drawn[key] = cut_cells(cells, room, self.left)
+            self._drawn[key] = cut_cells(cells, columns, self.left)
             keep_newest(self._drawn, MAX_CACHED_LINES)
         return self._drawn[key]
 

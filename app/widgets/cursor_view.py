@@ -46,7 +46,7 @@ class WholeCellScrollBar(ScrollBarRender):
 
 # The width at which a row is drawn to search its text, so that the text is not cut.
 SEARCHED_WIDTH = 1000
-# A view hides its foot if there would be less room than this many lines for its rows.
+# A view hides its foot if fewer than this many lines would be left for its rows.
 MIN_ROWS = 2
 
 

@@ -84,9 +84,9 @@ def length(cells: Sequence[Cell]) -> int:
 
 def align_both_ends(left: Cells, right: Cells, width: int) -> Cells:
     """A line with `left` and `right` at its ends. `left` is truncated if they do not fit."""
-    room = width - length(right) - 1
-    gap = width - min(length(left), room) - length(right)
-    return [*cut_cells(left, room), (" " * max(gap, 0), "text"), *right]
+    columns = width - length(right) - 1
+    gap = width - min(length(left), columns) - length(right)
+    return [*cut_cells(left, columns), (" " * max(gap, 0), "text"), *right]
 
 
 def cut_cells(cells: Cells, width: int, start: int = 0) -> Cells:

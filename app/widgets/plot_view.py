@@ -250,7 +250,7 @@ class PlotView(PlotWidget, can_focus=False):
         return max(4, self.size.height - self.margin_bottom - 2)
 
     def _full_x_range(self) -> tuple[float, float]:
-        """The horizontal range, with room for bars and for marks at the ends."""
+        """The horizontal range, wide enough for bars and for marks at its ends."""
         xs = [point.x for points in self._points for point in points] or [0.0, 1.0]
         margin = 0.5 if self.plot_data.bars or min(xs) == max(xs) else (max(xs) - min(xs)) * _X_MARGIN
         return min(xs) - margin, max(xs) + margin

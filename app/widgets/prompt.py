@@ -68,7 +68,8 @@ class Prompt(Horizontal):
     ) -> None:
         """Ask for a text, and call `use_answer` with it unless the user cancels."""
         self._use_answer, self._watcher, self._watched_text = use_answer, watcher, initial
-        # The note has its room from the start: an input that becomes narrower does not scroll to its cursor.
+        # The width of the note is reserved from the start: an input that becomes narrower does not scroll to its
+        # cursor.
         self.set_class(watcher is not None, "-noted")
         if not self.display:
             self._previous_focus = self.screen.focused

@@ -100,8 +100,8 @@ class Workspace:
 
         If the program has such graphs, and their phases have changed, all histories are loaded again.
         """
-        phases = [(graph.enters, graph.dialects) for graph in graphs]
-        if phases != self._entry_phases and any(enters for enters, _ in (*phases, *self._entry_phases)):
+        phases = [(graph.entry_phase, graph.dialects) for graph in graphs]
+        if phases != self._entry_phases and any(phase for phase, _ in (*phases, *self._entry_phases)):
             self._histories.clear()
         self._entry_phases = phases
 

@@ -30,49 +30,49 @@ def aligned(size: int) -> int:
 
 @dataclass(frozen=True)
 class ArenaSlot:
-    """The position of a span: a byte offset in the arena, or in room number `room`, which is existing memory."""
+    """The position of a span: a byte offset in the arena, or in the existing buffer number `buffer`."""
 
     offset: int
-    room: int | None = None
+    buffer: int | None = None
 
 
-def place_spans(spans: Sequence[Span], rooms: Sequence[Span] = ()) -> tuple[list[ArenaSlot], int]:
+def place_spans(spans: Sequence[Span], existing: Sequence[Span] = ()) -> tuple[list[ArenaSlot], int]:
     """Returns the slot of each span, and the size of the arena in bytes.
 
-    The largest span is placed first, each at the lowest offset that is free while it is live. `rooms` are existing
-    memory that must not be written while they are live; they are used if the arena becomes smaller. This is "greedy by
-    size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
+    The largest span is placed first, each at the lowest offset that is free while it is live. `existing` are existing
+    buffers, which may hold spans while they are not live; they are used if the arena becomes smaller. This is "greedy
+    by size" of Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference (2020).
     """
-    without_rooms = _place_greedily(spans, ())
-    with_rooms = _place_greedily(spans, rooms) if rooms else without_rooms
-    return with_rooms if with_rooms[1] < without_rooms[1] else without_rooms
+    in_arena = _place_greedily(spans, ())
+    in_both = _place_greedily(spans, existing) if existing else in_arena
+    return in_both if in_both[1] < in_arena[1] else in_arena
 
 
-def _place_greedily(spans: Sequence[Span], rooms: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
+def _place_greedily(spans: Sequence[Span], existing: Sequence[Span]) -> tuple[list[ArenaSlot], int]:
     """Returns the slot of each span, and the size of the arena.
 
-    A span is placed in the smallest room with enough free memory, otherwise in the arena.
+    A span is placed in the smallest existing buffer with enough free memory, otherwise in the arena.
     """
     slots: dict[int, ArenaSlot] = {}
-    smallest_first = sorted(range(len(rooms)), key=lambda number: rooms[number].size)
+    smallest_first = sorted(range(len(existing)), key=lambda number: existing[number].size)
     for i in sorted(range(len(spans)), key=lambda i: -spans[i].size):
-        slots_in_rooms = (
+        slots_in_buffers = (
             ArenaSlot(offset, number)
             for number in smallest_first
-            if not rooms[number].meets(spans[i])
-            and (offset := _lowest_offset(spans, slots, i, number)) + spans[i].size <= rooms[number].size
+            if not existing[number].meets(spans[i])
+            and (offset := _lowest_offset(spans, slots, i, number)) + spans[i].size <= existing[number].size
         )
-        slots[i] = next(slots_in_rooms, None) or ArenaSlot(_lowest_offset(spans, slots, i, None))
-    ends = (slots[i].offset + span.size for i, span in enumerate(spans) if slots[i].room is None)
+        slots[i] = next(slots_in_buffers, None) or ArenaSlot(_lowest_offset(spans, slots, i, None))
+    ends = (slots[i].offset + span.size for i, span in enumerate(spans) if slots[i].buffer is None)
     return [slots[i] for i in range(len(spans))], max(ends, default=0)
 
 
-def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, room: int | None) -> int:
-    """Returns the lowest offset of a room, or of the arena, that is free while span number `i` is live."""
+def _lowest_offset(spans: Sequence[Span], slots: dict[int, ArenaSlot], i: int, buffer: int | None) -> int:
+    """Returns the lowest offset of an existing buffer, or of the arena, that is free while span number `i` is live."""
     occupied = sorted(
         (slot.offset, slot.offset + spans[j].size)
         for j, slot in slots.items()
-        if slot.room == room and spans[i].meets(spans[j])
+        if slot.buffer == buffer and spans[i].meets(spans[j])
     )
     offset = 0
     for start, end in occupied:

@@ -242,8 +242,8 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
     """
     numbers: dict[int, int] = {}
     symbols: dict[str, None] = {}
-    nowhere = locations.nowhere(function.context)
-    new_locations = {0: nowhere}
+    unmapped = locations.unmapped_location(function.context)
+    new_locations = {0: unmapped}
     number_of, advance = locations.number_of, ir.WalkResult.ADVANCE
 
     def visit(op: ir.Operation) -> ir.WalkResult:
@@ -259,7 +259,7 @@ def _renumber(function: ir.Operation, locations: LocationSets) -> tuple[list[str
 
     for block in function.regions[0].blocks:
         for argument in block.arguments:
-            argument.set_location(nowhere)
+            argument.set_location(unmapped)
         for op in block.operations:
             op.operation.walk(visit)
     # The line of the debug scope would be the set of the whole function; with line 0, a prologue has no nodes.

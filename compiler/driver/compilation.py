@@ -292,14 +292,14 @@ class _StageObserver(Observer[Any]):
 
     def before(self, numbered: NumberedStep, state: ir.Operation) -> ir.Operation:
         super().before(numbered, state)
-        with self._context, self._locations.nowhere(self._context):
+        with self._context, self._locations.unmapped_location(self._context):
             clone = state.clone(ip=False).operation
         self._start = time.perf_counter()
         return clone
 
     def after(self, numbered: NumberedStep, state: ir.Operation, remarks: Sequence[Remark]) -> None:
         seconds = time.perf_counter() - self._start
-        with self._context, self._locations.nowhere(self._context):
+        with self._context, self._locations.unmapped_location(self._context):
             snapshot = snapshots.after_step(
                 self.snapshot, state, self._locations, numbered.step, numbered.number, seconds, tuple(remarks)
             )
@@ -307,7 +307,7 @@ class _StageObserver(Observer[Any]):
 
     def failure(self, numbered: NumberedStep, state: ir.Operation, error: StepError) -> CompilationError:
         """Returns an error with the IR at the failure, that names the pass that last changed the op, and converters."""
-        with self._context, self._locations.nowhere(self._context):
+        with self._context, self._locations.unmapped_location(self._context):
             failed = [snapshots.at_failure(state, self._locations, numbered.step, numbered.number)]
             converters = diagnosis.converters_of(error, self.snapshot.operation, self._recipe, self._locations)
         rewriter = diagnosis.last_rewriter(error.node_set, self._trail) if error.node_set else ""

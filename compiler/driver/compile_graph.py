@@ -53,7 +53,7 @@ def compile_graph(
         code = Code(rewritten, recipe, lowered.module, lowered.locations, lowered.entry, lowered.calls)
         with report_plugin_errors(backend):
             backend.check(code)
-        with lowered.module.context, lowered.locations.nowhere(lowered.module.context):
+        with lowered.module.context, lowered.locations.unmapped_location(lowered.module.context):
             lowered.locations.fill(lowered.module)
         if on_step is not None:
             on_step(CODE_STEP)

@@ -27,7 +27,7 @@ from buddy.compiler.graph.types import NodeType
 from buddy.compiler.mlir.walk import collect
 from buddy.compiler.ops.registry import Registry
 from buddy.compiler.protocol.artifact import to_bytes
-from buddy.compiler.protocol.numerics import NodeUse, ObservedProgram, OwnProgram, Seen
+from buddy.compiler.protocol.numerics import NodeProgram, NodeUse, ObservedProgram, ValueState
 from buddy.compiler.protocol.pass_facts import facts
 from buddy.compiler.protocol.recipe import EAGER, F32, OpChoice, PassStep, PrecisionChoice, Recipe, digest
 
@@ -44,11 +44,11 @@ OnStep = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Observation:
-    """An instrumented recipe, the program without instrumentation, and how each captured node is observed."""
+    """An instrumented recipe, the program without instrumentation, and where the value of each captured node is."""
 
     recipe: Recipe
     plain: compile_graph.GraphAfterPasses
-    seen: dict[str, Seen]
+    value_states: dict[str, ValueState]
     notes: tuple[str, ...] = ()
 
 
@@ -75,10 +75,10 @@ def make_observation(
             new_groups = _find_fused_groups(compile_graph.run_passes(graph, _until_loops(instrumented), overrides))
         changed = {name for group in new_groups ^ groups for name in group} & recorded.keys()
         if not changed:
-            return Observation(instrumented, program, _how_observed(graph, plain, {*recorded}, set()))
+            return Observation(instrumented, program, _value_states(graph, plain, {*recorded}, set()))
         recorded = {name: end for name, end in recorded.items() if name not in changed}
     note = "recording some values has changed what is fused: these values are marked materialised"
-    return Observation(instrumented, program, _how_observed(graph, plain, {*recorded}, changed), (note,))
+    return Observation(instrumented, program, _value_states(graph, plain, {*recorded}, changed), (note,))
 
 
 def _observe_all(
@@ -89,17 +89,17 @@ def _observe_all(
     names = set(recorded)
     materialised = names - in_memory
     note = f"{len(materialised)} values were written to memory to be recorded, which prevents their fusion"
-    seen = _how_observed(graph, program.graph, names & in_memory, materialised)
-    return Observation(_with_observations(recipe, recorded), program, seen, (note,) if materialised else ())
+    value_states = _value_states(graph, program.graph, names & in_memory, materialised)
+    return Observation(_with_observations(recipe, recorded), program, value_states, (note,) if materialised else ())
 
 
-def _how_observed(captured: Graph, plain: Graph, recorded: set[str], materialised: set[str]) -> dict[str, Seen]:
-    """Returns how each node of `captured` is observed; `plain` is the graph after graph passes."""
+def _value_states(captured: Graph, plain: Graph, recorded: set[str], materialised: set[str]) -> dict[str, ValueState]:
+    """Returns where the value of each node of `captured` is; `plain` is the graph after graph passes."""
     remaining = {op.stable for op in plain.operations}
     # A node with several results is observed if its results are.
     recorded |= {op.args[0].stable for op in plain.operations if isinstance(op, GetItemOp) and op.stable in recorded}
 
-    def of(name: str) -> Seen:
+    def of(name: str) -> ValueState:
         if name in materialised:
             return "materialised"
         return "observed" if name in recorded else "fused" if name in remaining else "folded"
@@ -199,7 +199,7 @@ class _SingleNodeProgram:
 def own_programs(
     captured: Graph, program: compile_graph.GraphAfterPasses, recipe: Recipe, overrides: Registry | None,
     symbols: Mapping[str, int], report: OnProgress = lambda _what, _done: None,
-) -> tuple[list[OwnProgram], dict[str, str]]:  # fmt: skip
+) -> tuple[list[NodeProgram], dict[str, str]]:  # fmt: skip
     """Compiles the nodes of `captured` one by one, as they are after the graph passes of `program`.
 
     `symbols` are the sizes of the observed call. Returns the programs, and by stable name the reasons why other nodes
@@ -308,7 +308,7 @@ def _single_node_recipe(
 
 def _compile(
     programs: Sequence[_SingleNodeProgram], overrides: Registry | None, why: dict[str, str], report: OnProgress
-) -> list[OwnProgram]:
+) -> list[NodeProgram]:
     """Compiles the programs; adds to `why` the nodes of those that cannot be compiled."""
     compiled = []
     if len(programs) > 1:
@@ -324,29 +324,29 @@ def _compile(
             why |= {node: "PyTorch runs it" for _, results in program.uses for node, _ in results}
             continue
         moves = all(isinstance(op, ReshapeFamilyOp) for op in program.graph.operations)
-        compiled.append(OwnProgram(to_bytes(artifact), tuple(program.uses), moves))
+        compiled.append(NodeProgram(to_bytes(artifact), tuple(program.uses), moves))
     return compiled
 
 
 def observed_program(
-    graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own: bool = True,
+    graph: Graph, recipe: Recipe, overrides: Registry | None = None, *, every: bool = False, own_errors: bool = True,
     symbols: Mapping[str, int] | None = None, report: Callable[[str, float], None] = lambda _what, _done: None,
 ) -> ObservedProgram:  # fmt: skip
     """Compiles `graph` by `recipe`, instrumented to record the values that are in memory, or with `every` all values.
 
-    With `own`, each node is also compiled alone, for the sizes `symbols` of the observed call. `overrides` is a
+    With `own_errors`, each node is also compiled alone, for the sizes `symbols` of the observed call. `overrides` is a
     registry with priority over all others. Raises `CompilationError`.
     """
     start = time.perf_counter()
     observation = make_observation(graph, recipe, overrides, every, lambda what: report(what, -1.0))
     report("compiling the instrumented program", -1.0)
     artifact = compile_graph.compile_graph(graph, observation.recipe, overrides)
-    programs: list[OwnProgram] = []
+    programs: list[NodeProgram] = []
     why: dict[str, str] = {}
-    if own:
+    if own_errors:
         programs, why = own_programs(graph, observation.plain, recipe, overrides, symbols or {}, report)
     precisions = {a.node: a.precision for a in observation.plain.lowered.assignments if a.precision}
     return ObservedProgram(
-        observation.recipe, to_bytes(artifact), observation.seen, tuple(programs), why, time.perf_counter() - start,
-        observation.notes, precisions,
+        observation.recipe, to_bytes(artifact), observation.value_states, tuple(programs), why,
+        time.perf_counter() - start, observation.notes, precisions,
     )  # fmt: skip

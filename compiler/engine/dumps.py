@@ -280,7 +280,7 @@ def _advance(chunks: Iterator[None]) -> bool:
 
 
 def _graphs(dump: Dump, rows: tuple[NodeRow, ...] = ()) -> tuple[GraphInfo, ...]:
-    return tuple(GraphInfo(name, rows, enters=DUMP, compared=False) for name in dump.graph_names)
+    return tuple(GraphInfo(name, rows, entry_phase=DUMP, compared=False) for name in dump.graph_names)
 
 
 def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
@@ -299,7 +299,7 @@ def _graphs_with_rows(dump: Dump) -> tuple[GraphInfo, ...]:
                 read += 1
                 if record.length < _ROW_BYTES:
                     places |= all_places(line_places(read_text(dump, record), record.language))
-        graphs.append(GraphInfo(name, place_rows(sorted(places)[:_MAX_ROWS]), enters=DUMP, compared=False))
+        graphs.append(GraphInfo(name, place_rows(sorted(places)[:_MAX_ROWS]), entry_phase=DUMP, compared=False))
     return tuple(graphs)
 
 

@@ -115,10 +115,12 @@ class Host:
                 self._import(request.frontend)
             graphs = tuple(_graph_data(captured) for captured in self._program.graphs)
             notes = (*map(str, problems), *self._program.notes)
-            own = _hash_registrations(self._program, before)
+            registration_hash = _hash_registrations(self._program, before)
             files, texts = self._program.files, _python_texts(self._program, started_at)
             seconds, known = time.perf_counter() - started, self._program.known
-            return ProgramLoaded(graphs, notes, seconds, own, files, texts, known, self._program.is_reused)
+            return ProgramLoaded(
+                graphs, notes, seconds, registration_hash, files, texts, known, self._program.is_reused
+            )
         except BaseException as error:
             self._channel.send(Trouble(traceback_of(error)))
             source = request.source

@@ -81,7 +81,7 @@ class ReprintHandler:
         if form is None:
             name, form = await self._print_form(frame.text)
         self._record_form(frame.text, name)
-        self._send(Reprinted(job.request, frame.text, name, form.total))
+        self._send(Reprinted(job.request, frame.text, name, form.line_count))
 
     async def _print_form(self, name: str) -> tuple[str, IndexedText]:
         text = self._store.get(name)

@@ -66,8 +66,8 @@ class ProvenanceHandler:
         text = self._text(frame.text)
         counts = await asyncio.to_thread(text.nodes_of_lines, frame.first, frame.last)
         ordered = sorted(counts.items(), key=lambda item: (-item[1][0], -item[1][1]))
-        origins = tuple(LineOrigins(node, own, derived) for node, (own, derived) in ordered)
-        self._send(OriginsFound(job.request, frame.text, origins, text.total))
+        origins = tuple(LineOrigins(node, direct, derived) for node, (direct, derived) in ordered)
+        self._send(OriginsFound(job.request, frame.text, origins, text.line_count))
 
     async def jumps(self, frame: FindJumps, job: Job) -> None:
         text = self._text(frame.text)
@@ -92,7 +92,7 @@ class ProvenanceHandler:
         structure = await asyncio.to_thread(python_structure, python_text.content)
         self._store.put(name, text)
         self._store.pin(("python", frame.path), [name])
-        self._send(PythonOpened(job.request, frame.path, name, text.total, on_disk, old, structure))
+        self._send(PythonOpened(job.request, frame.path, name, text.line_count, on_disk, old, structure))
 
     def _text(self, name: str) -> IndexedText:
         text = self._store.get(name)

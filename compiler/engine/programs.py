@@ -31,17 +31,18 @@ class ProgramKey:
 
 @dataclass(frozen=True)
 class GraphRecord:
-    """A captured graph: `data` is the graph as plain bytes, `fx` its first stage, `key` a hash of `data` and `own`.
+    """A captured graph: `data` is the graph as plain bytes, `fx` its first stage, `key` a hash of `data` and
+    `registrations`.
 
-    `own` is a hash of the code by which the script has added to the registries, "" if it has added nothing. If it is
-    not "", the graph has to be compiled in the process that ran the script.
+    `registrations` is a hash of the code by which the script has added to the registries, "" if it has added nothing.
+    If it is not "", the graph has to be compiled in the process that ran the script.
     """
 
     key: str
     data: bytes
     info: GraphInfo
     fx: Stage
-    own: str = ""
+    registrations: str = ""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class OpenedProgram:
 
     def with_extract(self, graph: int, nodes: tuple[str, ...], data: CapturedGraphData) -> OpenedProgram:
         """Returns this program with `data`, which was extracted from `nodes` of graph number `graph`, as last graph."""
-        record = record_of(data, self.graphs[graph].own)
+        record = record_of(data, self.graphs[graph].registrations)
         return replace(self, graphs=(*self.graphs, record), extracts=(*self.extracts, (graph, nodes)))
 
 
@@ -97,13 +98,13 @@ class CompileResult:
 
 
 def program_of(key: ProgramKey, loaded: ProgramLoaded) -> OpenedProgram:
-    graphs = tuple(record_of(data, loaded.own) for data in loaded.graphs)
+    graphs = tuple(record_of(data, loaded.registrations) for data in loaded.graphs)
     return OpenedProgram(key, graphs, loaded.notes, loaded.seconds, loaded.files, texts=loaded.texts)
 
 
-def record_of(data: CapturedGraphData, own: str) -> GraphRecord:
-    """Returns the record of a graph from the host; `own` is the hash of its script's registrations."""
-    return GraphRecord(digest(data.graph, own), data.graph, data.info, data.fx.stage, own)
+def record_of(data: CapturedGraphData, registrations: str) -> GraphRecord:
+    """Returns the record of a graph from the host; `registrations` is the hash of its script's registrations."""
+    return GraphRecord(digest(data.graph, registrations), data.graph, data.info, data.fx.stage, registrations)
 
 
 class Programs:

@@ -141,7 +141,7 @@ class SavedPrograms:
         A program is not saved if its script or a plug-in has added to the registries, because changes of that code are
         not detected; or if a file was written after the start, because its earlier content may have run.
         """
-        if not (key.plugins or loaded.own):
+        if not (key.plugins or loaded.registrations):
             self._write_in_thread(lambda: _write_program(key, loaded, started_at))
 
     # ---- compilations -------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ def _compilation_key(graph: GraphRecord, recipe: Recipe) -> str:
 
 def _is_saved(program: OpenedProgram, graph: GraphRecord, recipe: Recipe) -> bool:
     """Returns whether the compilations of a graph by this recipe are saved, and read."""
-    return program.reopens and recipe.runs_passes and not (program.key.plugins or graph.own or recipe.plugins)
+    return program.reopens and recipe.runs_passes and not (program.key.plugins or graph.registrations or recipe.plugins)
 
 
 @lru_cache(maxsize=1)

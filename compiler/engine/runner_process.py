@@ -80,7 +80,13 @@ class NumericsHandler:
 
     async def compare(self, frame: CompareNodes, job: Job) -> None:
         request = WatchNodes(
-            frame.recipe.graph, frame.recipe, frame.reference, frame.own, frame.every, frame.timeout, frame.inputs
+            frame.recipe.graph,
+            frame.recipe,
+            frame.reference,
+            frame.own_errors,
+            frame.every,
+            frame.timeout,
+            frame.inputs,
         )
         watched = await self._session.ask_of_program(frame.recipe, request, job, StopRunner())
         self._send(NodesCompared(job.request, watched.report))
@@ -294,7 +300,7 @@ def _watch(channel: Channel, captured: CapturedGraph, request: WatchNodes) -> Re
         recipe,
         captured.user_lowerings(),
         every=request.every,
-        own=request.own,
+        own_errors=request.own_errors,
         symbols=symbols,
         report=on_progress,
     )

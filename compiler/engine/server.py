@@ -21,9 +21,10 @@ from buddy.compiler.engine.connection import ClientConnection
 from buddy.compiler.engine.dumps import DumpHandler
 from buddy.compiler.engine.explanations import DynamoHandler
 from buddy.compiler.engine.exports import ExportHandler, SubgraphHandler
-from buddy.compiler.engine.file_watching import WatchHandler, resolve_plugins
+from buddy.compiler.engine.file_watching import WatchHandler
 from buddy.compiler.engine.ir_requests import PassTrialHandler, ProbeHandler, ReprintHandler
 from buddy.compiler.engine.origins import ProvenanceHandler
+from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.profiles import ProfileHandler
 from buddy.compiler.engine.runner_process import NumericsHandler
 from buddy.compiler.engine.session import EngineSession

@@ -12,7 +12,7 @@ import msgspec
 
 from buddy.compiler.engine.backends import BackendWorkers
 from buddy.compiler.engine.compiling import CompilationRequest, store_text
-from buddy.compiler.engine.file_watching import NO_PLUGINS, CompilerPlugins, resolve_plugins
+from buddy.compiler.engine.plugin_files import NO_PLUGINS, CompilerPlugins, resolve_plugins
 from buddy.compiler.engine.programs import (
     CompileResult,
     CompileResults,
@@ -272,7 +272,7 @@ class EngineSession:
             else:
                 async with self.compiler.lock:
                     job.started = True
-                    run = self._compile_where_script_ran if graph.own else self._compile_in_worker
+                    run = self._compile_where_script_ran if graph.registrations else self._compile_in_worker
                     result = await run(compilation, program, recipe, job)
         if other is not None:
             result = await other.finish(compilation, result, job)
@@ -289,17 +289,17 @@ class EngineSession:
     async def _with_import(self, program: OpenedProgram, recipe: Recipe, job: Job) -> OpenedProgram:
         """Returns the program with its graph also imported by the recipe's frontend, if that is needed."""
         graph = _graph(program, recipe)
-        if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.enters:
+        if recipe.frontend in (*OWN_FRONTENDS, program.key.frontend) or graph.info.entry_phase:
             return program
         imports = self._programs.imports
         # A graph whose script has added to the registries is compiled in the host, which must have the import too.
-        if graph.key not in imports or graph.own:
+        if graph.key not in imports or graph.registrations:
             async with self.host.lock:
                 job.started = True
                 await self._reload_in_host(program, recipe, job)
                 self._progress(job, f"importing by {recipe.frontend}")
                 reply = await self._ask_host(ImportGraph(recipe.graph), _HOST_EXITED, job, StopRunner())
-            imports[graph.key] = record_of(reply.graph, graph.own)
+            imports[graph.key] = record_of(reply.graph, graph.registrations)
         return program.with_import(recipe.graph, imports[graph.key])
 
     async def _compile_in_worker(
@@ -327,7 +327,7 @@ class EngineSession:
         program = self._find_program(recipe)
         graph = _graph(program, recipe)
         self._progress(job, "collecting LLVM's remarks")
-        if graph.own:
+        if graph.registrations:
             reply = await self.ask_of_program(recipe, RemarkHere(recipe.graph, recipe), job, StopRunner())
         else:
             async with self.compiler.lock:

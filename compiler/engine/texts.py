@@ -78,7 +78,7 @@ class TextHandler:
         line = await asyncio.to_thread(_own_line, text, (frame.node, *frame.otherwise))
         page = max(1, min(frame.page, _MAX_WINDOW_LINES))
         first = max(0, line - frame.around) // page
-        last = min(max(0, line) + frame.around, text.total - 1) // page
+        last = min(max(0, line) + frame.around, text.line_count - 1) // page
         for number in range(first, min(last, first + _MAX_WINDOW_LINES // page) + 1):
             self._send(_window(job, frame.text, text, number * page, page))
         self._send(SearchResult(job.request, frame.text, (line,) if line >= 0 else ()))
@@ -137,7 +137,7 @@ class TextHandler:
 
     async def characters(self, frame: FetchCharacters, job: Job) -> None:
         text = self._find(frame.text)
-        line = text.line(frame.line) if 0 <= frame.line < text.total else ""
+        line = text.line(frame.line) if 0 <= frame.line < text.line_count else ""
         part = line[frame.start : frame.start + min(frame.count, _MAX_CHARACTERS)]
         self._send(Characters(job.request, frame.text, frame.line, frame.start, part, len(line)))
 
@@ -179,7 +179,7 @@ def _own_line(text: IndexedText, nodes: Sequence[str]) -> int:
 def _window(job: Job, name: str, text: IndexedText, start: int, count: int) -> Lines:
     window = text.window(start, count)
     origins = (window.nodes, window.names, window.derived)
-    return Lines(job.request, name, window.start, window.lines, text.total, *origins, window.machine)
+    return Lines(job.request, name, window.start, window.lines, text.line_count, *origins, window.machine)
 
 
 async def _search_contents(contents: list[str], frame: Search | SearchEach) -> list[searching.SearchHits]:

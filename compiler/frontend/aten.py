@@ -37,8 +37,8 @@ from buddy.compiler.frontend import (
     resampling,
     symbolic_sizes,
 )
-from buddy.compiler.frontend.memory_formats import copy_graph, fall_back_for_offsets, rebase_strided, required_offsets
 from buddy.compiler.frontend.names import source_name
+from buddy.compiler.frontend.strided_views import copy_graph, fall_back_for_offsets, rebase_strided, required_offsets
 from buddy.compiler.graph import plugins
 from buddy.compiler.graph.node import Op, default_ops_map
 from buddy.compiler.protocol.environment import torch_warning

@@ -112,7 +112,7 @@ def ir_graph_info(graph: Graph, name: str, first_phase: str, dialects: tuple[str
         inputs=sum(kind is NodeType.InputNode for kind in graph.kinds),
         parameters=sum(kind is _PARAMETER for kind in graph.kinds),
         dtype=main_dtype(graph.operations),
-        enters=first_phase,
+        entry_phase=first_phase,
         dialects=dialects,
     )
 

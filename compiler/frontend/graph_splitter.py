@@ -22,8 +22,8 @@ from buddy.compiler.frontend.aten import AtenGraph, Runner
 from buddy.compiler.frontend.control_flow import compile_bodies, has_control_flow, is_control_flow
 from buddy.compiler.frontend.convert import fills_storage, reads_storage, unsupported_nodes
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.memory_formats import base_of_views
 from buddy.compiler.frontend.names import node_title, python_line
+from buddy.compiler.frontend.strided_views import base_of_views
 
 if TYPE_CHECKING:
     import sympy

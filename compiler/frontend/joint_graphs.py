@@ -12,7 +12,7 @@ from torch._functorch.partitioners import default_partition
 from torch._ops import OpOverload
 from torch.fx import GraphModule, Node
 
-from buddy.compiler.frontend.memory_formats import storage_of
+from buddy.compiler.frontend.strided_views import storage_of
 
 
 def partition(

@@ -21,10 +21,10 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.distributions import RULES, RandomBits
-from buddy.compiler.frontend.memory_formats import copy_graph
+from buddy.compiler.frontend.strided_views import copy_graph
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.memory_formats import Run
+    from buddy.compiler.frontend.strided_views import Run
 
 
 aten = torch.ops.aten

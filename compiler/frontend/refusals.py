@@ -27,7 +27,7 @@ from buddy.compiler.runtime.callbacks import is_refusal
 from buddy.compiler.runtime.released_weights import restore_among
 
 if TYPE_CHECKING:
-    from buddy.compiler.frontend.memory_formats import Run
+    from buddy.compiler.frontend.strided_views import Run
 
 
 Table = Mapping[Any, Callable[..., Any]]

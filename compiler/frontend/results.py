@@ -16,7 +16,7 @@ from torch.fx.node import map_arg
 from buddy.compiler.frontend.aten import AtenGraph, OpsMap
 from buddy.compiler.frontend.complex_numbers.rewriting import STANDS_FOR
 from buddy.compiler.frontend.convert import Conversion, to_buddy
-from buddy.compiler.frontend.memory_formats import base_of_views, storage_of
+from buddy.compiler.frontend.strided_views import base_of_views, storage_of
 from buddy.compiler.frontend.symbolic_sizes import UnknownSymbolError
 from buddy.compiler.graph.node import Op, PlaceholderOp
 from buddy.compiler.graph.sizes import Dim, Size, product, value_of

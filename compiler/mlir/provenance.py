@@ -91,7 +91,7 @@ class LocationSets:
     def _location_of_set(self, number: int, context: ir.Context | None = None) -> ir.Location:
         return ir.Location.file(FILE, number, 0, context=context)
 
-    def nowhere(self, context: ir.Context | None = None) -> ir.Location:
+    def unmapped_location(self, context: ir.Context | None = None) -> ir.Location:
         """Returns the location of ops without a node; not `unknown`, which LLVM's debug information rejects."""
         return self._location_of_set(0, context)
 
@@ -106,7 +106,7 @@ class LocationSets:
 
         Upstream passes drop locations, especially of constants that they hoist and merge. An op gets the nodes of its
         users; without users, those of its operands, else of the enclosing op; a declaration or a global gets those of
-        the ops that refer to it. If none of these has a node, the op gets the location `nowhere`.
+        the ops that refer to it. If none of these has a node, the op gets the `unmapped_location`.
         """
         unlocated: list[Any] = []
         arguments: list[Any] = []

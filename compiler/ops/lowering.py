@@ -432,7 +432,7 @@ def lower(
     built_in = {**registries(recipe.dialect), TORCH_MLIR: torch_mlir.ops_registry}
     search_order = {USER: first, **built_in} if first is not None else built_in
     lowerer = _Lowerer(search_order, recipe, recipe.choice_map(), locations, on_node)
-    with context, locations.nowhere(context), value_checks(recipe.checks == "eager"):
+    with context, locations.unmapped_location(context), value_checks(recipe.checks == "eager"):
         module = ir.Module.create()
         with ir.InsertionPoint(module.body):
             for function in parts.functions:

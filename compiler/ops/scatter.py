@@ -340,12 +340,12 @@ def masked_scatter(node: Op, symbol_table: SymbolTable) -> ir.Value:
     fall_back_if(node, symbol_table, invalid, "the mask selects more elements than the source has")
     if count == 0:
         return target
-    source_line = st.reshape(source, [count], source_type)
+    flat_source = st.reshape(source, [count], source_type)
     mask_values = _Mask(mask, TensorDType.Bool, list(range(len(meta.shape))), count)
     start = st.broadcast(target, meta.shape, meta.dtype)
 
     def read(_target_indices: Indices, earlier_ones: ir.Value) -> Scalar:
-        return element(source_line, [_clamp(earlier_ones, count)], source_type)
+        return element(flat_source, [_clamp(earlier_ones, count)], source_type)
 
     return _write_by_mask(start, meta.dtype, mask_values, read)
 
@@ -359,17 +359,17 @@ def put(node: Op, symbol_table: SymbolTable) -> ir.Value:
     count, index_type = product(meta.shape), index.tensor_meta.dtype
     writes = product(index.tensor_meta.shape)
     fall_back_if_outside(node, symbol_table, [(index, count)], wraps=True)
-    index_line = st.reshape(value_of(index, symbol_table), [writes], index_type)
-    source_line = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
-    target_line = st.reshape(target, [count], meta.dtype)
+    flat_index = st.reshape(value_of(index, symbol_table), [writes], index_type)
+    flat_source = st.reshape(value_of(source, symbol_table), [writes], source.tensor_meta.dtype)
+    flat_target = st.reshape(target, [count], meta.dtype)
 
     def target_indices(indices: Indices) -> Indices:
-        return [clamp_index(element(index_line, indices, index_type), count, wraps=True)]
+        return [clamp_index(element(flat_index, indices, index_type), count, wraps=True)]
 
     def read(indices: Indices) -> Scalar:
-        return element(source_line, indices, source.tensor_meta.dtype)
+        return element(flat_source, indices, source.tensor_meta.dtype)
 
     result = ScatterWrites([writes], target_indices).apply(
-        target_line, meta.dtype, read, _COMBINE["add" if add else ""]
+        flat_target, meta.dtype, read, _COMBINE["add" if add else ""]
     )
     return st.reshape(result, meta.shape, meta.dtype)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 from buddy.compiler.mlir.walk import collect, zero_fill_before
 from buddy.compiler.passes.base import MlirPass, PassContext, register
 from buddy.compiler.passes.kernels.access import UnsupportedError
-from buddy.compiler.passes.kernels.blocking import BlockingInputs, GemmBlocking, choose_blocking, reads_in_place
+from buddy.compiler.passes.kernels.blocking import GemmBlocking, RequestedBlocking, choose_blocking, reads_in_place
 from buddy.compiler.passes.kernels.calls import KernelCalls, check_pack_limit, invariant_loop
 from buddy.compiler.passes.kernels.contraction import NAMED_CONTRACTIONS, Contraction, analyse, is_contraction, split_at
 from buddy.compiler.passes.kernels.epilogue import ResultSpec
@@ -58,7 +58,7 @@ class ContractionsToKernels(MlirPass):
                 raise ValueError(f"{self.name}: {name} must be 0 (automatic) or more, not {getattr(self, name)}")
 
     def run(self, root: ir.Operation, context: PassContext) -> None:
-        requested = BlockingInputs(self.rows, self.vectors, self.depth)
+        requested = RequestedBlocking(self.rows, self.vectors, self.depth)
         calls = KernelCalls(root, context.locations, self.pack_weights, self.pack_limit)
         # The lists are complete before the first rewrite, which may erase neighbouring ops.
         ops = [op for op in collect(root) if op.name.startswith("linalg.") and not len(op.results)]
@@ -111,7 +111,7 @@ def _rewrite_grouped(op: ir.Operation, calls: KernelCalls, context: PassContext)
         drop_dead_views(value)
 
 
-def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, requested: BlockingInputs) -> None:
+def _rewrite(op: ir.Operation, calls: KernelCalls, context: PassContext, requested: RequestedBlocking) -> None:
     """Replaces `op`, and the ops that its kernel absorbs, by a call. Raises `UnsupportedError` with the reason."""
     fused = find_neighbours(op, analyse(op), split_at)
     contraction, spec = fused.contraction, fused.spec

@@ -105,7 +105,7 @@ def _tool_error(error: ToolError, locations: LocationSets) -> StepError:
 
 
 def _run_python_pass(python_pass: MlirPass, operation: ir.Operation, step: PassStep, context: PassContext) -> None:
-    with operation.context, context.locations.nowhere(operation.context):
+    with operation.context, context.locations.unmapped_location(operation.context):
         if step.anchor == python_pass.anchor:
             python_pass.run(operation, context)
         else:

@@ -174,17 +174,18 @@ class _ArenaPlanner:
         # Only the entry's results are scratch memory: calls of other functions pass results of fixed memref types.
         results = _result_spans(function, positions) if name == self.entry else []
         slots, size = place_spans([*(buffer.span for buffer in buffers), *call_spans], [span for _, span in results])
-        rooms = {number: as_bytes(function, results[number][0]) for number in sorted(_used_rooms(slots))}
-        self.needs[name] = self._place_buffers(function, buffers, calls, slots, rooms, max(1, size))
+        result_bytes = {number: as_bytes(function, results[number][0]) for number in sorted(_used_results(slots))}
+        self.needs[name] = self._place_buffers(function, buffers, calls, slots, result_bytes, max(1, size))
 
     def _place_buffers(
         self, function: ir.Operation, buffers: Sequence[_Buffer], calls: Sequence[ir.Operation],
-        slots: Sequence[ArenaSlot], rooms: dict[int, ir.Value], size: int,
+        slots: Sequence[ArenaSlot], result_bytes: dict[int, ir.Value], size: int,
     ) -> int:  # fmt: skip
-        """Replaces buffers by views, and passes memory to callees, in an arena of `size` bytes or in `rooms`.
+        """Replaces buffers by views, and passes memory to callees, in an arena of `size` bytes or in results.
 
-        `slots` are those of `buffers` and then of `calls`; `rooms` has the result buffers that are used as scratch
-        memory. Returns the bytes that a call of `function` needs: 0 if the function allocates its arena.
+        `slots` are those of `buffers` and then of `calls`; `result_bytes` has the result buffers that are used as
+        scratch memory, as bytes. Returns the bytes that a call of `function` needs: 0 if the function allocates its
+        arena.
         """
         threads = ir.IntegerAttr(function.attributes[THREADS]).value if THREADS in function.attributes else 1
         need = aligned(size) * threads if threads > 1 else size
@@ -194,9 +195,9 @@ class _ArenaPlanner:
         if threads > 1:
             function.attributes[SLOT] = ir.IntegerAttr.get(ir.IntegerType.get_signless(64), aligned(size))
         for buffer, slot in zip(buffers, slots, strict=False):
-            _replace_by_view(buffer, arena if slot.room is None else rooms[slot.room], slot.offset)
+            _replace_by_view(buffer, arena if slot.buffer is None else result_bytes[slot.buffer], slot.offset)
         for call, slot in zip(calls, slots[len(buffers) :], strict=True):
-            memory = arena if slot.room is None else rooms[slot.room]
+            memory = arena if slot.buffer is None else result_bytes[slot.buffer]
             _pass_part(call, memory, slot.offset, self.needs[callee_of(call)])
         if buffers:
             total = sum(buffer.span.size for buffer in buffers)
@@ -206,8 +207,8 @@ class _ArenaPlanner:
         return need if takes_arena else 0
 
 
-def _used_rooms(slots: Sequence[ArenaSlot]) -> set[int]:
-    return {slot.room for slot in slots if slot.room is not None}
+def _used_results(slots: Sequence[ArenaSlot]) -> set[int]:
+    return {slot.buffer for slot in slots if slot.buffer is not None}
 
 
 def _result_spans(function: ir.Operation, positions: dict[ir.Operation, int]) -> list[tuple[ir.BlockArgument, Span]]:

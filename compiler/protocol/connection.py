@@ -11,7 +11,7 @@ import msgspec
 from buddy.compiler.protocol.errors import Diagnostic
 from buddy.compiler.protocol.plain_values import Stage
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_FRAME = 1 << 30  # bytes
 
 

@@ -10,10 +10,10 @@ from buddy.compiler.protocol.connection import Frame, Request
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.protocol.run_report import InputChoice
 
-# How a node's value is seen. "observed": the value is in memory anyway. "fused": it is never in memory, because the
+# Where a node's value is. "observed": the value is in memory anyway. "fused": it is never in memory, because the
 # node is fused into its users. "materialised": it was written to memory for the comparison, which changes the program.
 # "folded": a graph pass has removed the node.
-Seen = Literal["observed", "fused", "materialised", "folded"]
+ValueState = Literal["observed", "fused", "materialised", "folded"]
 Reference = Literal["eager", "float64"]
 
 
@@ -52,7 +52,7 @@ class NodeNumbers(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     node: str
-    seen: Seen
+    value_state: ValueState
     error: Deviation | None = None
     own_error: Deviation | None = None
     tolerance: str = ""
@@ -123,7 +123,7 @@ class NodeUse(NamedTuple):
     results: tuple[tuple[str, int], ...]
 
 
-class OwnProgram(msgspec.Struct, frozen=True):
+class NodeProgram(msgspec.Struct, frozen=True):
     """The artifact of a node that was compiled alone, and all equal nodes of the captured graph.
 
     `uses` are these nodes. If they only move elements (`moves`), their results are not rounded, so they must be exact.
@@ -137,14 +137,14 @@ class OwnProgram(msgspec.Struct, frozen=True):
 class ObservedProgram(msgspec.Struct, frozen=True):
     """The instrumented program, and each node compiled alone.
 
-    `recipe` is the recipe of the instrumented program; `seen`, `why` (the reason why a node is not compiled alone) and
-    `precisions` (the reduced precision in which a node multiplies) are keyed by stable name.
+    `recipe` is the recipe of the instrumented program; `value_states`, `why` (the reason why a node is not compiled
+    alone) and `precisions` (the reduced precision in which a node multiplies) are keyed by stable name.
     """
 
     recipe: Recipe
     artifact: bytes
-    seen: dict[str, Seen]
-    own: tuple[OwnProgram, ...] = ()
+    value_states: dict[str, ValueState]
+    node_programs: tuple[NodeProgram, ...] = ()
     why: dict[str, str] = {}
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
@@ -155,13 +155,13 @@ class CompareNodes(Request["NodesCompared"], frozen=True):
     """Compile a recipe to a program that reports the values of its nodes, and compare each value with the reference.
 
     Answered by `Progress`, then `NodesCompared` or `Failed`. The compilation on the screen is not replaced. With
-    `every`, also fused values are written to memory and compared; with `own`, each node is also compiled alone. The
-    comparison, including compilation, is stopped after `timeout` seconds.
+    `every`, also fused values are written to memory and compared; with `own_errors`, each node is also compiled alone.
+    The comparison, including compilation, is stopped after `timeout` seconds.
     """
 
     recipe: Recipe
     reference: Reference = "eager"
-    own: bool = True
+    own_errors: bool = True
     every: bool = False
     timeout: float = 600.0
     inputs: InputChoice = InputChoice()

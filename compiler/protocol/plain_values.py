@@ -122,8 +122,8 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     `strict` graphs come from a script that allows no fallback (`fallback="error"`). `code` names the text of the graph
     as Python. `places` are the Python lines (`file:line`) from which nodes are called.
 
-    A graph that starts as IR enters the pipeline at the phase `enters`, with ops of `dialects`. `compared` says whether
-    its results can be compared with a reference.
+    A graph that starts as IR enters the pipeline at the phase `entry_phase`, with ops of `dialects`. `compared` says
+    whether its results can be compared with a reference.
     """
 
     name: str
@@ -137,7 +137,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     guards: tuple[Guard, ...] = ()
     strict: bool = False
     code: str = ""
-    enters: str = ""
+    entry_phase: str = ""
     dialects: tuple[str, ...] = ()
     compared: bool = True
     places: tuple[str, ...] = ()
@@ -145,7 +145,7 @@ class GraphInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def is_dump(self) -> bool:
         """Whether its stages come from a dump of another compiler; its rows are the source lines that they name."""
-        return self.enters == DUMP
+        return self.entry_phase == DUMP
 
     def nodes_named(self, name: str) -> list[NodeRow]:
         """The nodes with that stable name or FX name.

@@ -419,18 +419,20 @@ _PHASES = ("torch", "graph", "toplevel", "fused", "buffers", "kernels", "loops",
 _IMPORT_PHASE = "fused"
 
 
-def adapt_to_phase(recipe: Recipe, enters: str, dialects: Collection[str] = ()) -> Recipe:
-    """Returns a preset's recipe adapted to a program that starts as IR at phase `enters`, with ops of `dialects`.
+def adapt_to_phase(recipe: Recipe, entry_phase: str, dialects: Collection[str] = ()) -> Recipe:
+    """Returns a preset's recipe adapted to a program that starts as IR at phase `entry_phase`, with ops of `dialects`.
 
-    Returns the recipe unchanged for a captured program (`enters` is ""). Steps that do not apply are disabled rather
-    than removed, so that a user can enable them again. A dump of another compiler has no steps.
+    Returns the recipe unchanged for a captured program (`entry_phase` is ""). Steps that do not apply are disabled
+    rather than removed, so that a user can enable them again. A dump of another compiler has no steps.
     """
-    if not enters:
+    if not entry_phase:
         return recipe
-    if enters == DUMP:
+    if entry_phase == DUMP:
         return msgspec.structs.replace(recipe, steps=(), preset=DUMP)
     new_steps = [step for step in _import_steps(recipe, dialects) if step not in recipe.steps]
-    steps = [step if _has_work(step, enters) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps]
+    steps = [
+        step if _has_work(step, entry_phase) else msgspec.structs.replace(step, enabled=False) for step in recipe.steps
+    ]
     return msgspec.structs.replace(recipe, steps=(*new_steps, *steps))
 
 
@@ -459,18 +461,18 @@ def _hlo_import_steps(dialects: Collection[str]) -> Iterable[PassStep]:
     yield from FROM_STABLEHLO
 
 
-def _has_work(step: PassStep, enters: str) -> bool:
-    """Returns whether a step is enabled and has something to do for a program that starts as IR at phase `enters`."""
+def _has_work(step: PassStep, entry_phase: str) -> bool:
+    """Returns whether a step is enabled and has something to do for a program that starts as IR at `entry_phase`."""
     if not step.enabled or step.level == "graph":
         return False
-    if enters == "toplevel" or step.phase not in _PHASES:
+    if entry_phase == "toplevel" or step.phase not in _PHASES:
         return True
     phase_index, pass_facts = _PHASES.index(step.phase), facts(step.name)
-    if enters == "llvm":
+    if entry_phase == "llvm":
         # The function that wraps one of the LLVM dialect copies results, by structured ops that become loops.
         return phase_index >= _PHASES.index("llvm") or pass_facts.lowers == "structured-ops"
     if pass_facts.works_on_numbers:
         return True
     if pass_facts.bufferizes or phase_index <= _PHASES.index("fused"):
         return False
-    return enters == "buffers" or phase_index >= _PHASES.index("loops") or pass_facts.works_on_buffers
+    return entry_phase == "buffers" or phase_index >= _PHASES.index("loops") or pass_facts.works_on_buffers

@@ -22,13 +22,13 @@ class FollowNode(Request["Followed"], frozen=True):
 class NodeTrace(msgspec.Struct, frozen=True, omit_defaults=True):
     """The lines of `text` that come from a node.
 
-    The ops of `own` lines name the node; for `derived` lines the node was derived, because a pass had dropped the op's
-    location. `lines` are the numbers of the first of these lines, own ones before derived ones. `marks` says for each
-    of `lines` whether it is derived, and `excerpts` has its text.
+    The ops of `direct` lines name the node; for `derived` lines the node was derived, because a pass had dropped the
+    op's location. `lines` are the numbers of the first of these lines, direct ones before derived ones. `marks` says
+    for each of `lines` whether it is derived, and `excerpts` has its text.
     """
 
     text: str
-    own: int
+    direct: int
     derived: int
     lines: tuple[int, ...] = ()
     marks: tuple[bool, ...] = ()
@@ -52,23 +52,20 @@ class FindOrigins(Request["OriginsFound"], frozen=True):
 
 
 class LineOrigins(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The numbers of requested lines that come from `node`: `own` and `derived` ones, as in `NodeTrace`."""
+    """The numbers of requested lines that come from `node`: `direct` and `derived` ones, as in `NodeTrace`."""
 
     node: str
-    own: int
+    direct: int
     derived: int = 0
 
 
 class OriginsFound(Frame, frozen=True):
-    """The nodes that the requested lines come from, those with most own lines first.
-
-    `total` is the number of lines of the text.
-    """
+    """The nodes that the requested lines come from, those with most direct lines first."""
 
     request: int
     text: str
     origins: tuple[LineOrigins, ...]
-    total: int = 0
+    line_count: int = 0
 
 
 class OpenPython(Request["PythonOpened"], frozen=True):

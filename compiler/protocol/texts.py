@@ -70,7 +70,7 @@ class Lines(Frame, frozen=True):
     """Lines `start`… of a text. `nodes[i]` are indices into `names`, the FX nodes that line `start + i` comes from.
 
     An index in `derived` stands for a node that was derived for the line, because a pass had dropped the location of
-    its op. `total` is the number of lines of the text. `machine` is the machine code of each line, in hexadecimal
+    its op. `machine` is the machine code of each line, in hexadecimal
     digits, for texts that have machine code.
     """
 
@@ -78,7 +78,7 @@ class Lines(Frame, frozen=True):
     text: str
     start: int
     lines: tuple[str, ...]
-    total: int
+    line_count: int
     nodes: tuple[tuple[int, ...], ...] = ()
     names: tuple[str, ...] = ()
     derived: tuple[int, ...] = ()
@@ -130,14 +130,14 @@ class Region(Frame, frozen=True):
 
 
 class Characters(Frame, frozen=True):
-    """The characters `content` of a line, from character `start` on; the line has `total` characters."""
+    """The characters `content` of a line, from character `start` on; the line has `line_length` characters."""
 
     request: int
     text: str
     line: int
     start: int
     content: str
-    total: int
+    line_length: int
 
 
 class Reprinted(Frame, frozen=True):

@@ -146,7 +146,7 @@ class WatchNodes(Message, frozen=True):
     graph: int
     recipe: Recipe
     reference: Reference
-    own: bool
+    own_errors: bool
     every: bool
     timeout: float
     inputs: InputChoice = InputChoice()
@@ -349,8 +349,8 @@ class PythonText(msgspec.Struct, frozen=True, omit_defaults=True):
 class ProgramLoaded(Reply, frozen=True):
     """The captured graphs of a program.
 
-    `own` is a hash of the code by which the script added to the registries, "" if it added nothing. `files` are the
-    source files of the program, `texts` the Python code that nodes of the graphs come from.
+    `registrations` is a hash of the code by which the script added to the registries, "" if it added nothing. `files`
+    are the source files of the program, `texts` the Python code that nodes of the graphs come from.
 
     `known` describes the graph for later loads, b"" if it must be captured each time. If it `is_reused`, it was not
     captured: requests that need more than to run it are not possible.
@@ -359,7 +359,7 @@ class ProgramLoaded(Reply, frozen=True):
     graphs: tuple[CapturedGraphData, ...]
     notes: tuple[str, ...]
     seconds: float
-    own: str = ""
+    registrations: str = ""
     files: tuple[str, ...] = ()
     texts: tuple[PythonText, ...] = ()
     known: bytes = b""

@@ -17,9 +17,9 @@ from buddy.compiler.protocol.numerics import (
     Deviation,
     NanOrigin,
     NodeNumbers,
+    NodeProgram,
     NumericsReport,
     ObservedProgram,
-    OwnProgram,
     Reference,
 )
 from buddy.compiler.runtime.compare import ErrorMetrics, needs_positions, tolerance_of
@@ -63,7 +63,7 @@ class _NodeProgram:
     that the whole program has packed in the same way are taken from `packed`.
     """
 
-    def __init__(self, description: OwnProgram, packed: SharedWeights) -> None:
+    def __init__(self, description: NodeProgram, packed: SharedWeights) -> None:
         self._remaining_uses, self.moves, self.is_settled = len(description.uses), description.moves, False
         artifact = from_bytes(description.artifact)
         self._program: LoadedProgram | None = LoadedProgram(
@@ -102,7 +102,7 @@ class _Comparison:
         self._loaded, self._deviations = LoadedProgram(artifact, frozen=True), ErrorMetrics()
         self._loaded.pack(captured.tensors)
         self._names = iter(artifact.observed)
-        self._node_programs = dict(self._make_node_programs(program.own))
+        self._node_programs = dict(self._make_node_programs(program.node_programs))
         self._computing = {name for name, (node_program, _, _) in self._node_programs.items() if not node_program.moves}
         self.errors: dict[str, Deviation] = {}
         self.own_errors: dict[str, Deviation] = {}
@@ -123,7 +123,7 @@ class _Comparison:
         self._affected = _users_of(program.precisions, captured.graph.operations)
 
     def _make_node_programs(
-        self, descriptions: Sequence[OwnProgram]
+        self, descriptions: Sequence[NodeProgram]
     ) -> Iterator[tuple[str, tuple[_NodeProgram, Any, Any]]]:
         """Yields the stable name of each computing node, with its program, its inputs and its results."""
         packed = self._loaded.packed_copies()
@@ -275,9 +275,9 @@ class _Comparison:
         if name in self._affected and tolerance:
             tolerance += ", of the same arithmetic in PyTorch; in the program, the difference that it makes from eager"
         why = self._program.why.get(name, "")
-        seen = self._program.seen[name]
+        value_state = self._program.value_states[name]
         return NodeNumbers(
-            name, seen, self.errors.get(name), self.own_errors.get(name), tolerance, nans, infs, why, precision
+            name, value_state, self.errors.get(name), self.own_errors.get(name), tolerance, nans, infs, why, precision
         )
 
     def _unobserved_before(self, name: str) -> list[str]:

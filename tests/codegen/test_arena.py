@@ -10,7 +10,7 @@ from buddy.compiler.codegen.arena import ALIGNMENT, ArenaSlot, Span, aligned, pe
 
 
 def overlapping(a: ArenaSlot, b: ArenaSlot, s: Span, t: Span) -> bool:
-    return a.room == b.room and a.offset < b.offset + t.size and b.offset < a.offset + s.size
+    return a.buffer == b.buffer and a.offset < b.offset + t.size and b.offset < a.offset + s.size
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -19,29 +19,29 @@ def test_what_lives_together_lies_apart_and_aligned(seed: int) -> None:
     spans = [
         Span(r.randrange(1, 5000), first, first + r.randrange(8)) for first in (r.randrange(40) for _ in range(30))
     ]
-    rooms = [Span(r.randrange(100, 9000), 25, 40), Span(r.randrange(100, 9000), 30, 40)]
-    places, size = place_spans(spans, rooms)
+    buffers = [Span(r.randrange(100, 9000), 25, 40), Span(r.randrange(100, 9000), 30, 40)]
+    places, size = place_spans(spans, buffers)
     for i, (found, span) in enumerate(zip(places, spans, strict=True)):
         assert found.offset % ALIGNMENT == 0
-        room = rooms[found.room] if found.room is not None else None
-        assert found.offset + span.size <= (size if room is None else room.size)
-        assert room is None or not room.meets(span)
+        buffer = buffers[found.buffer] if found.buffer is not None else None
+        assert found.offset + span.size <= (size if buffer is None else buffer.size)
+        assert buffer is None or not buffer.meets(span)
         for other, found_other in zip(spans[:i], places[:i], strict=True):
             assert not (span.meets(other) and overlapping(found, found_other, span, other))
     assert size <= place_spans(spans)[1]
     assert peak_bytes(spans) <= place_spans(spans)[1] <= 1.3 * sum(aligned(span.size) for span in spans)
 
 
-def test_what_follows_each_other_shares_room() -> None:
+def test_what_follows_each_other_shares_memory() -> None:
     places, size = place_spans([Span(64, 0, 1), Span(64, 2, 3), Span(64, 1, 2)])
     assert ([found.offset for found in places], size) == ([0, 0, 64], 128)
 
 
 def test_memory_that_is_there_is_used_until_it_is_needed_itself() -> None:
     spans = [Span(1000, 0, 3), Span(1000, 4, 5), Span(1000, 4, 6)]
-    assert place_spans(spans, [Span(1500, 5, 9)])[1] == aligned(1000) + 1000, "from step 5 on the room is not free"
+    assert place_spans(spans, [Span(1500, 5, 9)])[1] == aligned(1000) + 1000, "from step 5 on the buffer is not free"
     places, size = place_spans(spans[:2], [Span(1500, 6, 9)])
-    assert (size, {found.room for found in places}) == (0, {0})
+    assert (size, {found.buffer for found in places}) == (0, {0})
 
 
 def test_nothing_needs_nothing() -> None:

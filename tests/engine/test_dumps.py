@@ -77,14 +77,14 @@ async def test_the_stages_of_a_log_are_those_of_a_program(bench: Bench, tmp_path
     captured = await opened(bench, path)
     names = [graph.name for graph in captured.graphs]
     assert names[0] == "all"
-    assert all(graph.enters == DUMP and graph.is_dump for graph in captured.graphs)
+    assert all(graph.entry_phase == DUMP and graph.is_dump for graph in captured.graphs)
     every = await compiled(bench, path)
     assert tuple(frame.stage for frame in bench.seen if isinstance(frame, StageDone)) == every.stages
     module = await compiled(bench, path, names.index("module"))
     assert [stage.name for stage in module.stages] == ["inline", "one-shot-bufferize", "convert-scf-to-cf"]
     bufferize = module.stages[1]
     lines = await bench.client.request(FetchLines(0, bufferize.text, 0, 500))
-    assert lines.total == bufferize.lines == len(lines.lines)
+    assert lines.line_count == bufferize.lines == len(lines.lines)
     found = await bench.client.request(Search(0, bufferize.text, "memref.alloc()"))
     assert len(found.lines) == dict(bufferize.deltas)["memref.alloc"]
     symbols = await bench.client.request(ListSymbols(0, bufferize.text, "mlir"))
@@ -250,7 +250,7 @@ async def test_the_texts_of_a_dump_are_limited_and_read_again(tmp_path: Path, mo
     for stage in (*stages, *stages):
         text = store.get(stage.text)
         assert text is not None
-        assert text.total == stage.lines
+        assert text.line_count == stage.lines
     assert store.size < 10_000 + max(len(store.content(stage.text) or "") for stage in stages) * 2
     assert store.get("dump-unknown") is None
     path.joinpath("scale.1.input.mlir").unlink()
@@ -293,7 +293,7 @@ async def test_steps_are_left_out_and_the_later_ones_run_again(tmp_path: Path, m
     for stage in sent[-1].stages:
         text = store.get(stage.text)
         assert text is not None
-        assert text.total == stage.lines
+        assert text.line_count == stage.lines
     # A graph of one function has its own part of the re-run.
     await handler.compile(Compile(4, msgspec.structs.replace(toggled, graph=3)), Job(4))
     assert {stage.anchor for stage in sent[-1].stages} == {"@square"}

@@ -123,7 +123,7 @@ async def test_nodes_in_memory_are_compared_with_eager(engine: Bench, script: Pa
     recipe = await by_inductor(engine, script)
     compared = await engine.ask(CompareNodes(engine.client.next_request(), recipe))
     assert isinstance(compared, NodesCompared), compared
-    seen = {node.node: node.seen for node in compared.report.nodes}
+    seen = {node.node: node.value_state for node in compared.report.nodes}
     assert compared.report.ok
     assert (seen["up/addmm.0"], seen["gelu.0"]) == ("observed", "observed")
 

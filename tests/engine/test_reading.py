@@ -63,9 +63,9 @@ async def test_characters_of_a_line_come_in_parts(bench: Bench, add: Path) -> No
     stage = next(stage for stage in await compiled(bench, add) if stage.name == "lower")
     line = (await bench.client.fetch_text(stage.text)).split("\n")[1]
     part = await ask(bench, FetchCharacters, stage.text, 1, 3, 5)
-    assert (part.content, part.total) == (line[3:8], len(line))
+    assert (part.content, part.line_length) == (line[3:8], len(line))
     beyond = await ask(bench, FetchCharacters, stage.text, 10_000)
-    assert (beyond.content, beyond.total) == ("", 0)
+    assert (beyond.content, beyond.line_length) == ("", 0)
 
 
 async def test_the_generic_form_keeps_the_nodes_of_lines(bench: Bench, add: Path) -> None:
@@ -73,7 +73,7 @@ async def test_the_generic_form_keeps_the_nodes_of_lines(bench: Bench, add: Path
     stage = next(stage for stage in stages if stage.name == "one-shot-bufferize")
     made = await ask(bench, Reprint, stage.text)
     page = await bench.client.fetch_lines(made.form, 0, 1000)
-    assert page.total == made.lines
+    assert page.line_count == made.lines
     assert any('"func.func"' in line for line in page.lines)
     place = next(number for number, line in enumerate(page.lines) if '"arith.add' in line)
     custom = await bench.client.fetch_lines(stage.text, 0, 1000)

@@ -94,7 +94,7 @@ def test_passes_are_stages_in_phases_and_lines_lead_to_nodes(
     assert named <= nodes
     assert {op.stable for op in imported.graph.operations} <= named
     last = [stage for stage in stages if stage.phase == "llvm"][-1]
-    assert last.origins.nowhere == 0
+    assert last.origins.unmapped == 0
 
 
 def _attention(q: torch.Tensor, k: torch.Tensor, mask: torch.Tensor) -> list[torch.Tensor]:

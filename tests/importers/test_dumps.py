@@ -79,7 +79,7 @@ def test_the_format_is_recognised_and_each_text_has_the_lines_that_were_counted(
     assert len(dump.stages) >= 3
     for stage in dump.stages:
         text = indexed_text(dump, stage)
-        assert text.total == stage.lines
+        assert text.line_count == stage.lines
         assert text.content.strip()
 
 
@@ -208,7 +208,7 @@ def test_lines_name_the_source_lines_that_they_come_from(
     dump = scanned(dumps / path)
     stage = next(stage for stage in dump.stages if stage.title == title)
     text = indexed_text(dump, stage)
-    numbers = [number for number in range(text.total) if re.search(line, text.line(number))]
+    numbers = [number for number in range(text.line_count) if re.search(line, text.line(number))]
     assert numbers
     assert any(place in text.sets[text.line_sets[number]] for number in numbers)
 

@@ -127,7 +127,7 @@ def graphs(file: Path) -> dict[str, CapturedGraph]:
 
 
 def report_of(captured: CapturedGraph) -> RunReport:
-    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
     compiled = Compiler(captured.graph).compile(recipe)
     return run_and_compare(
         captured, compiled.artifact, repeats=1, threads=1, nodes=NodeCounts(0, 0), compile_seconds=0.0
@@ -144,9 +144,9 @@ def refused(source: object, *shapes: str) -> Diagnostic:
 def test_a_function_enters_at_its_phase_and_gives_what_pytorch_does(
     graphs: dict[str, CapturedGraph], name: str
 ) -> None:
-    enters, eager = EXPECTED[name]
+    entry_phase, eager = EXPECTED[name]
     captured = graphs[name]
-    assert captured.info.enters == enters
+    assert captured.info.entry_phase == entry_phase
     report = report_of(replace(captured, eager=lambda tensors: eager(*tensors)))
     assert report.ok, report.outputs
 
@@ -172,7 +172,7 @@ def test_rows_are_the_ops_of_every_function_and_where_they_stand(graphs: dict[st
 def test_instructions_lead_to_the_ops_of_the_file(graphs: dict[str, CapturedGraph]) -> None:
     captured = graphs["axpy"]
     texts = []
-    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
     Compiler(captured.graph).compile(recipe, lambda _stage, text: texts.append(text))
     assert any("axpy.scf.for" in names for names in texts[-1].sets)
 

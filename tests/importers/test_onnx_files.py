@@ -49,7 +49,7 @@ def _layer(**options: Any) -> Any:
 
 
 def _compiled(captured: CapturedGraph) -> list[torch.Tensor]:
-    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
     return list(LoadedProgram(compile_graph(captured.graph, recipe))(captured.tensors))
 
 

@@ -133,8 +133,8 @@ def test_instructions_lead_to_nodes(line: Line) -> None:
 
 def test_bytes_of_machine_code_lead_to_nodes(line: Line) -> None:
     stage, text = next(pair for pair in line.stages if pair[0].language == "asm")
-    direct, derived, nowhere = stage.origins
-    assert nowhere == 0
+    direct, derived, unmapped = stage.origins
+    assert unmapped == 0
     assert direct + derived == sum(map(len, text.machine)) > 1000
     if any(stage.name == "contractions-to-kernels" for stage, _ in line.stages):
         # Scalar loops count in constants, which canonicalization merges: without kernels the share is smaller.

@@ -38,7 +38,7 @@ class Shared:
         self.texts: dict[str, str] = {}
         context = ir.Context()
         context.enable_multithreading(False)
-        with context, self.locations.nowhere(context):
+        with context, self.locations.unmapped_location(context):
             self.module = ir.Module.parse(text)
             pass_context = PassContext(self.locations, threads=threads)
             for step in steps:

@@ -1,4 +1,4 @@
-"""`plan-memory`: one arena a function, in which buffers that do not live together share room."""
+"""`plan-memory`: one arena per function, in which buffers share memory if they are not live at the same time."""
 
 from __future__ import annotations
 

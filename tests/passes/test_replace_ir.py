@@ -40,7 +40,7 @@ def module() -> Any:
 def edited(module: Any, old: str, new: str) -> tuple[str, dict[str, tuple[str, ...]]]:
     """The text after an edit, and the nodes of each line."""
     operation, locations = module
-    with locations.nowhere(operation.context):
+    with locations.unmapped_location(operation.context):
         ReplaceIr(MODULE.replace(old, new)).run(operation, PassContext(locations))
     operation.verify()
     text = print_mlir(marked_text(operation, locations).text, locations)
@@ -74,7 +74,10 @@ def test_the_attributes_of_the_module_are_replaced(module: Any) -> None:
 
 def test_what_does_not_parse_is_told_with_its_place(module: Any) -> None:
     operation, locations = module
-    with locations.nowhere(operation.context), pytest.raises(PassError, match=r"line 4, column \d+: use of undeclared"):
+    with (
+        locations.unmapped_location(operation.context),
+        pytest.raises(PassError, match=r"line 4, column \d+: use of undeclared"),
+    ):
         ReplaceIr(MODULE.replace("%0, %0", "%0, %nosuch")).run(operation, PassContext(locations))
 
 

@@ -24,7 +24,7 @@ from buddy.app.workspace.session_file import RunRecord
 from buddy.app.workspace.workspace import Workspace
 from buddy.compiler import protocol
 from buddy.compiler.codegen.iree import options
-from buddy.compiler.engine.file_watching import resolve_plugins
+from buddy.compiler.engine.plugin_files import resolve_plugins
 from buddy.compiler.engine.server import ClientRejected, greeting_of, request_of
 from buddy.compiler.graph.sizes import BadSizeError, parse_size
 from buddy.compiler.protocol import file_formats, programs, recipe, wire, worker_messages
@@ -163,8 +163,8 @@ def _indexed(text: str) -> None:
     """Lines, regions, symbols, jumps and shapes of any text."""
     indexed = IndexedText(text, line_ends(text))
     lines = text.split("\n")
-    assert indexed.total == len(lines) - (text.endswith("\n") or not text)
-    for number in range(0, indexed.total, max(1, indexed.total // 5)):
+    assert indexed.line_count == len(lines) - (text.endswith("\n") or not text)
+    for number in range(0, indexed.line_count, max(1, indexed.line_count // 5)):
         elide(indexed.line(number))
         region_at(indexed, number)
     jumps(lines)

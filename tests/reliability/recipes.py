@@ -120,7 +120,7 @@ class Bench:
         own: Frontend = "dynamo" if self._frontend == TORCH_MLIR else self._frontend
         frontend = TORCH_MLIR if recipe.frontend == TORCH_MLIR else own
         recipe = msgspec.structs.replace(recipe, source=path, arguments=words, graph=number, frontend=frontend)
-        return adapt_to_phase(recipe, graph.enters, graph.dialects)
+        return adapt_to_phase(recipe, graph.entry_phase, graph.dialects)
 
     # ---- trials -----------------------------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ def test_a_sample_opens_at_the_phase_of_its_module_and_agrees_with_its_reference
     if name == "matmul_to_blas" and blas.find() is None:
         pytest.skip("no OpenBLAS is installed")
     (captured,) = load_program(str(root / "samples" / "bindings" / f"{name}.py")).graphs
-    assert captured.info.enters == PHASES[name]
-    recipe = adapt_to_phase(default_recipe(), captured.info.enters, captured.info.dialects)
+    assert captured.info.entry_phase == PHASES[name]
+    recipe = adapt_to_phase(default_recipe(), captured.info.entry_phase, captured.info.dialects)
     compilation = Compiler(captured.graph).compile(recipe)
     nodes, seconds = NodeCounts.of(compilation.assignments), compilation.seconds
     report = run_and_compare(captured, compilation.artifact, repeats=1, threads=1, nodes=nodes, compile_seconds=seconds)

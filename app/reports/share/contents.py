@@ -170,7 +170,7 @@ class _GraphTexts:
                 by_nodes = {nodes: self._set_of(numbers[index] for index in nodes) for nodes in set(window.nodes)}
                 sets += [by_nodes[nodes] for nodes in window.nodes] or [0] * len(window.lines)
                 lines += window.lines
-                if len(lines) >= window.total or not window.lines:
+                if len(lines) >= window.line_count or not window.lines:
                     break
             self._added[text, language] = self._texts.add(language, lines, sets)
         return self._added[text, language]

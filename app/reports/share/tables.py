@@ -113,7 +113,7 @@ def _nodes(graph: SharedGraph) -> Iterator[Table]:
         yield {**_table("Slowest nodes", heading, times, heading[2:]), "note": profile.summary_lines(graph.profile)[0]}
     if graph.numerics is not None:
         worst = [
-            (rows[n.node].display_name if n.node in rows else n.node, n.seen, numerics.error_text(n.error),
+            (rows[n.node].display_name if n.node in rows else n.node, n.value_state, numerics.error_text(n.error),
              numerics.tolerance_multiple_text(n.error), numerics.tolerance_multiple_text(n.own_error), n.tolerance)
             for n in numerics.worst_nodes(graph.numerics, _TOP)
         ]  # fmt: skip

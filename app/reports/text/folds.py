@@ -221,7 +221,7 @@ def unfold_line(folds: Iterable[TextFold], line: int) -> set[TextFold]:
     return {fold for fold in folds if not fold.first < line <= fold.last}
 
 
-# The indentation of the segments of a wrapped line after the first one, relative to the line, if there is room.
+# The indentation of the segments of a wrapped line after the first one, relative to the line, if it fits.
 CONTINUATION_INDENT = 4
 # A line is broken between words only if this share of the segment is filled; otherwise within a word.
 MIN_FILLED_SHARE = 0.6
@@ -235,15 +235,15 @@ class WrappedSegment(NamedTuple):
     indent: int
 
 
-def wrap_segments(text: str, room: int) -> list[WrappedSegment]:
-    """Splits `text` into segments of at most `room` columns, after a space or a comma if one is near the end."""
-    if len(text) <= room or room <= 0:
+def wrap_segments(text: str, columns: int) -> list[WrappedSegment]:
+    """Splits `text` into segments of at most `columns` columns, after a space or a comma if one is near the end."""
+    if len(text) <= columns or columns <= 0:
         return [WrappedSegment(0, len(text), 0)]
-    indent = min(len(text) - len(text.lstrip(" ")) + CONTINUATION_INDENT, room // 3)
+    indent = min(len(text) - len(text.lstrip(" ")) + CONTINUATION_INDENT, columns // 3)
     segments: list[WrappedSegment] = []
     start, segment_indent = 0, 0
-    while len(text) - start > room - segment_indent:
-        end = _segment_end(text, start, start + room - segment_indent)
+    while len(text) - start > columns - segment_indent:
+        end = _segment_end(text, start, start + columns - segment_indent)
         segments.append(WrappedSegment(start, end, segment_indent))
         start, segment_indent = end, indent
     return [*segments, WrappedSegment(start, len(text), segment_indent)]

@@ -42,7 +42,7 @@ def program_of(graph: Graph, module: ir.Operation, locations: LocationSets) -> I
         raise IreeUnsupportedError(
             "IREE supports scf.forall only inside of its own dispatches", _node(loops[0], locations)
         )
-    with module.context, locations.nowhere(module.context):
+    with module.context, locations.unmapped_location(module.context):
         clone = module.clone(ip=False).operation
         function = _graph_function(clone, graph._func_name)
         arguments = [_Argument(attributes) for attributes in function.attributes["arg_attrs"]]

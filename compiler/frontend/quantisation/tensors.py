@@ -23,8 +23,8 @@ from torch.utils._pytree import tree_leaves
 
 from buddy.compiler.frontend.complex_numbers.pair import ComplexEmitter
 from buddy.compiler.frontend.errors import UnsupportedGraphError
-from buddy.compiler.frontend.memory_formats import copy_graph
 from buddy.compiler.frontend.names import node_title, python_line
+from buddy.compiler.frontend.strided_views import copy_graph
 from buddy.compiler.protocol import Diagnostic
 
 aten = torch.ops.aten

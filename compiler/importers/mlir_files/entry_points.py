@@ -129,7 +129,7 @@ def _missing_entry(request: ReadRequest, parts: list[ModulePart]) -> Diagnostic:
 def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, words: list[ShapeWord]) -> EntryPoint:
     """One function as a program, in a copy of its module."""
     module = _copy_module(part.module)
-    text, dialects, enters = str(part.module), dialects_of(module), phase_of(module)
+    text, dialects, entry_phase = str(part.module), dialects_of(module), phase_of(module)
     entry = next(function for function in _functions(module) if name_of(function) == name)
     notes: list[str] = []
     try:
@@ -147,8 +147,8 @@ def _open_entry(part: ModulePart, name: str, title: str, request: ReadRequest, w
         table, results, callee = ModuleTable(module, entry, (), request.title, part.lines_before), (), name
     graph = table.graph(title, results)
     located_text = module.operation.get_asm(enable_debug_info=True, assume_verified=True)
-    graph.imported_ir = ImportedIR(located_text, enters, callee)
-    return EntryPoint(title, to_bytes(graph), enters, dialects, text, tuple(notes))
+    graph.imported_ir = ImportedIR(located_text, entry_phase, callee)
+    return EntryPoint(title, to_bytes(graph), entry_phase, dialects, text, tuple(notes))
 
 
 def _copy_module(module: ir.Module) -> ir.Module:

@@ -24,12 +24,12 @@ class ReadRequest:
 class EntryPoint:
     """One function as a program: `graph` is a serialized Buddy graph that starts as IR.
 
-    `enters` is the phase of its IR, `dialects` are those of its ops. `text` is its module in the file, printed.
+    `entry_phase` is the phase of its IR, `dialects` are those of its ops. `text` is its module in the file, printed.
     """
 
     name: str
     graph: bytes
-    enters: str
+    entry_phase: str
     dialects: tuple[str, ...]
     text: str
     notes: tuple[str, ...] = ()

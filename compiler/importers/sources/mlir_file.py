@@ -85,7 +85,7 @@ def _to_captured(
     ]
     generator = new_generator()
     tensors = list(inputs or ()) if fits else [random_tensor(tuple(m.shape), m.dtype, generator) for m in metas]
-    info = ir_graph_info(graph, entry.name, entry.enters, entry.dialects)
+    info = ir_graph_info(graph, entry.name, entry.entry_phase, entry.dialects)
     eager = _to_eager(reference) if reference is not None and fits else None
     info = msgspec.structs.replace(info, compared=eager is not None)
     return CapturedGraph(graph, info, tensors, eager, rows_table(info.rows), code=entry.text)

@@ -102,7 +102,7 @@ class GemmBlocking:
 
 
 @dataclass(frozen=True)
-class BlockingInputs:
+class RequestedBlocking:
     """Requested register block: rows, vectors of columns, steps of K; 0 if not requested."""
 
     rows: int = 0
@@ -111,7 +111,10 @@ class BlockingInputs:
 
 
 def choose_blocking(
-    contraction: Contraction, target: Target, source: Source | None = None, requested: BlockingInputs = BlockingInputs()
+    contraction: Contraction,
+    target: Target,
+    source: Source | None = None,
+    requested: RequestedBlocking = RequestedBlocking(),
 ) -> GemmBlocking:
     """Returns the blocking with the least estimated time, of those that read B at `source` if it is given.
 
@@ -157,7 +160,7 @@ def dot_instruction(contraction: Contraction, target: Target) -> DotInstruction 
 
 
 def _dot_blocking(
-    contraction: Contraction, instruction: DotInstruction, target: Target, source: Source, requested: BlockingInputs
+    contraction: Contraction, instruction: DotInstruction, target: Target, source: Source, requested: RequestedBlocking
 ) -> GemmBlocking:
     """Returns the blocking of a kernel that multiplies by `instruction`."""
     lanes, m, n = target.lanes(WORD_BYTES), contraction.m, contraction.n
@@ -259,7 +262,7 @@ def _packed_a_blocking(
 
 
 def _register_block(
-    m: int, n: int, lanes: int, registers: int, requested: BlockingInputs, rows_of_b: int = 1
+    m: int, n: int, lanes: int, registers: int, requested: RequestedBlocking, rows_of_b: int = 1
 ) -> tuple[int, int]:
     """Returns rows and vectors of the register block with the least cost.
 

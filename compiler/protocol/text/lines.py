@@ -109,7 +109,7 @@ class IndexedText:
         return self._ends
 
     @property
-    def total(self) -> int:
+    def line_count(self) -> int:
         return len(self.ends)
 
     def line(self, number: int) -> str:
@@ -118,8 +118,8 @@ class IndexedText:
 
     def window(self, start: int, count: int) -> LineWindow:
         """Returns at most `count` lines from `start` on, with long constants shortened."""
-        first = min(max(0, start), self.total)
-        last = min(first + max(0, count), self.total)
+        first = min(max(0, start), self.line_count)
+        last = min(first + max(0, count), self.line_count)
         set_numbers = [self._set_number(line) for line in range(first, last)]
         table: dict[tuple[str, bool], int] = {}
         nodes = tuple(
@@ -161,12 +161,12 @@ class IndexedText:
             yield from ((line, is_derived[k]) for line, k in enumerate(self.line_sets) if k in is_derived)
 
     def nodes_of_lines(self, first: int, last: int) -> dict[str, tuple[int, int]]:
-        """Returns the nodes that lines `first` to `last` come from, with the numbers of own and of derived lines."""
+        """Returns the nodes that lines `first` to `last` come from, with the numbers of direct and of derived lines."""
         counts: dict[str, tuple[int, int]] = {}
         for number, count in Counter(self.line_sets[max(first, 0) : last + 1]).items():
             for name, is_derived in self._names_of_set(number):
-                own, derived = counts.get(name, (0, 0))
-                counts[name] = (own, derived + count) if is_derived else (own + count, derived)
+                direct, derived = counts.get(name, (0, 0))
+                counts[name] = (direct, derived + count) if is_derived else (direct + count, derived)
         return counts
 
     def chunks(self) -> Iterator[tuple[int, str]]:
@@ -262,7 +262,7 @@ class Origins(NamedTuple):
 
     direct: int = 0
     derived: int = 0
-    nowhere: int = 0
+    unmapped: int = 0
 
 
 class StageText(msgspec.Struct, frozen=True):

@@ -45,14 +45,14 @@ def symbols(text: IndexedText, language: str) -> list[TextSymbol]:
     """Returns the functions, globals and graphs of a text, in order."""
     begins = _find_labels(text) if language == "asm" else _find_declarations(text, language)
     if language in ("asm", "ptx", "cpp"):
-        ends = [*(line - 1 for _, _, line in begins[1:]), text.total - 1]
+        ends = [*(line - 1 for _, _, line in begins[1:]), text.line_count - 1]
         return [TextSymbol(*begin, end) for begin, end in zip(begins, ends, strict=True)] if begins else []
     return [TextSymbol(name, kind, line, _end_of(text, line)) for name, kind, line in begins]
 
 
 def region_at(text: IndexedText, line: int) -> tuple[int, int] | None:
     """Returns the lines that open and close the region at `line`: the region that it opens, or the enclosing one."""
-    if not 0 <= line < text.total:
+    if not 0 <= line < text.line_count:
         return None
     if _opens(text.line(line)):
         return line, _end_of(text, line)
@@ -73,7 +73,7 @@ def _max_indent_of_opening(text: IndexedText, line: int) -> int:
 
     A blank line is in the region of the next line that is not.
     """
-    while line + 1 < text.total and not text.line(line).strip():
+    while line + 1 < text.line_count and not text.line(line).strip():
         line += 1
     content = text.line(line).strip()
     is_at_opening = content.startswith(("}", "^")) or _BLOCK_LABEL.match(content) is not None
@@ -89,11 +89,11 @@ def _end_of(text: IndexedText, first: int) -> int:
     if not _opens(start):
         return first
     depth = _indent(start)
-    for number in range(first + 1, text.total):
+    for number in range(first + 1, text.line_count):
         line = text.line(number)
         if line.lstrip().startswith("}") and _indent(line) <= depth:
             return number
-    return text.total - 1
+    return text.line_count - 1
 
 
 def _opens(line: str) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 import torch
 
 from buddy.compiler.graph.node import Op
-from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference, Seen
+from buddy.compiler.protocol.numerics import Deviation, NodeNumbers, NumericsReport, Reference, ValueState
 from buddy.compiler.protocol.recipe import Recipe
 from buddy.compiler.runtime.compare import ErrorMetrics, tolerance_of
 from buddy.compiler.runtime.graph_interpreter import SEED, LockstepInterpreter, symbols_at
@@ -112,12 +112,12 @@ class _Comparison:
 
     def _numbers(self, op: Op, every: bool) -> NodeNumbers:
         error = self.errors.get(op.stable)
-        seen: Seen = "fused" if error is None else "materialised" if every else "observed"
+        value_state: ValueState = "fused" if error is None else "materialised" if every else "observed"
         meta = next((meta for meta in op.metas if meta is not None), None)
         tolerance = str(tolerance_of(to_torch(meta.dtype))) if meta is not None else ""
         nans, infs = self._counts.get(op.stable, (0, 0))
         why = "Inductor's code of single nodes is not compiled"
-        return NodeNumbers(op.stable, seen, error, None, tolerance, nans, infs, why)
+        return NodeNumbers(op.stable, value_state, error, None, tolerance, nans, infs, why)
 
 
 def observing(artifact: InductorArtifact) -> InductorArtifact:

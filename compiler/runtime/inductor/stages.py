@@ -69,9 +69,9 @@ def text_of(lines: Sequence[Line]) -> StageText:
     has_code = any(line.machine for line in lines)
     weights = Counter[str]()
     for line in lines:
-        kind = "nowhere" if not line.names else "derived" if line.is_derived else "direct"
+        kind = "unmapped" if not line.names else "derived" if line.is_derived else "direct"
         weights[kind] += len(line.machine) if has_code else bool(line.text.strip())
-    origins = Origins(weights["direct"], weights["derived"], weights["nowhere"])
+    origins = Origins(weights["direct"], weights["derived"], weights["unmapped"])
     machine = tuple(line.machine for line in lines) if has_code else ()
     content = "\n".join(line.text for line in lines) + "\n"
     return StageText(content, tuple(numbers), tuple(names for names, _ in keys), derived, origins, machine)

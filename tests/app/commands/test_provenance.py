@@ -26,7 +26,7 @@ async def test_a_node_is_followed_through_all_stages_and_to_its_python_line(work
         assert screen.query_one("#box").border_title == "act/gelu.0 in all stages"
         steps = screen._table.rows
         assert [step.row.stage.name for step in steps[:2]] == ["fx", "graph"]
-        assert all(step.trace.own for step in steps)
+        assert all(step.trace.direct for step in steps)
         place = next(k for k, step in enumerate(steps) if step.row.stage.name == "expand-math-to-polynomials")
         screen._table.move_to(place)
         await bench.press("enter")

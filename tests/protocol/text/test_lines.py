@@ -23,8 +23,8 @@ def test_lines_are_those_between_newlines(content: str) -> None:
     expected = content.split("\n")
     if expected[-1] == "":
         expected.pop()
-    assert [text.line(number) for number in range(text.total)] == expected
-    assert text.total == line_count(content)
+    assert [text.line(number) for number in range(text.line_count)] == expected
+    assert text.line_count == line_count(content)
 
 
 def test_the_index_is_the_same_however_the_text_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +77,7 @@ def test_short_lines_are_left_alone_and_endless_ones_cut() -> None:
 def test_a_page_of_a_million_lines_takes_milliseconds() -> None:
     content = "".join(f"  %{number} = arith.addf %a, %b : f32\n" for number in range(1_000_000))
     text = IndexedText(content, array("I", [1]) * 1_000_000, ((), ("add",)))
-    assert text.total == 1_000_000
+    assert text.line_count == 1_000_000
     start = time.process_time()
     for first in range(0, 1_000_000, 10_000):
         text.window(first, 60)

@@ -180,7 +180,7 @@ def test_a_wrong_kernel_is_the_first_node_out_of_tolerance(compiled: Compiled) -
 def test_every_node_is_compared_if_all_are_results(compiled: Compiled) -> None:
     report = numerics.compare_nodes(compiled.captured, Recipe(backend="inductor"), every=True)
     assert report.ok
-    assert {node.node for node in report.nodes if node.seen == "fused"} == {"norm/native_layer_norm.0"}
+    assert {node.node for node in report.nodes if node.value_state == "fused"} == {"norm/native_layer_norm.0"}
 
 
 def test_code_is_split_into_wrapper_and_kernels() -> None:

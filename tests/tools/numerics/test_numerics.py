@@ -110,26 +110,26 @@ def test_a_healthy_program_is_within_its_tolerances_everywhere(healthy: Numerics
 
 
 def test_values_are_seen_where_they_lie_in_memory_and_fused_ones_are_not(healthy: NumericsReport) -> None:
-    seen = {found.node: found.seen for found in healthy.nodes}
+    seen = {found.node: found.value_state for found in healthy.nodes}
     for layer in ("layers.0", "layers.1", "layers.2"):
         assert seen[f"{layer}/gelu.0"] == "observed"
         assert seen[f"{layer}/add.0"] == "observed"
         assert seen[f"{layer}.up/addmm.0"] == "fused"
-    assert all(found.seen == "observed" for found in healthy.nodes if found.error is not None)
+    assert all(found.value_state == "observed" for found in healthy.nodes if found.error is not None)
     assert [found.node for found in healthy.nodes if found.node in healthy.results and found.error is None] == []
 
 
 def test_each_node_has_an_error_of_its_own_and_equal_ones_share_a_program(model: CapturedGraph) -> None:
     found = observed_program(model.graph, default_recipe())
-    alone = [name for program in found.own for _, results in program.uses for name, _ in results]
+    alone = [name for program in found.node_programs for _, results in program.uses for name, _ in results]
     assert {name for name in alone if "gelu" in name} == {f"layers.{i}/gelu.0" for i in range(3)}
-    assert len(found.own) < len(alone) / 2
+    assert len(found.node_programs) < len(alone) / 2
 
 
 def test_seeing_every_value_is_told_to_change_the_program(model: CapturedGraph) -> None:
-    report = compared(model, every=True, own=False)
+    report = compared(model, every=True, own_errors=False)
     assert report.ok
-    assert {found.seen for found in report.nodes if found.error} == {"observed", "materialised"}
+    assert {found.value_state for found in report.nodes if found.error} == {"observed", "materialised"}
     assert "prevents their fusion" in report.notes[0]
 
 
@@ -242,6 +242,6 @@ def test_both_sides_see_the_same_numbers(function: Callable[[torch.Tensor], torc
 
 def test_values_are_let_go_of_when_they_have_been_compared(model: CapturedGraph) -> None:
     found = dataclasses.replace(model)
-    report = compared(found, own=False)
+    report = compared(found, own_errors=False)
     assert all(each.own_error is None for each in report.nodes)
     assert report.ok

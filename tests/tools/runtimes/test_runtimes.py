@@ -324,7 +324,7 @@ def onnx_program(branches: CapturedGraph, tmp_path: Path) -> CapturedGraph:
 def test_a_file_is_compared_with_onnxs_evaluator_and_searched(onnx_program: CapturedGraph) -> None:
     program = with_independent_reference(onnx_program)
     assert program.eager is not onnx_program.eager
-    recipe = adapt_to_phase(default_recipe(), program.info.enters, program.info.dialects)
+    recipe = adapt_to_phase(default_recipe(), program.info.entry_phase, program.info.dialects)
     artifact = Compiler(program.graph).compile(recipe).artifact
     node = next(op for op in program.graph.operations if op.target == "onnx.Tanh")
 

@@ -1,0 +1,74 @@
+"""Resolves a recipe's plug-in files, and records which of them a compiler process has loaded."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from buddy.compiler.protocol import Diagnostic
+from buddy.compiler.protocol.recipe import PluginFile, digest
+from buddy.compiler.support.processes.jobs import JobFailed
+
+NO_PLUGINS: tuple[PluginFile, ...] = ()
+
+
+@dataclass
+class CompilerPlugins:
+    """The plug-ins and graphs of one compiler process (`generation`), and the errors of its plug-ins (`notes`).
+
+    `requested` says whether the process has been asked to load plug-ins.
+    """
+
+    generation: int = 0
+    graphs: set[str] = field(default_factory=set)
+    plugins: tuple[PluginFile, ...] = NO_PLUGINS
+    notes: tuple[str, ...] = ()
+    requested: bool = False
+
+    def use(self, plugins: tuple[PluginFile, ...], notes: tuple[str, ...]) -> None:
+        """Records that `plugins` are loaded.
+
+        Earlier graphs are forgotten, because they may contain ops that are registered only now.
+        """
+        self.plugins, self.notes, self.requested = plugins, notes, True
+        self.graphs.clear()
+
+    def record_graph(self, key: str, stored: Collection[str]) -> None:
+        """Records that graph `key` was sent, and that the worker now stores `stored`: it may have evicted others."""
+        self.graphs = {*self.graphs.intersection(stored), key}
+
+
+def hash_plugin_file(path: str, directory: str = "") -> PluginFile:
+    """Returns the plug-in file at `path`, relative to `directory`, with its absolute path and the hash of its content.
+
+    Raises `OSError` if it cannot be read.
+    """
+    try:
+        absolute = Path(directory, path).resolve()
+    except (ValueError, RuntimeError) as error:  # a NUL character, or a cycle of links
+        raise OSError(errno.EINVAL, "is not a file path") from error
+    if absolute.exists() and not absolute.is_file():  # such as /dev/zero, which never ends
+        raise OSError(errno.EINVAL, "is not a regular file")
+    return PluginFile(str(absolute), digest(absolute.read_bytes()))
+
+
+def resolve_plugins(plugins: Sequence[PluginFile], directory: str) -> tuple[tuple[PluginFile, ...], tuple[str, ...]]:
+    """Returns plug-in files with absolute paths and current hashes, and a note for each whose hash has changed.
+
+    Raises `JobFailed` for a file that cannot be read.
+    """
+    resolved, notes = [], []
+    for plugin in plugins:
+        try:
+            current = hash_plugin_file(plugin.path, directory)
+        except OSError as error:
+            why = error.strerror or type(error).__name__
+            raise JobFailed(Diagnostic(f"plug-in {plugin.path}: {why}", plugin.path, "check the path")) from error
+        if plugin.hash not in ("", current.hash):
+            notes.append(f"plug-in {plugin.path} has changed since the recipe was written")
+        resolved.append(msgspec.structs.replace(current, passes=plugin.passes))
+    return tuple(dict.fromkeys(resolved)), tuple(notes)
